@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kybernate.types import PodUid
     from nodeagent.seat.leases import Demand, Outbox
     from nodeagent.seat.node import Node
@@ -15,33 +16,30 @@ SLACK = 0.001
 """Seconds: the event loop may fire early by its clock's resolution, before the time has come."""
 
 
-class ProxySide(ABC):
-    """What proxies tell, kept in the node's leases and seats. The loop is made of it."""
+class ProxySide:
+    """What proxies tell, kept in the node's leases and seats; the loop has it decide by `kick`."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, kick: Callable[[], None]) -> None:
         self.node = node
+        self._kick = kick
         self._lease_timer: asyncio.TimerHandle | None = None
-
-    @abstractmethod
-    def kick(self) -> None:
-        """Decide once this round of events is through."""
 
     def proxy_joined(self, name: str, outbox: Outbox) -> None:
         """A proxy's stream begins."""
         self.node.leases.joined(name, outbox, self.node.leases_of_serving())
         self.node.save_proxies()
-        self.kick()
+        self._kick()
 
     def proxy_left(self, name: str, outbox: Outbox) -> None:
         """A proxy's stream ended; its leases last until the deadline."""
         for uid in self.node.leases.left(name, outbox, self.node.world.now()):
-            self._demand_changed(uid)
+            self.recount(uid)
         self._expire()
 
     def _expire(self) -> None:
         touched, due = self.node.leases.expire(self.node.world.now())
         for uid in touched:
-            self._demand_changed(uid)
+            self.recount(uid)
         if touched:
             self.node.save_proxies()
         if self._lease_timer is not None:
@@ -50,7 +48,7 @@ class ProxySide(ABC):
         if due is not None:
             loop = asyncio.get_running_loop()
             self._lease_timer = loop.call_at(due + SLACK, self._expire)
-        self.kick()
+        self._kick()
 
     def watch_leases(self) -> None:
         """After a restart: end what earlier proxies held when its time has come."""
@@ -62,9 +60,10 @@ class ProxySide(ABC):
         answered = self.node.leases.report(name, uid, demand)
         if uid in self.node.seats:
             self.node.seats[uid].demand.answered(answered)
-        self._demand_changed(uid)
+        self.recount(uid)
 
-    def _demand_changed(self, uid: PodUid) -> None:
+    def recount(self, uid: PodUid) -> None:
+        """What all proxies report of the seat together has changed, or the seat is new."""
         seat = self.node.seats.get(uid)
         if seat is None:
             return
@@ -72,9 +71,9 @@ class ProxySide(ABC):
         seat.demand.counted(total.in_flight, total.waiting, total.since, self.node.world.now())
         for listener in self.node.demand_listeners:
             listener.demand_changed(seat)
-        self.kick()
+        self._kick()
 
     def proxy_drained(self, name: str, uid: PodUid, generation: int) -> None:
         """A proxy has nothing in flight on this lease."""
         if self.node.leases.returned(name, uid, generation):
-            self.kick()
+            self._kick()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from kybernate.core.seat.seats import AT_GATE, SeatEvent, shown
@@ -15,6 +14,8 @@ from nodeagent.seat.parts.saved import Begins
 from nodeagent.seat.parts.tree import Process
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from kybernate.ports import GateHello
     from kybernate.types import PodUid
     from nodeagent.artifacts.adopt import Adoptions
@@ -26,40 +27,44 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class DoorSide(ABC):
-    """Takes what comes in at the seats' doors. The loop is made of it.
+class DoorSide:
+    """Takes what comes in at the seats' doors. `take_over`: what runs in a seat whose record was
+    lost is taken over as it is.
 
     Implements `ports.SeatListener`.
     """
 
-    node: Node
-    life: Lifecycle
-    dumps: Dumps
-    adoptions: Adoptions
-
-    @abstractmethod
-    def kick(self) -> None:
-        """Decide once this round of events is through."""
-
-    @abstractmethod
-    def take_over(self, seat: Seat) -> None:
-        """What runs in a seat whose record was lost is taken over as it is."""
+    def __init__(
+        self,
+        node: Node,
+        life: Lifecycle,
+        dumps: Dumps,
+        adoptions: Adoptions,
+        take_over: Callable[[Seat], Coroutine[object, object, None]],
+        kick: Callable[[], None],
+    ) -> None:
+        self._node = node
+        self._life = life
+        self._dumps = dumps
+        self._adoptions = adoptions
+        self._take_over = take_over
+        self._kick = kick
 
     def on_hello(self, uid: PodUid, hello: GateHello) -> None:
         """kyb-init is at the door."""
-        seat = self.node.seats.get(uid)
+        seat = self._node.seats.get(uid)
         if seat is None:
             return
         try:
-            init = Process(hello.peer_pid, self.node.world.procs.start_time(hello.peer_pid))
+            init = Process(hello.peer_pid, self._node.world.procs.start_time(hello.peer_pid))
         except NotFoundError:
             return
         if seat.tree.init not in (None, init) and not self._outlived(seat):
             seat.contact.queue(hello)
-            self.life.watch_end(seat)
+            self._life.watch_end(seat)
             return
         self._welcome(seat, init, hello)
-        self.kick()
+        self._kick()
 
     def _outlived(self, seat: Seat) -> bool:
         """Whether a new kyb-init may take a seat at once: the old one never started a command."""
@@ -71,38 +76,38 @@ class DoorSide(ABC):
         if hello.phase is GatePhase.PARKED and seat.state is SeatState.WAITING:
             # The journal was lost, and with it what was saved of it, and where.
             seat.contact.made()
-            self.node.move(seat, SeatEvent.FOUND, "found parked below RAM, without a record")
-            self.life.fail(seat, seat.history.reason)
+            self._node.move(seat, SeatEvent.FOUND, "found parked below RAM, without a record")
+            self._life.fail(seat, seat.history.reason)
             return
-        if hello.phase is GatePhase.WAITING and self.node.world.below is not None:
+        if hello.phase is GatePhase.WAITING and self._node.world.below is not None:
             # Whether TCP is held back from its pod since an earlier life, not every record tells.
-            self.life.aside(self.dumps.open_anew(seat))
+            self._life.aside(self._dumps.open_anew(seat))
         try:
             if hello.phase is GatePhase.WAITING or not seat.tree.handle:
-                tree = self.node.world.procs.child_of(init.pid)
-                root = Process(tree, self.node.world.procs.start_time(tree))
-                seat.tree.placed(root, self.node.world.freezer.place(tree))
+                tree = self._node.world.procs.child_of(init.pid)
+                root = Process(tree, self._node.world.procs.start_time(tree))
+                seat.tree.placed(root, self._node.world.freezer.place(tree))
         except NotFoundError as error:
             log.info("%s: ended before its tree was placed: %s", seat, error)
-            self.life.watch_end(seat)
+            self._life.watch_end(seat)
             return
         seat.contact.made()
         if seat.state in AT_GATE and hello.phase is not GatePhase.RUNNING:
-            self.adoptions.at_gate(seat)
+            self._adoptions.at_gate(seat)
         if hello.phase is GatePhase.WAITING and seat.state is SeatState.STARTING:
             # Not left to the work: one hello after the other could drop it before it looks.
-            if late := self.node.start_overdue(seat):
-                self.life.fail(seat, late)
+            if late := self._node.start_overdue(seat):
+                self._life.fail(seat, late)
             else:
                 # Whether there was room may have been asked by nobody, or long ago.
-                self.life.work(seat, self.life.start(seat))
+                self._life.work(seat, self._life.start(seat))
         elif hello.phase is GatePhase.RUNNING and seat.state in AT_GATE:
             # The journal knows nothing of its start: it was lost.
             seat.history.found(hello.generation)
             seat.saved.settled(Begins.ADOPTED if seat.wishes.restore else Begins.OPEN)
-            self.node.move(seat, SeatEvent.FOUND, "found running, without a record of its start")
-            self.take_over(seat)
-        self.node.save(seat)
+            self._node.move(seat, SeatEvent.FOUND, "found running, without a record of its start")
+            self._life.work(seat, self._take_over(seat))
+        self._node.save(seat)
 
     def came_back(self, seat: Seat) -> None:
         """What it was is gone: the kyb-init that waits for its place gets it."""
@@ -112,43 +117,43 @@ class DoorSide(ABC):
 
     def on_term(self, uid: PodUid, signum: int) -> None:
         """The container was asked to end."""
-        seat = self.node.seats.get(uid)
+        seat = self._node.seats.get(uid)
         if seat is None:
-            self.node.world.doors.ok(uid)
+            self._node.world.doors.ok(uid)
             return
         log.info("%s: asked to end by signal %d", seat, signum)
-        self.life.end(seat)
+        self._life.end(seat)
         if seat.state is not SeatState.PARKING:
-            self.node.world.doors.ok(uid)
+            self._node.world.doors.ok(uid)
 
     def on_exit(self, uid: PodUid, code: int) -> None:
         """PID 1 is about to exit."""
-        seat = self.node.seats.get(uid)
+        seat = self._node.seats.get(uid)
         if seat is not None:
             seat.history.explained(f"its container exited with status {code}")
             self._away(seat)
 
     def on_lost(self, uid: PodUid) -> None:
         """The connection of PID 1 is closed."""
-        seat = self.node.seats.get(uid)
+        seat = self._node.seats.get(uid)
         if seat is not None:
             self._away(seat)
 
     def _away(self, seat: Seat) -> None:
         seat.contact.lost()
-        self.life.watch_end(seat)
-        self.kick()
+        self._life.watch_end(seat)
+        self._kick()
 
     def on_status(self, uid: PodUid) -> tuple[str, str]:
         """For `kyb-init status`: its state, and why; of a parked one also where it is."""
-        seat = self.node.seats.get(uid)
+        seat = self._node.seats.get(uid)
         if seat is None:
             return "unknown", "the agent has no such seat"
         return shown(seat.state), told(seat.state, seat.history.reason, seat.saved.sinks_to)
 
     def on_probe(self, uid: PodUid) -> str:
         """For `kyb-init probe`: ask the workload only while it can answer."""
-        seat = self.node.seats.get(uid)
+        seat = self._node.seats.get(uid)
         if seat is None or seat.state is SeatState.FAILED:
             return "dead"
         asks = (SeatState.STARTING, SeatState.ACTIVE, SeatState.DRAINING)
@@ -156,22 +161,22 @@ class DoorSide(ABC):
 
     def on_turn(self, uid: PodUid, *, wanted: bool) -> None:
         """The workload knows its phases: it wants its GPUs from now on, or gives up its turn."""
-        seat = self.node.seats.get(uid)
+        seat = self._node.seats.get(uid)
         if seat is None or (seat.wishes.acquired, seat.wishes.yields) == (wanted, not wanted):
             return
         # Whose turn is over already gives up none.
         yields = not wanted and seat.state in (SeatState.ACTIVE, SeatState.DRAINING)
         seat.wishes.phase(acquired=wanted, yields=yields)
-        self.node.save(seat)
-        self.kick()
+        self._node.save(seat)
+        self._kick()
 
     def on_progress(self, uid: PodUid, sentence: str) -> None:
         """The workload's sidecar says how far it is: worth a look while it isn't serving yet."""
-        seat = self.node.seats.get(uid)
+        seat = self._node.seats.get(uid)
         if (
             seat is not None
             and seat.state is SeatState.STARTING
             and seat.history.reason != sentence
         ):
             seat.history.explained(sentence)
-            self.node.changed(seat)
+            self._node.changed(seat)

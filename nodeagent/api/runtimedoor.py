@@ -23,11 +23,11 @@ from nodeagent.api.runtimemarks import Marks
 from nodeagent.seat.restored import Restored
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
     from pathlib import Path
 
     from kybernate.types import PodUid
-    from nodeagent.app.loop import Loop
+    from nodeagent.guard.outside import Deciding
     from nodeagent.seat.parts.tree import Process
     from nodeagent.seat.record import Seat
 
@@ -68,21 +68,32 @@ class Containers(Protocol):
 
 
 class RuntimeDoor:
-    """Implements `node.Observer`; made before the seats are recovered."""
+    """Implements `node.Observer`; made before the seats are recovered. `lost` is told of a seat
+    whose process 1 has ended meanwhile."""
 
-    def __init__(self, loop: Loop, cgroups: Cgroups, containers: Containers, folder: Path) -> None:
-        self._loop = loop
-        self._node = loop.node
+    def __init__(
+        self,
+        deciding: Deciding,
+        lost: Callable[[PodUid], None],
+        cgroups: Cgroups,
+        containers: Containers,
+        folder: Path,
+    ) -> None:
+        self._node = deciding.node
+        self._life = deciding.life
+        self._steps = deciding.steps
+        self._operators = deciding.operators
+        self._lost = lost
         self._cgroups = cgroups
         self._containers = containers
         self._socket = folder / "runtime.sock"
         self._marks = Marks(folder / "containers")
         self._known: dict[PodUid, tuple[Process, str]] = {}
-        self._restored = Restored(loop.node, loop.life, loop.call_for)
+        self._restored = Restored(self._node, self._life, self._operators.call_for)
         self._held_now: set[PodUid] = set()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        loop.steps.undisturbed = self.undisturbed
+        self._steps.undisturbed = self.undisturbed
         self._node.observers.append(self)
 
     async def serve(self) -> None:
@@ -201,7 +212,7 @@ class RuntimeDoor:
             )
         awake = seat.state in OCCUPYING or seat.demand.called
         try:
-            self._loop.send_away(seat.uid, HELD, stays_away=True)
+            self._operators.send_away(seat.uid, HELD, stays_away=True)
             await self._parked(seat)
             await self._node.save(seat, synced=True)
         except (KybernateError, OSError):
@@ -212,7 +223,7 @@ class RuntimeDoor:
         await self._node.world.doors.shut(seat.uid)
         self._node.world.freezer.thaw(seat.tree.handle)
         log.info("%s: stands without GPU memory; the container runtime takes its image", seat)
-        self._loop.life.work(seat, self._held(seat, awake=awake))
+        self._life.work(seat, self._held(seat, awake=awake))
 
     def _seat_in(self, container: str) -> Seat:
         uid = next((uid for uid, (_, one) in self._known.items() if one == container), None)
@@ -248,7 +259,7 @@ class RuntimeDoor:
         """Until the runtime has its image: then as it was before. Its end comes to `_mark`."""
         await self.undisturbed(seat)
         if self._alive(seat):
-            await self._loop.steps.settle(seat)
+            await self._steps.settle(seat)
         self._let_go(seat, awake=awake)
 
     def _let_go(self, seat: Seat, *, awake: bool) -> None:
@@ -256,15 +267,15 @@ class RuntimeDoor:
         seat.backoff.free()
         if self._node.seats.get(seat.uid) is not seat:
             return
-        self._loop.let_stay(seat.uid)
+        self._operators.let_stay(seat.uid)
         if awake and self._alive(seat):
-            self._loop.call_for(seat.uid, "it was awake before its checkpoint")
+            self._operators.call_for(seat.uid, "it was awake before its checkpoint")
         self._begin(self._reopen(seat))
 
     async def _reopen(self, seat: Seat) -> None:
         await self._node.world.doors.open(seat.uid)
         if not self._alive(seat):
-            self._loop.on_lost(seat.uid)
+            self._lost(seat.uid)
 
     async def _release(self, seat: Seat) -> None:
         """After a restart: once the last agent's checkpoint is over, and the seat stands again."""
@@ -283,7 +294,7 @@ class RuntimeDoor:
                 break
             if self._node.world.now() >= began + _COMPLAIN_AFTER:
                 why = f"{HELD} for longer than {_COMPLAIN_AFTER:g} s, or has left it paused"
-                self._loop.life.complain(seat, "CheckpointLong", why)
+                self._life.complain(seat, "CheckpointLong", why)
             await asyncio.sleep(_LOOK)
 
     def _given(self, seat: Seat) -> bool:

@@ -20,7 +20,7 @@ from kybernate.types import SeatState
 from nodeagent import metrics
 from nodeagent.api.demand import SLACK, ProxySide
 from nodeagent.api.doorside import DoorSide
-from nodeagent.app.recover import adopt
+from nodeagent.app.found import Found
 from nodeagent.artifacts.adopt import Adoptions
 from nodeagent.artifacts.claims import Claims
 from nodeagent.artifacts.holds import Custody
@@ -53,19 +53,22 @@ log = logging.getLogger(__name__)
 _RETRY = 1.0
 
 
-class Loop(DoorSide, ProxySide, OperatorSide):
-    """Takes events, decides, acts."""
+class Loop:
+    """Takes events, decides, acts. `operators`, `proxies` and `doors` are where events come in.
+    `reports`: what tells the registry, if there is one."""
 
-    def __init__(self, node: Node) -> None:
-        super().__init__(node)
+    def __init__(self, node: Node, reports: Reports | None = None) -> None:
+        self.node = node
         settings = node.settings
+        self.operators = OperatorSide(node, self.kick)
+        self.proxies = ProxySide(node, self.kick)
         self.steps = Steps(node)
         self.life = Lifecycle(
             node,
             self.steps,
             self.kick,
             vanished=self._vanished,
-            came_back=self.came_back,
+            came_back=self._came_back,
             outdated=self._outdated,
         )
         self.policy = SwapPolicy(
@@ -75,7 +78,7 @@ class Loop(DoorSide, ProxySide, OperatorSide):
             settings.max_wait_s,
         )
         self.registry = node.world.registry or OwnLines(node.world, settings.node)
-        self.reports = node.world.reports or Reports(node.world.journal, self.registry, no_manifest)
+        self.reports = reports or Reports(node.world.journal, self.registry, no_manifest)
         asked = Inquiry(node, self.registry)
         self.custody = Custody(node, self.life.aside, self.reports, asked)
         leavers = Leavers()
@@ -100,7 +103,11 @@ class Loop(DoorSide, ProxySide, OperatorSide):
         self._settled_until = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.device_freed = asyncio.Event()
-        node.world.doors.listen(self)
+        found = Found(node, self.steps, self.life, self.dumps, self.kick)
+        self.doors = DoorSide(
+            node, self.life, self.dumps, self.adoptions, found.take_over, self.kick
+        )
+        node.world.doors.listen(self.doors)
 
     def resume(self, records: Mapping[str, Mapping[str, Any]]) -> None:
         """What the last agent noted of saved states, before anything is dropped or told."""
@@ -202,7 +209,7 @@ class Loop(DoorSide, ProxySide, OperatorSide):
         self.node.seats[seat.uid] = seat
         self.node.save(seat)
         self.node.changed(seat)
-        self._demand_changed(seat.uid)
+        self.proxies.recount(seat.uid)
 
     def inventory_reported(self, inventory: Inventory) -> None:
         """The plugin says what the node has.
@@ -288,8 +295,7 @@ class Loop(DoorSide, ProxySide, OperatorSide):
         self.dumps.forget(seat, why)
 
     def _arrived(self, seat: Seat, what: str) -> None:
-        self.call_for(seat.uid, what)
+        self.operators.call_for(seat.uid, what)
 
-    def take_over(self, seat: Seat) -> None:
-        """See `DoorSide`."""
-        self.life.work(seat, adopt(self, seat))
+    def _came_back(self, seat: Seat) -> None:
+        self.doors.came_back(seat)

@@ -55,7 +55,7 @@ def agent_of(loop: Loop) -> Agent:
     """What migrations use of the agent."""
     return Agent(
         loop.node,
-        loop,
+        loop.operators,
         loop.dumps,
         loop.custody,
         loop.succession,

@@ -14,15 +14,17 @@ if TYPE_CHECKING:
     from nodeagent.seat.node import World
 
 
-def with_registry(world: World, settings: AgentSettings, identity: Identity) -> World:
-    """The same world, with the registry if there is one to be told of saved states. Raises
-    ConfigError."""
+def with_registry(
+    world: World, settings: AgentSettings, identity: Identity
+) -> tuple[World, Reports | None]:
+    """The same world, with the registry if there is one to be told of saved states, and what tells
+    it. Raises ConfigError."""
     below = world.below
     if below is None or not settings.registry_url:
-        return world
+        return world, None
     from kybernate.adapters.registry.node import NodeRegistry  # noqa: PLC0415 - slow
 
     registry = NodeRegistry(settings.registry_url, identity, settings.object_store)
     reports = Reports(world.journal, registry, below.vault.manifest)
     told = replace(below, vault=ReportingVault(below.vault, reports))
-    return replace(world, below=told, registry=registry, reports=reports)
+    return replace(world, below=told, registry=registry), reports

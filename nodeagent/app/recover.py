@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 
 from kybernate.core.seat.ending import Resume, resumed
 from kybernate.core.seat.seats import SeatEvent
-from kybernate.core.swap.swap import fits
 from kybernate.errors import DeadlineError, DriverError, NotFoundError
 from kybernate.ports import ProcessState
 from kybernate.types import SeatState
 from nodeagent.app.doubt import doubt
-from nodeagent.app.recoverbelow import clear_away, drop_unnoticed, heal_unknown, resume_below
+from nodeagent.app.recoverbelow import clear_away, drop_unnoticed, resume_below
 from nodeagent.offload.gates import BELOW
 from nodeagent.seat.node import DRAIN, INVENTORY, PROXIES, SEAT, Inventory
 from nodeagent.seat.record import from_record
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _FIRST_WAKES = 1.0
-_INVENTORY_POLL = 0.25
-_PARK_TRIES = 3
 _KEEP_FROZEN = (
     SeatState.PARKED,
     SeatState.PARKING,
@@ -80,7 +77,7 @@ async def recover(loop: Loop) -> Mapping[str, Mapping[str, object]]:
         loop.life.aside(_open_gates(loop))
     loop.claims.tell_again()
     loop.fail_lost()
-    loop.watch_leases()
+    loop.proxies.watch_leases()
     loop.kick()
     return records
 
@@ -90,63 +87,6 @@ async def _open_gates(loop: Loop) -> None:
     await asyncio.sleep(_FIRST_WAKES)
     for seat in tuple(loop.node.seats.values()):
         loop.life.aside(loop.dumps.open_anew(seat))
-
-
-async def adopt(loop: Loop, seat: Seat) -> None:
-    """A tree runs that no record knows. Until it is known where it is, it is unverified.
-
-    One that holds no device memory is kept parked. Another is taken over if it fits beside the
-    seats that are in GPU memory; if it doesn't, it is parked, and killed if it can't be.
-    """
-    await heal_unknown(loop, seat)
-    loop.node.world.freezer.thaw(seat.tree.handle)
-    while loop.node.inventory is None:  # noqa: ASYNC110 - the plugin's report is no event here
-        await asyncio.sleep(_INVENTORY_POLL)
-    for _ in range(_PARK_TRIES):
-        states = await _found_states(loop, seat)
-        checkpointed = states == {ProcessState.CHECKPOINTED}
-        room = not checkpointed and await _has_room(loop, seat, states)
-        if room and fits(loop.node.swap_view(), seat.uid):
-            await _take_over(loop, seat)
-            return
-        try:
-            await (loop.steps.settle(seat) if checkpointed else loop.steps.park(seat))
-        except Reverted as error:
-            log.info("%s: found running where it has no room: %s", seat, error)
-            continue
-        loop.node.move(seat, SeatEvent.FOUND_PARKED, "found without a record; parked in RAM")
-        loop.kick()
-        if seat.ending.asked:
-            loop.life.let_go(seat)
-        return
-    raise Broken("found running without a record where it has no room, and it can't be parked")
-
-
-async def _found_states(loop: Loop, seat: Seat) -> frozenset[ProcessState]:
-    try:
-        seat.tree.uses(await loop.steps.find_cuda(seat))
-        states = await loop.steps.states(seat)
-    except (DriverError, DeadlineError) as error:
-        raise Broken(f"found running without a record, and the driver says: {error}") from error
-    if ProcessState.FAILED in states:
-        raise Broken("found running without a record, and some of its processes are failed")
-    return states
-
-
-async def _has_room(loop: Loop, seat: Seat, states: frozenset[ProcessState]) -> bool:
-    """Whether what of it is checkpointed can be restored; what runs has its memory."""
-    if ProcessState.CHECKPOINTED not in states:
-        return True
-    try:
-        return await loop.steps.lack_of_room(seat) is None
-    except (DriverError, DeadlineError):
-        return False
-
-
-async def _take_over(loop: Loop, seat: Seat) -> None:
-    loop.node.move(seat, SeatEvent.FOUND_RUNNING, "found running, without a record of its start")
-    await loop.steps.finish_wake(seat)
-    await loop.life.await_started(seat)
 
 
 def _thaw_the_forgotten(loop: Loop, frozen: frozenset[str], dying: frozenset[PodUid]) -> None:

@@ -158,29 +158,6 @@ def _complains(loop: Loop, seat: Seat, event: str, what: str) -> Callable[[Excep
     return lambda error: loop.life.complain(seat, event, f"{what}: {error}; trying again")
 
 
-async def heal_unknown(loop: Loop, seat: Seat) -> None:
-    """No record knows what runs here: an agent may have died while it dumped it."""
-    below, init = loop.node.world.below, seat.tree.init
-    if below is None or init is None:
-        return
-    try:
-        if below.dumper.state(init.pid) is not DumpState.RUNNING:
-            await below.dumper.keep(init.pid, seat.tree.handle, _DEADLINE)
-    except KybernateError as error:
-        raise Broken(f"found in the middle of a dump, without a record: {error}") from error
-    await _see_memory_in(loop, below, seat)
-    await loop.dumps.open(seat)
-
-
-async def _see_memory_in(loop: Loop, below: Below, seat: Seat) -> None:
-    """What it waits for comes in, if it was being restored lazily."""
-    why = "what its memory may come from can't be listed"
-    say = _complains(loop, seat, "MemoryUnknown", why)
-    seat.saved.pages(await retry(lambda: below.vault.lent(seat.uid), say))
-    if seat.saved.paging:
-        loop.dumps.lazies.begin(seat)
-
-
 def _state(loop: Loop, seat: Seat) -> DumpState:
     below, init = loop.node.world.below, seat.tree.init
     if below is None or init is None:

@@ -106,15 +106,18 @@ class Agent:
         world = _world(settings, helpers, self._images, journal, freezer, inits, below)
         self._revocations = Revocations(self._revoked)
         self._guests = Guests(self._revocations, time.time, shared=shared)
-        self.world = with_registry(world, settings, self._identity)
+        self.world, reports = with_registry(world, settings, self._identity)
         self.node = Node(settings, self.world, Leases(settings.lease_break_s))
         self.node.park_budget = settings.park_bytes or _host_memory()
-        self.loop = Loop(self.node)
-        self.streams = Streams(self.loop, self.loop.dumps.leavers)
-        self.arriving = Arriving(self.loop, arrivals, freezer)
+        self.loop = Loop(self.node, reports)
+        operators = self.loop.operators
+        self.streams = Streams(self.loop.proxies, self.loop.dumps.leavers)
+        self.arriving = Arriving(self.loop.proxies, operators, arrivals, freezer)
         self.node.observers += [Teller(self.world.doors), self.arriving]
-        self.runtime = RuntimeDoor(self.loop, cgroups, Procfs(), settings.run_dir)
-        self.operations = Operations(self.loop, self.loop.dumps, self.loop.life, self.loop.policy)
+        self.runtime = RuntimeDoor(
+            self.loop, self.loop.doors.on_lost, cgroups, Procfs(), settings.run_dir
+        )
+        self.operations = Operations(operators, self.loop.dumps, self.loop.life, self.loop.policy)
         self.changes = Changes()
         self.usage = Usage(self.node)
         self.activity = Activity(self.node)

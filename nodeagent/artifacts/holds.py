@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import weakref
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kybernate.core.artifacts import holds
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from kybernate.core.artifacts.holds import PersonHold, SuccessorHold, TransferHold
     from kybernate.ports import Journal, Sealed
     from nodeagent.artifacts.reports import Reports
-    from nodeagent.artifacts.succession import Answer
     from nodeagent.seat.node import Node
     from nodeagent.seat.record import Seat
 
@@ -37,6 +37,16 @@ _NEEDS_IT = (WITHOUT_TREE | AT_GATE) | {
     SeatState.DUMPING,
     SeatState.RESTORING,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Why nobody needs an artifact any more, empty while somebody may, and what the registry is
+    told then; else it is asked again after so many seconds."""
+
+    over: str = ""
+    told: tuple[Report, ...] = ()
+    again: float = AGAIN_S
 
 
 class Successors(Protocol):

@@ -7,14 +7,14 @@ container is started anew and outdates it before.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from kybernate.core.artifacts.holds import AGAIN_S, SuccessorHold
+from kybernate.core.artifacts.holds import SuccessorHold
 from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
 from kybernate.core.seat.seats import AT_GATE, WITHOUT_TREE
 from kybernate.errors import NotFoundError
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier
+from nodeagent.artifacts.holds import Answer
 from nodeagent.artifacts.reports import Kind, Report
 from nodeagent.seat.parts.saved import Begins
 
@@ -39,16 +39,6 @@ class Leavers(Protocol):
     def where(self, uid: PodUid) -> str:
         """A sentence; empty if it may wake here again."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Why nobody needs an artifact any more, empty while somebody may, and what the registry is
-    told then; else it is asked again after so many seconds."""
-
-    over: str = ""
-    told: tuple[Report, ...] = ()
-    again: float = AGAIN_S
 
 
 class Inquiry:

@@ -247,7 +247,7 @@ class Enforcer:
         if excess.remedy is Remedy.KILL_SEAT:
             self._deciding.life.fail(seat, why)
         elif excess.remedy is Remedy.SEND_AWAY and not seat.wishes.leave:
-            self._deciding.send_away(seat.uid, why)
+            self._deciding.operators.send_away(seat.uid, why)
 
     def _tell(self, verdict: Verdict, seat: Seat | None) -> None:
         if seat is not None:

@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kybernate.ports import Culprits, Deaths, Memory
-    from kybernate.types import PodUid
     from nodeagent.guard.announce import Announcer, Roster
     from nodeagent.seat.lifecycle import Lifecycle
     from nodeagent.seat.node import Node
+    from nodeagent.seat.operatorside import OperatorSide
     from nodeagent.seat.steps import Steps
 
 
@@ -37,11 +37,8 @@ class Deciding(Protocol):
     node: Node
     life: Lifecycle
     steps: Steps
+    operators: OperatorSide
 
     def kick(self) -> None:
         """Decide once this round of events is through."""
-        ...
-
-    def send_away(self, uid: PodUid, why: str) -> bool:
-        """The seat must leave GPU memory though nobody needs its GPUs; whether there is such."""
         ...

@@ -18,7 +18,6 @@ from kybernate.core.tiers.tiering import deeper
 from kybernate.types import SeatState, Tier
 from nodeagent import metrics
 from nodeagent.operations.record import words
-from nodeagent.seat.below import weight
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,7 +104,7 @@ class Evacuations:
 
     def _load(self, seat: Seat) -> Load:
         written = seat.state in WITHOUT_TREE
-        gpu, host = (0, 0) if written else weight(self._node, seat)
+        gpu, host = (0, 0) if written else self._node.dump_size(seat)
         known = self._node.activity.get(seat.uid)
         calls = float(known.get("recentCalls", 0.0)) if known else 0.0
         return Load(

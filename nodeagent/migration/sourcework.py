@@ -23,7 +23,6 @@ from nodeagent.migration.journal import handover_of
 from nodeagent.migration.move import is_idle
 from nodeagent.offload.leaving import Going, see_there
 from nodeagent.operations.record import words
-from nodeagent.seat.below import weight
 
 if TYPE_CHECKING:
     import asyncio
@@ -108,7 +107,7 @@ class SourceWork:
         if seat.state in WITHOUT_TREE:
             sent = Tier.NVME in seat.saved.copies and not self._agent.is_here(one.note.node)
             return seat.saved.size if sent else 0
-        return sum(weight(self._node, seat))
+        return sum(self._node.dump_size(seat))
 
     async def _stage(self, one: Move) -> Happened:
         """The blocks of an earlier artifact go first; without them it only takes longer. Raises

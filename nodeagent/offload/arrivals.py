@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kybernate.core.swap.traffic import Traffic
 from kybernate.errors import DeadlineError
@@ -26,7 +26,8 @@ from nodeagent.seat.leases import Demand
 if TYPE_CHECKING:
     from kybernate.ports import Arrivals, Freezer, WatchReport
     from kybernate.types import PodUid
-    from nodeagent.app.loop import Loop
+    from nodeagent.seat.leases import Outbox
+    from nodeagent.seat.operatorside import OperatorSide
     from nodeagent.seat.record import Seat
 
 log = logging.getLogger(__name__)
@@ -101,12 +102,35 @@ class GuardedFreezer:
         self._claimed.discard(handle)
 
 
+class Leasing(Protocol):
+    """Who keeps what proxies hold and want."""
+
+    def proxy_joined(self, name: str, outbox: Outbox) -> None:
+        """A proxy's stream begins."""
+        ...
+
+    def proxy_drained(self, name: str, uid: PodUid, generation: int) -> None:
+        """A proxy has nothing in flight on this lease."""
+        ...
+
+    def proxy_demand(self, name: str, uid: PodUid, demand: Demand) -> None:
+        """A proxy's demand for a seat changed."""
+        ...
+
+
 class Arriving:
     """Implements `node.Observer`, `leases.Outbox`. `freezer` is the one that the node uses."""
 
-    def __init__(self, loop: Loop, arrivals: Arrivals, freezer: GuardedFreezer) -> None:
-        self._loop = loop
-        self._node = loop.node
+    def __init__(
+        self,
+        leases: Leasing,
+        operators: OperatorSide,
+        arrivals: Arrivals,
+        freezer: GuardedFreezer,
+    ) -> None:
+        self._leases = leases
+        self._operators = operators
+        self._node = operators.node
         self._arrivals = arrivals
         self._freezer = freezer
         self._handles: dict[PodUid, str] = {}
@@ -119,7 +143,7 @@ class Arriving:
 
     def join(self) -> None:
         """Take part in leases from now on; once, after the seats were recovered."""
-        self._loop.proxy_joined(SOCKETS, self)
+        self._leases.proxy_joined(SOCKETS, self)
 
     # --- parked seats -------------------------------------------------------------------------
 
@@ -168,7 +192,7 @@ class Arriving:
     def _arrived(self, uid: PodUid, what: str) -> None:
         metrics.ARRIVALS.inc()
         self._called.add(uid)
-        self._loop.call_for(uid, what)
+        self._operators.call_for(uid, what)
 
     def _watched(self, uid: PodUid, report: WatchReport, again: bool) -> None:
         seat = self._node.seats.get(uid)
@@ -239,7 +263,7 @@ class Arriving:
             await asyncio.sleep(next(pausing))
         self._drains.pop(uid, None)
         self._report(uid, 0)
-        self._loop.proxy_drained(SOCKETS, uid, generation)
+        self._leases.proxy_drained(SOCKETS, uid, generation)
 
     async def _traffic(self, seat: Seat) -> Traffic:
         try:
@@ -264,4 +288,4 @@ class Arriving:
     def _report(self, uid: PodUid, requests: int) -> None:
         if uid in self._node.seats and requests != self._reported.get(uid, 0):
             self._reported[uid] = requests
-            self._loop.proxy_demand(SOCKETS, uid, Demand(in_flight=requests))
+            self._leases.proxy_demand(SOCKETS, uid, Demand(in_flight=requests))

@@ -235,25 +235,25 @@ class Operations:
     # --- wishes -------------------------------------------------------------------------------
 
     def _begin(self, operation: Operation, *, again: bool = False) -> None:
-        loop, why = self._operators, words(operation)
+        wishes, why = self._operators, words(operation)
         match operation.kind:
             case Kind.PARK:
                 if operation.tier is not None:
-                    loop.ask_for_tier(operation.uid, operation.tier)
+                    wishes.ask_for_tier(operation.uid, operation.tier)
                 if self._node.seats[operation.uid].state in OCCUPYING:
-                    loop.send_away(operation.uid, why)
+                    wishes.send_away(operation.uid, why)
             case Kind.EVICT:
-                loop.send_away(operation.uid, why, stays_away=True)
+                wishes.send_away(operation.uid, why, stays_away=True)
             case Kind.SAVE | Kind.MOVE | Kind.EVACUATE:
                 self._carriers[operation.kind].begin(operation, again=again)
             case Kind.WAKE:
-                loop.let_stay(operation.uid)
-                loop.call_for(operation.uid, why)
+                wishes.let_stay(operation.uid)
+                wishes.call_for(operation.uid, why)
             case Kind.DRAIN:
-                loop.drain_node(why)
+                wishes.drain_node(why)
                 self._announce("Draining", f"{why}: seats are parked, nothing starts or wakes")
             case Kind.UNDRAIN:
-                loop.undrain_node()
+                wishes.undrain_node()
                 self._announce("Undrained", f"{why}: seats start and wake again")
 
     def _announce(self, reason: str, sentence: str, kind: str = "Normal") -> None:

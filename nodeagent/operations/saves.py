@@ -34,7 +34,6 @@ from kybernate.lib.retry import retry
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier
 from nodeagent import metrics
 from nodeagent.operations.record import words
-from nodeagent.seat.below import weight
 from nodeagent.seat.steps import Reverted
 
 if TYPE_CHECKING:
@@ -156,7 +155,7 @@ class Saves:
         except (KybernateError, OSError) as error:
             self._fail(one, f"what is on NVMe can't be listed: {error}")
             return
-        room, need = self._room(), sum(weight(self._node, seat))
+        room, need = self._room(), sum(self._node.dump_size(seat))
         if need > room:
             self._fail(
                 one,

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.core.artifacts.into import Into
-from kybernate.core.seat.seats import OCCUPYING
 from kybernate.errors import CorruptError, NotFoundError, RefusedError
 
 if TYPE_CHECKING:
@@ -18,17 +17,7 @@ if TYPE_CHECKING:
     from kybernate.checkpoint.delivery.outbox import Outbox
     from kybernate.ports import Culprits, Dumper, DumpState, Gatekeeper, Phases, Vault
     from kybernate.types import ArtifactId, Tier
-    from nodeagent.seat.node import Node
     from nodeagent.seat.record import Seat
-
-
-def weight(node: Node, seat: Seat) -> tuple[int, int]:
-    """About how many bytes a dump of its tree would write now: of its GPUs' memory, and of the
-    host's besides."""
-    below, gpu = node.world.below, node.park_size(seat)
-    held = below.weigh(seat) if below is not None else 0
-    # A parked tree has what was its GPUs' in its own memory.
-    return gpu, held if seat.state in OCCUPYING else max(0, held - gpu)
 
 
 async def own_state(seat: Seat) -> Into:

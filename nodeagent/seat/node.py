@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     )
     from kybernate.settings.agent import AgentSettings
     from kybernate.types import PodUid
-    from nodeagent.artifacts.reports import Reports
     from nodeagent.seat.below import Below
     from nodeagent.seat.leases import Leases
     from nodeagent.seat.record import Seat
@@ -66,7 +65,7 @@ class Blocking(Protocol):
 class World:
     """All ports of the agent, and the two clocks. `asking` is `blocking` for calls of `gpus`;
     without `below` nothing is parked deeper than in RAM, without `registry` only this node's own
-    pods are succeeded. `reports` is what tells the registry."""
+    pods are succeeded."""
 
     gpus: Gpus
     helpers: DriverHelpers
@@ -83,7 +82,6 @@ class World:
     wall: Callable[[], float]
     below: Below | None = None
     registry: Registry | None = None
-    reports: Reports | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,6 +375,14 @@ class Node:
             return one.vram * len(one.gpus)
         memory = self.inventory.memory() if self.inventory else {}
         return sum(max(0, memory.get(gpu, 0) - self.settings.reserve_bytes) for gpu in one.gpus)
+
+    def dump_size(self, seat: Seat) -> tuple[int, int]:
+        """About how many bytes a dump of its tree would write now: of its GPUs' memory, and of the
+        host's besides."""
+        below, gpu = self.world.below, self.park_size(seat)
+        held = below.weigh(seat) if below is not None else 0
+        # A parked tree has what was its GPUs' in its own memory.
+        return gpu, held if seat.state in OCCUPYING else max(0, held - gpu)
 
     def wakes_in_time(self, seat: Seat, tier: Tier) -> bool:
         """Whether it wakes from this tier within what its pod calls ready, if it says so."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from kybernate.core.seat.seats import OCCUPYING
 from kybernate.types import SeatState
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kybernate.types import PodUid, Tier
     from nodeagent.seat.node import Node
     from nodeagent.seat.record import Seat
@@ -17,15 +18,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class OperatorSide(ABC):
-    """Wishes, kept in the node's seats. The loop is made of it."""
+class OperatorSide:
+    """Wishes, kept in the node's seats; `kick` has the loop decide anew."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, kick: Callable[[], None]) -> None:
         self.node = node
-
-    @abstractmethod
-    def kick(self) -> None:
-        """Decide once this round of events is through."""
+        self.kick = kick
 
     def call_for(self, uid: PodUid, why: str) -> bool:
         """Somebody other than a proxy wants the seat awake; whether there is such a seat.

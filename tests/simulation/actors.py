@@ -101,7 +101,7 @@ class StormProxy:
         """A stream to this agent begins."""
         self.loop = loop
         self.leases, self.draining = {}, {}
-        loop.proxy_joined(self.name, self)
+        loop.proxies.proxy_joined(self.name, self)
         for uid in {*self.waiting, *self.in_flight}:
             self._report(uid)
 
@@ -110,7 +110,7 @@ class StormProxy:
         loop, self.loop = self.loop, None
         self.leases, self.draining = {}, {}
         if loop is not None:
-            loop.proxy_left(self.name, self)
+            loop.proxies.proxy_left(self.name, self)
 
     def agent_died(self) -> None:
         """Nobody is at the other end any more."""
@@ -157,12 +157,12 @@ class StormProxy:
     def _maybe_drained(self, uid: PodUid) -> None:
         if self.loop is not None and uid in self.draining and not self.in_flight.get(uid):
             self.leases.pop(uid, None)
-            self.loop.proxy_drained(self.name, uid, self.draining.pop(uid))
+            self.loop.proxies.proxy_drained(self.name, uid, self.draining.pop(uid))
 
     def _report(self, uid: PodUid) -> None:
         if self.loop is None:
             return
-        self.loop.proxy_demand(
+        self.loop.proxies.proxy_demand(
             self.name,
             uid,
             Demand(

@@ -61,8 +61,8 @@ class Between:
             return
         if looks and (seat is None or seat.state is not SeatState.PARKED_OBJECT):
             if agent is not None:
-                agent.ask_for_tier(pod.uid, Tier.OBJECT)
-                agent.send_away(pod.uid, "a test")
+                agent.operators.ask_for_tier(pod.uid, Tier.OBJECT)
+                agent.operators.send_away(pod.uid, "a test")
             here.machine.later(_POLL, partial(self._sink, here, pod, to, looks - 1))
             return
         self._succeed(here, pod, to)
@@ -135,7 +135,7 @@ class Between:
             here.moving.discard(pod.uid)
             agent = here.cluster.agent
             if agent is not None and not agent.dumps.leavers.where(pod.uid):
-                agent.let_stay(pod.uid)
+                agent.operators.let_stay(pod.uid)
 
     @staticmethod
     async def _ask(operations: Operations, ask: Ask) -> None:

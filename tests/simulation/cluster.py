@@ -242,7 +242,7 @@ class Cluster:
         answers = self.agent is not None and pod.uid in self.machine.open_doors
         pod.forward_at = now + (_TERM_ANSWER if answers else _TERM_PATIENCE)
         if answers and self.agent is not None:
-            self.agent.on_term(pod.uid, 15)
+            self.agent.doors.on_term(pod.uid, 15)
 
     def _forward(self, pod: Pod) -> None:
         went = self.machine.inits.get(pod.uid) in self.machine.went

@@ -169,7 +169,9 @@ class Life:
         self, agent: Loop, other: Life, records: Mapping[str, Mapping[str, object]]
     ) -> None:
         """As the agent is wired to those of other nodes."""
-        self.operations = operations = Operations(agent, agent.dumps, agent.life, agent.policy)
+        self.operations = operations = Operations(
+            agent.operators, agent.dumps, agent.life, agent.policy
+        )
         agent.node.observers.append(operations)
         self.receiver = Target(agent_of(agent), self.inbox, agent.adoptions)  # type: ignore[arg-type]
         self.receiver.resume(records)
@@ -231,21 +233,22 @@ class Life:
             wall=self.loop.time,
             below=self._below() if self.plan.tiers else None,
         )
+        world, reports = self._with_registry(world)
         settings = SETTINGS.model_copy(update={"node": self.plan.node})
-        self.node = Node(settings, self._with_registry(world), Leases(settings.lease_break_s))
+        self.node = Node(settings, world, Leases(settings.lease_break_s))
         self.node.park_budget = self.plan.ram or _ENOUGH
         self.node.observers.append(self.watch)
         self.node.refusals = self._refusals
-        return Loop(self.node)
+        return Loop(self.node, reports)
 
-    def _with_registry(self, world: World) -> World:
+    def _with_registry(self, world: World) -> tuple[World, Reports | None]:
         """As the agent is wired to one, where there is one."""
         if self.elsewhere is None or world.below is None:
-            return world
+            return world, None
         registry = fakes.FakeRegistry(self.machine, self.elsewhere)
         reports = Reports(world.journal, registry, world.below.vault.manifest)
         below = replace(world.below, vault=ReportingVault(world.below.vault, reports))
-        return replace(world, below=below, registry=registry, reports=reports)
+        return replace(world, below=below, registry=registry), reports
 
     def _below(self) -> Below:
         store = {Tier.OBJECT: _ENOUGH} if self.plan.object_store else {}

@@ -82,27 +82,27 @@ class Misfortunes:
 
     def _call(self, draw: float, pod: Pod | None) -> None:
         if pod and self._cluster.agent:
-            self._cluster.agent.call_for(pod.uid, "a test")
+            self._cluster.agent.operators.call_for(pod.uid, "a test")
 
     def _send_away(self, draw: float, pod: Pod | None) -> None:
         if pod and self._cluster.agent:
-            self._cluster.agent.send_away(pod.uid, "a test")
+            self._cluster.agent.operators.send_away(pod.uid, "a test")
 
     def _stay_away(self, draw: float, pod: Pod | None) -> None:
         if pod and self._cluster.agent:
-            self._cluster.agent.send_away(pod.uid, "a test", stays_away=True)
+            self._cluster.agent.operators.send_away(pod.uid, "a test", stays_away=True)
 
     def _let_stay(self, draw: float, pod: Pod | None) -> None:
         if pod and self._cluster.agent:
-            self._cluster.agent.let_stay(pod.uid)
+            self._cluster.agent.operators.let_stay(pod.uid)
 
     def _drain_node(self, draw: float, pod: Pod | None) -> None:
         if self._cluster.agent:
-            self._cluster.agent.drain_node("a test")
+            self._cluster.agent.operators.drain_node("a test")
 
     def _undrain_node(self, draw: float, pod: Pod | None) -> None:
         if self._cluster.agent:
-            self._cluster.agent.undrain_node()
+            self._cluster.agent.operators.undrain_node()
 
     def _to_nvme(self, draw: float, pod: Pod | None) -> None:
         self._ask_for_tier(pod, Tier.NVME)
@@ -120,8 +120,8 @@ class Misfortunes:
         """Of a seat that may be in GPU memory as well: it is sent away, too."""
         agent = self._cluster.agent
         if pod and agent:
-            agent.ask_for_tier(pod.uid, tier)
-            agent.send_away(pod.uid, "a test")
+            agent.operators.ask_for_tier(pod.uid, tier)
+            agent.operators.send_away(pod.uid, "a test")
 
     # --- pods and containers ----------------------------------------------------------------------
 

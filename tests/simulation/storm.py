@@ -116,10 +116,10 @@ class Storm:
         if agent is None:
             return
         life.cluster.report()
-        agent.undrain_node()
+        agent.operators.undrain_node()
         for uid in agent.node.seats.keys() - life.moving:
-            agent.let_stay(uid)
-            agent.ask_for_tier(uid, None)
+            agent.operators.let_stay(uid)
+            agent.operators.ask_for_tier(uid, None)
 
     def _tick(self, life: Life) -> None:
         life.machine.later(_TICK, partial(self._tick, life))

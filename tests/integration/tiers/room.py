@@ -224,11 +224,11 @@ class Above:
             ),
         )
         own = Identity(self.settings.node, self.settings.tls_dir)
-        world = with_registry(world, self.settings, own)
+        world, reports = with_registry(world, self.settings, own)
         node = Node(self.settings, world, Leases(5.0))
         node.park_budget = 1 << 40
-        self.loop = loop = Loop(node)
-        node.observers.append(Arriving(loop, arrivals, freezer))
+        self.loop = loop = Loop(node, reports)
+        node.observers.append(Arriving(loop.proxies, loop.operators, arrivals, freezer))
         await recover(loop)
         loop.inventory_reported(Inventory((GPU,), (), (GROUP,), "580", "13.0"))
         return loop
@@ -263,8 +263,8 @@ class Above:
     def park(self, tier: Tier) -> None:
         """As an operator asks for it."""
         assert self.loop is not None
-        self.loop.ask_for_tier(self.uid, tier)
-        self.loop.send_away(self.uid, "a test")
+        self.loop.operators.ask_for_tier(self.uid, tier)
+        self.loop.operators.send_away(self.uid, "a test")
 
     async def until(self, state: SeatState, limit: float = 40.0) -> None:
         """Until the seat is in this state."""

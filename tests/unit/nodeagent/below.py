@@ -38,7 +38,7 @@ async def when(condition):
 
 async def down(r, uid, state=NVME):
     """The seat goes to NVMe, as an operator asks."""
-    r.loop.ask_for_tier(uid, Tier.NVME if state is NVME else Tier.OBJECT)
+    r.loop.operators.ask_for_tier(uid, Tier.NVME if state is NVME else Tier.OBJECT)
     await r.until(uid, state)
 
 

@@ -83,7 +83,7 @@ class Proxy:
         self.answered: dict[PodUid, int] = {}
         self.revoked = 0
         self.here = True
-        loop.proxy_joined(name, self)
+        loop.proxies.proxy_joined(name, self)
 
     def request(self, uid: PodUid) -> None:
         self.waiting[uid] = self.waiting.get(uid, 0) + 1
@@ -110,7 +110,7 @@ class Proxy:
 
     def leave(self) -> None:
         self.here = False
-        self.loop.proxy_left(self.name, self)
+        self.loop.proxies.proxy_left(self.name, self)
 
     def _soon(self, call: Any, uid: PodUid) -> None:
         asyncio.get_running_loop().call_soon(call, uid)
@@ -133,7 +133,7 @@ class Proxy:
     def _maybe_drained(self, uid: PodUid) -> None:
         if self.here and uid in self.draining and not self.in_flight.get(uid, 0):
             self.leases.pop(uid, None)
-            self.loop.proxy_drained(self.name, uid, self.draining.pop(uid))
+            self.loop.proxies.proxy_drained(self.name, uid, self.draining.pop(uid))
 
     def _report(self, uid: PodUid) -> None:
         if not self.here:
@@ -142,7 +142,7 @@ class Proxy:
         demand = Demand(
             self.in_flight.get(uid, 0), self.waiting.get(uid, 0), now, self.answered.get(uid, 0)
         )
-        self.loop.proxy_demand(self.name, uid, demand)
+        self.loop.proxies.proxy_demand(self.name, uid, demand)
 
 
 class Rig:
@@ -181,7 +181,7 @@ class Rig:
         self.node = Node(self.settings, world, Leases(self.settings.lease_break_s))
         self.loop = Loop(self.node)
         self.seen = Observer(self.node)
-        self.arriving = Arriving(self.loop, self.arrivals, freezer)
+        self.arriving = Arriving(self.loop.proxies, self.loop.operators, self.arrivals, freezer)
         self.node.observers += [self.seen, self.arriving]
 
     def _below(self, freezer: GuardedFreezer, tiers: dict[Tier, int]) -> Below:

@@ -52,8 +52,8 @@ def node_api(r, preparer=None, touched=None):
     """All that answers calls, on this made-up machine."""
     changes, streams, operations = (
         Changes(),
-        Streams(r.loop, r.loop.dumps.leavers),
-        Operations(r.loop, r.loop.dumps, r.loop.life, r.loop.policy),
+        Streams(r.loop.proxies, r.loop.dumps.leavers),
+        Operations(r.loop.operators, r.loop.dumps, r.loop.life, r.loop.policy),
     )
     r.node.observers += [changes, streams, operations]
     return NodeApi(
@@ -232,7 +232,7 @@ async def test_a_parked_seat_of_a_lost_gpu_is_called_movable(rig, lost):
     r.begin()
     a = await r.seat("a", delay=0.0)
     await r.until(a, SeatState.ACTIVE)
-    r.loop.send_away(a, "an operator asks")
+    r.loop.operators.send_away(a, "an operator asks")
     await r.until(a, SeatState.PARKED)
     left = tuple(replace(gpu, healthy=not lost) for gpu in r.node.inventory.gpus)
     r.loop.inventory_reported(replace(r.node.inventory, gpus=left))

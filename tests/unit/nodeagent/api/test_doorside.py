@@ -19,7 +19,7 @@ async def test_each_state_in_which_a_seat_is_parked_names_its_tier(rig, state, r
     r.begin()
     seat = r.node.seats[await r.seat("a")]
     seat.state, seat.history.reason = state, reason
-    word, sentence = r.loop.on_status(seat.uid)
+    word, sentence = r.loop.doors.on_status(seat.uid)
     assert word == shown(state)
     assert sentence.endswith(reason)
     if state in TIER_OF:
@@ -37,17 +37,17 @@ async def test_a_seat_on_its_way_down_and_back(rig):
     cold, _ = await two(r)
 
     def told():
-        return r.loop.on_status(cold)
+        return r.loop.doors.on_status(cold)
 
     assert told() == ("parked", "parked in RAM")
-    r.loop.ask_for_tier(cold, Tier.OBJECT)
+    r.loop.operators.ask_for_tier(cold, Tier.OBJECT)
     await when(lambda: r.state(cold) is SeatState.DUMPING)
     assert told()[1].startswith("parked in RAM, being written down; ")
     await when(lambda: r.state(cold) is NVME)
     await when(lambda: told()[1] == "parked on NVMe, being copied to the object store")
     await when(lambda: r.state(cold) is OBJECT)
     await when(lambda: told()[1].startswith("parked in the object store; "))
-    r.loop.call_for(cold, "a test")
+    r.loop.operators.call_for(cold, "a test")
     await when(lambda: ", being brought back to NVMe" in told()[1])
     await when(lambda: r.state(cold) is SeatState.RESTORING)
     assert told()[1].startswith("parked on NVMe, being brought back to RAM; ")
@@ -68,11 +68,11 @@ async def test_a_seat_that_could_not_be_restored(rig):
         raise RestoreError("no memory")
 
     r.node.world.below.dumper.restore = fails
-    r.loop.call_for(cold, "a test")
+    r.loop.operators.call_for(cold, "a test")
     await r.until(cold, SeatState.RESTORING)
     await r.until(cold, NVME)
-    assert r.loop.on_status(cold) == ("parked", "parked on NVMe; not restored: no memory")
+    assert r.loop.doors.on_status(cold) == ("parked", "parked on NVMe; not restored: no memory")
 
 
 async def test_a_pod_without_a_seat(rig):
-    assert rig().loop.on_status(PodUid("x")) == ("unknown", "the agent has no such seat")
+    assert rig().loop.doors.on_status(PodUid("x")) == ("unknown", "the agent has no such seat")

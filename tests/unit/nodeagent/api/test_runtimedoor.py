@@ -40,7 +40,7 @@ class Outside:
 
 def door_of(r, folder, outside=None):
     outside = outside or Outside()
-    return RuntimeDoor(r.loop, outside, outside, folder)
+    return RuntimeDoor(r.loop, r.loop.doors.on_lost, outside, outside, folder)
 
 
 def container(r, uid):
@@ -98,7 +98,7 @@ async def test_a_seat_stands_thawed_without_gpu_memory_until_its_image_is_taken(
         assert not r.machine.frozen
         assert uid not in r.machine.open_doors
         p.request(uid)
-        await Operations(r.loop, r.loop.dumps, r.loop.life, r.loop.policy).ask(
+        await Operations(r.loop.operators, r.loop.dumps, r.loop.life, r.loop.policy).ask(
             Ask(Kind.WAKE, "now", uid)
         )
         await asyncio.sleep(100)
@@ -118,7 +118,7 @@ async def test_a_seat_that_was_parked_is_parked_again(rig, tmp_path):
     r.begin()
     uid = await r.seat("a")
     await r.until(uid, ACTIVE)
-    r.loop.send_away(uid, "test")
+    r.loop.operators.send_away(uid, "test")
     await r.until(uid, PARKED)
     with imaged(tmp_path, container(r, uid)):
         assert await door.answer(("checkpoint", "1", container(r, uid))) == ("ready",)
@@ -232,7 +232,7 @@ def checkpointed(rig, machine):
         r.begin()
         uid = await r.seat("a")
         await r.until(uid, ACTIVE)
-        r.loop.send_away(uid, "test")
+        r.loop.operators.send_away(uid, "test")
         await r.until(uid, PARKED)
         seat = r.node.seats[uid]
         return seat.record(), container(r, uid)
@@ -343,9 +343,9 @@ async def test_what_can_not_be_checkpointed_is_refused_in_a_sentence(rig, tmp_pa
 
     assert "try again once it serves" in await refused()
     await r.until(uid, ACTIVE)
-    r.loop.send_away(uid, "evicted by a test", stays_away=True)
+    r.loop.operators.send_away(uid, "evicted by a test", stays_away=True)
     assert "evicted by a test" in await refused()
-    r.loop.let_stay(uid)
+    r.loop.operators.let_stay(uid)
     await r.until(uid, ACTIVE)
     name = "0" * 64
     assert "no seat of this container" in await refused()
@@ -358,8 +358,8 @@ async def test_a_seat_below_ram_is_refused_with_its_saved_state(rig, tmp_path):
     r.begin()
     uid = await r.seat("a")
     await r.until(uid, ACTIVE)
-    r.loop.ask_for_tier(uid, Tier.NVME)
-    r.loop.send_away(uid, "test")
+    r.loop.operators.ask_for_tier(uid, Tier.NVME)
+    r.loop.operators.send_away(uid, "test")
     await r.until(uid, SeatState.PARKED_NVME)
     word, sentence = await door.answer(("checkpoint", "1", container(r, uid)))
     assert word == "refuse"

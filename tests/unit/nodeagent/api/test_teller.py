@@ -60,9 +60,9 @@ async def test_progress_is_the_reason_of_a_seat_that_starts_and_of_no_other(rig)
     r.begin()
     a = await r.seat("a", delay=5.0)
     await r.until(a, SeatState.STARTING)
-    r.loop.on_progress(a, "answers 503 after 3 s")
+    r.loop.doors.on_progress(a, "answers 503 after 3 s")
     assert r.node.seats[a].history.reason == "answers 503 after 3 s"
     await r.until(a, ACTIVE)
-    r.loop.on_progress(a, "too late")
+    r.loop.doors.on_progress(a, "too late")
     assert r.node.seats[a].history.reason != "too late"
     r.check()

@@ -154,7 +154,7 @@ def test_watch_prints_a_line_at_each_change(on_node):
     async def scenario(r, run, server):
         shown = asyncio.create_task(run("watch", "--json"))
         await asyncio.sleep(0.5)
-        r.loop.send_away("uid-b", "a test")
+        r.loop.operators.send_away("uid-b", "a test")
         await r.until("uid-b", SeatState.PARKED)
         await asyncio.sleep(0.6)
         await server.stop(0)

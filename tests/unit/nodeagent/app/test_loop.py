@@ -321,7 +321,7 @@ async def test_a_pod_deleted_while_parked_is_thawed_and_forgotten(rig):
     a, b = await r.seat("a"), await r.seat("b")
     await r.until(b, ACTIVE)
     assert r.machine.frozen
-    r.loop.on_term(a, 15)
+    r.loop.doors.on_term(a, 15)
     assert not r.machine.frozen
     assert ("ok", a) in r.machine.log
     await asyncio.sleep(2)
@@ -464,6 +464,6 @@ async def test_probes_are_answered_for_a_parked_seat(rig):
     r.begin()
     a, b = await r.seat("a"), await r.seat("b")
     await r.until(b, ACTIVE)
-    assert (r.loop.on_probe(a), r.loop.on_probe(b)) == ("alive", "run")
-    assert r.loop.on_status(a)[0] == "parked"
-    assert r.loop.on_probe(PodUid("x")) == "dead"
+    assert (r.loop.doors.on_probe(a), r.loop.doors.on_probe(b)) == ("alive", "run")
+    assert r.loop.doors.on_status(a)[0] == "parked"
+    assert r.loop.doors.on_probe(PodUid("x")) == "dead"

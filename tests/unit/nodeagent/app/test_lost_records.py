@@ -158,7 +158,7 @@ async def test_a_park_that_keeps_failing_does_not_keep_the_agent_busy(rig):
     await r.until(a, ACTIVE)
     r.machine.fault = lambda name: name == "nvml-list"
     before = r.machine.journal_writes
-    r.loop.send_away(a, "an operator parks it")
+    r.loop.operators.send_away(a, "an operator parks it")
     await asyncio.sleep(10)
     assert r.machine.journal_writes - before < 60
     r.machine.fault = lambda name: False
@@ -171,7 +171,7 @@ async def test_a_kill_that_fails_at_first_is_tried_until_the_parked_tree_is_gone
     a, b = await r.seat("a"), await r.seat("b")
     await r.until(b, ACTIVE)
     r.machine.faults.add("kill-fails")
-    r.loop.on_term(a, 15)
+    r.loop.doors.on_term(a, 15)
     await r.until(a, WAITING, 5.0)
     assert not r.machine._of(a)
     assert "KillIncomplete" in reasons(r)

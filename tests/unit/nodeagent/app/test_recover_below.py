@@ -39,10 +39,10 @@ async def unnoticed(r, monkeypatch):
     cold, hot = await two(r)
     await down(r, cold)
     of = r.machine.vault[r.node.seats[cold].saved.artifact]
-    r.loop.call_for(cold, "a test")
+    r.loop.operators.call_for(cold, "a test")
     await r.until(cold, ACTIVE)
     await when(lambda: not r.machine.vault)
-    r.loop.call_for(hot, "a test")
+    r.loop.operators.call_for(hot, "a test")
     await r.until(cold, PARKED)
     r.machine.vault[OLD] = replace(of, folder=f"/artifacts/{OLD}", places={Tier.NVME})
     listing = Listing(monkeypatch)
@@ -72,21 +72,21 @@ async def test_what_was_sealed_since_stays(rig, monkeypatch, when_listed):
         await down(r, cold)
     else:
         slow(monkeypatch, 10)
-        r.loop.ask_for_tier(cold, Tier.NVME)
+        r.loop.operators.ask_for_tier(cold, Tier.NVME)
         await when(lambda: len(r.machine.vault) == 2)
     listing.away = False
     await looking
     await r.until(cold, NVME)
     await when(lambda: OLD not in r.machine.vault)
     assert list(r.machine.vault) == [r.node.seats[cold].saved.artifact]
-    r.loop.call_for(cold, "a test")
+    r.loop.operators.call_for(cold, "a test")
     await r.until(cold, ACTIVE)
     r.check()
 
 
 async def test_a_save_that_is_not_noted_yet_stays(rig, monkeypatch):
     r = rig(tiers=TIERS)
-    operations = Operations(r.loop, r.loop.dumps, r.loop.life, r.loop.policy)
+    operations = Operations(r.loop.operators, r.loop.dumps, r.loop.life, r.loop.policy)
     r.node.observers.append(operations)
     cold, listing, looking = await unnoticed(r, monkeypatch)
     slow(monkeypatch, 10)

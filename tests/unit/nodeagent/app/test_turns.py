@@ -66,11 +66,11 @@ async def test_one_that_an_operator_parks_stays_parked_until_it_is_called_for(ri
     r.begin()
     (uid,) = await _trainers(r, [1.0])
     await r.until(uid, ACTIVE)
-    r.loop.send_away(uid, "an operator parks it")
+    r.loop.operators.send_away(uid, "an operator parks it")
     await r.until(uid, PARKED)
     await asyncio.sleep(100)
     assert r.state(uid) is PARKED
-    r.loop.call_for(uid, "an operator wakes it")
+    r.loop.operators.call_for(uid, "an operator wakes it")
     await r.until(uid, ACTIVE)
     await asyncio.sleep(100)
     assert r.node.seats[uid].turn == Turn("default", 1.0)
@@ -86,7 +86,7 @@ class ParksWhileWaking:
     def seat_changed(self, seat):
         if seat.state is SeatState.WAKING and not self.done:
             self.done = True
-            self.loop.send_away(seat.uid, "an operator parks it")
+            self.loop.operators.send_away(seat.uid, "an operator parks it")
 
     def seat_gone(self, seat):
         pass
@@ -100,10 +100,10 @@ async def test_one_that_an_operator_parks_while_it_wakes_stays_parked_too(rig):
     r.begin()
     (uid,) = await _trainers(r, [1.0])
     await r.until(uid, ACTIVE)
-    r.loop.send_away(uid, "an operator parks it")
+    r.loop.operators.send_away(uid, "an operator parks it")
     await r.until(uid, PARKED)
     r.node.observers.append(ParksWhileWaking(r.loop))
-    r.loop.call_for(uid, "an operator wakes it")
+    r.loop.operators.call_for(uid, "an operator wakes it")
     await asyncio.sleep(100)
     assert (r.state(uid), r.node.seats[uid].history.wakes) == (PARKED, 1)
     r.check()
@@ -148,11 +148,11 @@ async def test_a_workload_that_acquires_takes_turns_until_it_yields(rig):
     await r.until(trainer, ACTIVE)
     await asyncio.sleep(50)
     assert r.state(server) is PARKED
-    r.loop.on_turn(server, wanted=True)
+    r.loop.doors.on_turn(server, wanted=True)
     await r.until(server, ACTIVE, 30.0)
     await r.until(trainer, ACTIVE, 30.0)
     await r.until(server, ACTIVE, 30.0)
-    r.loop.on_turn(server, wanted=False)
+    r.loop.doors.on_turn(server, wanted=False)
     await r.until(trainer, ACTIVE, 30.0)
     await asyncio.sleep(50)
     assert (r.state(server), r.node.seats[server].turn) == (PARKED, None)
@@ -166,7 +166,7 @@ async def test_a_workload_that_yields_gives_up_its_turn_and_gets_another(rig):
     await asyncio.sleep(60)
     await r.until(b, ACTIVE)
     before = r.node.turns.held[a]
-    r.loop.on_turn(b, wanted=False)
+    r.loop.doors.on_turn(b, wanted=False)
     await r.until(a, ACTIVE, 10.0)
     assert not r.node.seats[b].wishes.yields
     await r.until(b, ACTIVE, 60.0)

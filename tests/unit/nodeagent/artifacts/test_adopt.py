@@ -141,10 +141,10 @@ async def test_copies_need_no_claim_and_leave_the_state(rig, groups):
     wish = RestoreWish(artifact=artifact, kind=RestoreAs.TEMPLATE)
     copies = [await r.seat(name, groups["G1"], restore=wish) for name in ("x", "y")]
     for uid in copies:
-        r.loop.call_for(uid, "a test")
+        r.loop.operators.call_for(uid, "a test")
         await r.until(uid, ACTIVE)
         assert app_of(r, uid).inner == inner
-        r.loop.send_away(uid, "a test")
+        r.loop.operators.send_away(uid, "a test")
     assert artifact in r.machine.vault
     r.check()
     telling.cancel()
@@ -292,9 +292,9 @@ async def test_a_successor_that_is_found_running_without_a_record_runs_on(rig):
     r.loop.add(found)
     r.machine.hello(new)
     await r.until(new, ACTIVE)
-    r.loop.send_away(new, "a test")
+    r.loop.operators.send_away(new, "a test")
     await r.until(new, PARKED)
-    r.loop.call_for(new, "a test")
+    r.loop.operators.call_for(new, "a test")
     await r.until(new, ACTIVE)
     assert went(r, new) == []
     r.check()

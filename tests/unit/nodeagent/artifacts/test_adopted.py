@@ -93,7 +93,7 @@ async def test_a_container_that_starts_anew_outdates_what_it_left(rig):
     await r.until(cold, WAITING)
     assert len(r.machine.vault) == 1
     r.machine.restart_container(cold)
-    r.loop.call_for(cold, "a test")
+    r.loop.operators.call_for(cold, "a test")
     await r.until(cold, ACTIVE)
     await when(lambda: r.machine.vault == {})
     r.check()
@@ -110,7 +110,7 @@ async def test_a_state_outlives_a_successor_that_fails_to_go_on(rig, waits, faul
     await r.until(new, WAITING)
     assert artifact in r.machine.vault
     r.machine.restart_container(new)
-    r.loop.call_for(new, "a test")
+    r.loop.operators.call_for(new, "a test")
     await r.until(new, ACTIVE, 200)
     assert (app_of(r, new).inner == inner) is waits
     assert len(went(r, new)) == (0 if waits else 1)
@@ -124,15 +124,15 @@ async def test_a_seat_that_is_written_down_before_it_has_run_has_a_state_of_its_
     _, artifact, (inner, _), telling = await left(r)
     new = await r.seat("new", restore=RestoreWish(artifact=artifact, kind=kind))
     await r.until(new, OBJECT)
-    r.loop.call_off(new)
-    r.loop.send_away(new, "a test", stays_away=True)
-    r.loop.ask_for_tier(new, Tier.RAM)
+    r.loop.operators.call_off(new)
+    r.loop.operators.send_away(new, "a test", stays_away=True)
+    r.loop.operators.ask_for_tier(new, Tier.RAM)
     await r.until(new, PARKED)
     await down(r, new)
     copied = kind is RestoreAs.TEMPLATE
     await when(lambda: (artifact in r.machine.vault) is copied)
-    r.loop.let_stay(new)
-    r.loop.call_for(new, "a test")
+    r.loop.operators.let_stay(new)
+    r.loop.operators.call_for(new, "a test")
     await r.until(new, ACTIVE)
     await asyncio.sleep(5)
     assert set(r.machine.vault) == ({artifact} if copied else set())
@@ -148,9 +148,9 @@ async def test_that_a_state_is_to_go_is_noted_before_its_successor_is_written_do
     await r.until(new, OBJECT)
     # As if another node had brought it to NVMe, and this one had put it into the object store.
     r.node.seats[new].saved.may_drop = (Tier.NVME.value,)
-    r.loop.call_off(new)
-    r.loop.send_away(new, "a test", stays_away=True)
-    r.loop.ask_for_tier(new, Tier.RAM)
+    r.loop.operators.call_off(new)
+    r.loop.operators.send_away(new, "a test", stays_away=True)
+    r.loop.operators.ask_for_tier(new, Tier.RAM)
     await r.until(new, PARKED)
     journal, noted = r.node.world.journal, []
     put = journal.put
@@ -177,7 +177,7 @@ async def test_a_successor_that_ends_while_it_wakes_begins_by_its_command_and_no
     await r.until(new, WAITING)
     assert artifact in r.machine.vault, "it is left to people"
     r.machine.restart_container(new)
-    r.loop.call_for(new, "a test")
+    r.loop.operators.call_for(new, "a test")
     await r.until(new, ACTIVE)
     assert len(went(r, new)) == 1
     r.check()
@@ -204,7 +204,7 @@ async def test_the_registry_knows_that_a_state_is_dropped_before_it_hears_that_i
     cold, _ = await two(r)
     r.node.world = r.loop.dumps._world = replace(r.node.world, registry=r.loop.registry)
     r.machine.faults.add("end-hangs")
-    r.loop.ask_for_tier(cold, Tier.NVME)
+    r.loop.operators.ask_for_tier(cold, Tier.NVME)
     await when(lambda: r.node.seats[cold].saved.artifact)
     r.node.seats[cold].ending.terminating = True
     r.machine.end_container(cold)
@@ -223,7 +223,7 @@ async def test_a_state_that_was_brought_for_a_pod_that_ends_before_it_goes_on_is
     r.loop.custody._become(replace(r.loop.custody.of(artifact), successor=None))
     new = await r.seat("new", restore=of(cold))
     await r.until(new, OBJECT)
-    r.loop.call_off(new)
+    r.loop.operators.call_off(new)
     r.node.seats[new].ending.terminating = True
     r.machine.end_container(new)
     await r.until(new, WAITING)

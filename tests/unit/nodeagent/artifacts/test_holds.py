@@ -13,8 +13,7 @@ from kybernate.core.artifacts.holds import PREFIXES, PersonHold, SuccessorHold, 
 from kybernate.errors import RetryableError
 from kybernate.testing.machine import FakeJournal, Machine
 from kybernate.types import SeatState, Tier
-from nodeagent.artifacts.holds import Custody
-from nodeagent.artifacts.succession import Answer
+from nodeagent.artifacts.holds import Answer, Custody
 from nodeagent.seat.parts.saved import Begins, Saved
 
 KEEP_S, SOON_S, EVENTS = 100.0, 20.0, 120

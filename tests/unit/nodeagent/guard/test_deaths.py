@@ -103,13 +103,13 @@ async def draining(r, p):
     p.service = 5.0
     p.request("uid-a")
     await asyncio.sleep(0.01)
-    r.loop.send_away("uid-a", "away")
+    r.loop.operators.send_away("uid-a", "away")
     await caught(r, "uid-a", SeatState.DRAINING)
 
 
 async def parking(r, p):
     await active(r, p)
-    r.loop.send_away("uid-a", "away")
+    r.loop.operators.send_away("uid-a", "away")
     await caught(r, "uid-a", SeatState.PARKING)
 
 
@@ -120,14 +120,14 @@ async def parked(r, p):
 
 async def waking(r, p):
     await parked(r, p)
-    r.loop.call_for("uid-a", "back")
+    r.loop.operators.call_for("uid-a", "back")
     await caught(r, "uid-a", SeatState.WAKING)
 
 
 async def waking_in_vain(r, p):
     await parked(r, p)
     r.machine.faults.add("disk-full")
-    r.loop.call_for("uid-a", "back")
+    r.loop.operators.call_for("uid-a", "back")
     await caught(r, "uid-a", SeatState.WAKING)
 
 
@@ -147,7 +147,7 @@ async def test_sigterm_in_every_state_ends_the_container_in_time(rig, proxy, bro
     r.begin()
     await brought(r, proxy(r.loop))
     uid = "uid-a"
-    r.loop.on_term(uid, 15)
+    r.loop.doors.on_term(uid, 15)
     asked = r.clock.time()
     # What kyb-init does: it passes the signal on when it is told to, or after 2 s.
     while ("ok", uid) not in r.machine.log and r.clock.time() < asked + 2:  # noqa: ASYNC110

@@ -222,7 +222,7 @@ async def test_one_that_takes_turns_stays_parked_for_its_excess_and_is_told_how_
         assert (r.state(a), r.state(b)) == (PARKED, ACTIVE)
         (said,) = g.events("OverDeclared")
         assert said.endswith(f"kybernate agent wake {r.node.seats[a].identity.pod}")
-        r.loop.call_for(a, "an operator asked")
+        r.loop.operators.call_for(a, "an operator asked")
         await r.until(a, ACTIVE)
         r.check()
 
@@ -290,7 +290,7 @@ async def test_alone_on_its_gpu_it_is_told_once_what_to_declare(rig, rule):
 async def test_an_operators_park_is_not_taken_back_by_its_excess(rig):
     r, g, a, _ = await sharing(rig)
     r.node.refusals = lambda seats: {a: "the host is full"}
-    r.loop.send_away(a, "maintenance", stays_away=True)
+    r.loop.operators.send_away(a, "maintenance", stays_away=True)
     async with g.running():
         await asyncio.sleep(4)
         assert len(g.events("OverDeclared")) == 1

@@ -247,7 +247,7 @@ class Agent:
         await self.until(lambda: self.state is SeatState.ACTIVE)
         if size:
             await self.until(lambda: container.filled)
-        self.loop.send_away(self.uid, "a test wants it parked")
+        self.loop.operators.send_away(self.uid, "a test wants it parked")
         await self.until(lambda: self.state is SeatState.PARKED)
         assert self.node.world.freezer.frozen() >= {self.node.seats[self.uid].tree.handle}
 

@@ -93,7 +93,7 @@ async def test_nobody_is_bothered_while_nobody_needs_the_gpu(rig):
         no_room_in_container(r, g, b)
         await asyncio.sleep(10)
         assert g.events("ParkRefused") == []
-        r.loop.send_away(b, "an operator wants it")
+        r.loop.operators.send_away(b, "an operator wants it")
         await asyncio.sleep(3)
         assert len(g.events("ParkRefused")) == 1
         assert r.state(b) is ACTIVE
@@ -110,8 +110,8 @@ async def test_of_two_parks_at_once_only_what_fits_together_goes(rig, proxy, gro
     async with g.running():
         await asyncio.sleep(2)
         g.memory.node = HostMemory(100 * GIB, 45 * GIB, 0.0)
-        r.loop.send_away(left, "away")
-        r.loop.send_away(right, "away")
+        r.loop.operators.send_away(left, "away")
+        r.loop.operators.send_away(right, "away")
         await asyncio.sleep(0.05)
         g.memory.node = HostMemory(100 * GIB, 15 * GIB, 0.0)
         await asyncio.sleep(5)

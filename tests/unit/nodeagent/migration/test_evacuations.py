@@ -30,7 +30,7 @@ def rates(monkeypatch):
 async def begun(rig, tiers, names="abc", size=1 * GIB):
     r = rig(tiers=tiers)
     r.node.park_budget = 100 * GIB
-    operations = Operations(r.loop, r.loop.dumps, r.loop.life, r.loop.policy)
+    operations = Operations(r.loop.operators, r.loop.dumps, r.loop.life, r.loop.policy)
     operations.carry(Kind.EVACUATE, Evacuations(agent_of(r.loop), operations.advanced))
     r.node.observers.append(operations)
     r.begin()
@@ -61,7 +61,7 @@ async def test_all_of_it_is_saved_where_there_is_time(rig):
     assert all(Tier.OBJECT in r.node.seats[uid].saved.copies for uid in uids)
     assert len(operation_message(done).report) == 3
     assert r.node.draining
-    r.loop.call_for(uids[0], "a test")
+    r.loop.operators.call_for(uids[0], "a test")
     await asyncio.sleep(30)
     assert r.state(uids[0]) is not SeatState.ACTIVE, "the node stays drained"
     r.check()
@@ -99,7 +99,7 @@ async def test_a_cancelled_one_lets_all_go_on(rig):
     await operations.ask(evacuate(3000.0))
     operations.cancel("e1")
     assert not r.node.draining
-    r.loop.call_for(uids[0], "a test")
+    r.loop.operators.call_for(uids[0], "a test")
     await r.until(uids[0], SeatState.ACTIVE)
     r.check()
 
@@ -127,7 +127,7 @@ async def test_the_hosts_memory_of_a_running_seat_counts_beside_its_gpus(rig):
 
 async def test_of_one_that_is_parked_the_gpus_memory_counts_once(rig):
     r, operations, (uid,) = await begun(rig, BOTH, names="a")
-    r.loop.send_away(uid, "a test", stays_away=True)
+    r.loop.operators.send_away(uid, "a test", stays_away=True)
     await r.until(uid, SeatState.PARKED)
     world = r.node.world
     r.node.world = replace(world, below=replace(world.below, weigh=lambda s: 3 * GIB))
@@ -143,8 +143,8 @@ async def saved(operations, uid, name="s1"):
 
 async def test_one_whose_state_is_in_the_object_store_costs_nothing(rig):
     r, operations, (uid,) = await begun(rig, BOTH, names="a", size=10 * GIB)
-    r.loop.ask_for_tier(uid, Tier.OBJECT)
-    r.loop.send_away(uid, "a test", stays_away=True)
+    r.loop.operators.ask_for_tier(uid, Tier.OBJECT)
+    r.loop.operators.send_away(uid, "a test", stays_away=True)
     await r.until(uid, SeatState.PARKED_OBJECT)
     told = operations.plan(evacuate(1.0))
     assert told[1:] == ("default/a is saved already: its state is in the object store.",)
@@ -154,8 +154,8 @@ async def test_one_whose_state_is_in_the_object_store_costs_nothing(rig):
 
 async def test_one_whose_state_is_on_nvme_is_only_sent(rig):
     r, operations, (uid,) = await begun(rig, BOTH, names="a")
-    r.loop.ask_for_tier(uid, Tier.NVME)
-    r.loop.send_away(uid, "a test", stays_away=True)
+    r.loop.operators.ask_for_tier(uid, Tier.NVME)
+    r.loop.operators.send_away(uid, "a test", stays_away=True)
     await r.until(uid, SeatState.PARKED_NVME)
     assert operations.plan(evacuate(100.0))[1] == ("default/a is saved after about 21 s (1.0 GiB).")
 

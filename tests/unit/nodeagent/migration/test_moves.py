@@ -37,7 +37,7 @@ async def test_a_seat_that_serves_goes_on_elsewhere_and_never_wakes_here(rig, pr
     assert operation_message(done).successor == "b"
     assert {"met", "staged", "sent", "delivered", "ended", "all"} <= done.phases.keys()
     p.request(uid)
-    r.loop.call_for(uid, "a test")
+    r.loop.operators.call_for(uid, "a test")
     await asyncio.sleep(60)
     assert r.state(uid) is NVME
     other = Ask(Kind.MOVE, "m2", uid, by="ops", successor="c")
@@ -58,7 +58,7 @@ async def test_a_seat_that_forgot_while_it_woke_where_it_should_be_moves_all_the
 
 async def test_proxies_hear_no_more_of_a_seat_that_was_moved(rig):
     r, operations, uid = await begun(rig, There())
-    streams, told = Streams(r.loop, r.loop.dumps.leavers), []
+    streams, told = Streams(r.loop.proxies, r.loop.dumps.leavers), []
     r.node.observers.append(streams)
     session = streams._join("p1")
     session.seat = lambda seat: told.append(seat.uid)

@@ -42,7 +42,7 @@ async def test_a_seat_goes_on_on_other_gpus_of_its_node(rig, proxy, groups):
     assert (app_of(r, B).inner, holders(r)) == (inner, {"GPU-0": [], "GPU-1": [B]})
     p.request(A)
     p.request(B)
-    r.loop.call_for(A, "a test")
+    r.loop.operators.call_for(A, "a test")
     await asyncio.sleep(60)
     assert (r.state(A), r.state(B), p.answered) == (NVME, ACTIVE, {B: 1})
     left = r.node.seats[A]
@@ -85,14 +85,14 @@ async def test_the_state_outlives_the_pod_that_left_it(rig, groups):
 async def test_the_pod_that_left_it_is_deleted_while_the_successor_waits_for_its_gpu(rig, groups):
     r, operations, _ = await begun(rig, groups, keep_left_s=0.0)
     inner = app_of(r, A).inner
-    r.loop.drain_node("a test")
+    r.loop.operators.drain_node("a test")
     done = await ended(await operations.ask(move(A)))
     assert done.state is Progress.SUCCEEDED, done.sentence
     r.loop.pod_gone(A)
     r.machine.end_container(A)
     await asyncio.sleep(60)
     assert (A in r.node.seats, r.state(B) is ACTIVE) == (False, False)
-    r.loop.undrain_node()
+    r.loop.operators.undrain_node()
     await r.until(B, ACTIVE)
     assert app_of(r, B).inner == inner
     r.check()
@@ -142,7 +142,7 @@ async def test_a_state_of_one_whose_move_came_to_nothing_goes_with_the_next_wake
 
     r.loop.reports.flush = away
     assert (await ended(await operations.ask(move(A)))).state is Progress.FAILED
-    r.loop.call_for(A, "a test")
+    r.loop.operators.call_for(A, "a test")
     await r.until(A, ACTIVE)
     r.loop.pod_gone(A)
     r.machine.end_container(A)

@@ -53,7 +53,7 @@ async def test_it_goes_on_from_a_sound_copy_that_comes_meanwhile(rig, monkeypatc
     await asyncio.sleep(5)
     assert r.state(new) is SeatState.WAITING
     mended()
-    r.loop.call_for(new, "a test")
+    r.loop.operators.call_for(new, "a test")
     await r.until(new, ACTIVE)
     assert app_of(r, new).inner == inner
     assert went(r, new) == []

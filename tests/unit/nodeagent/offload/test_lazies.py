@@ -52,8 +52,8 @@ async def test_it_serves_before_its_memory_is_in_and_its_images_stay_until_then(
 async def test_nothing_is_dumped_or_saved_before_it_is_in(rig, proxy):
     r, cold, hot = await woken_lazily(rig, proxy, "pages-late")
     await r.until(cold, ACTIVE)
-    r.loop.ask_for_tier(cold, Tier.NVME)
-    r.loop.call_for(hot, "a test")
+    r.loop.operators.ask_for_tier(cold, Tier.NVME)
+    r.loop.operators.call_for(hot, "a test")
     await r.until(cold, NVME)
     assert r.machine.paging == {}
     r.check()
@@ -74,15 +74,15 @@ async def test_one_whose_container_ends_while_it_is_restored_is_parked_below_ram
     r.loop.dumps.lazies.pays = lambda _: True
     cold, hot = await two(r)
     await down(r, cold)
-    r.loop.call_for(cold, "a test")
+    r.loop.operators.call_for(cold, "a test")
     await when(lambda: r.state(cold) is SeatState.RESTORING)
     r.machine.end_container(cold)
     await r.until(cold, WAITING)
     r.machine.restart_container(cold)
-    r.loop.call_for(cold, "a test")
+    r.loop.operators.call_for(cold, "a test")
     await r.until(cold, ACTIVE)
     await when(lambda: r.machine.vault == {})
-    r.loop.call_for(hot, "a test")
+    r.loop.operators.call_for(hot, "a test")
     await down(r, cold)
     r.check()
 

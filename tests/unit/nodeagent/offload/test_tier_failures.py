@@ -35,7 +35,7 @@ async def test_it_is_looked_at_while_tcp_is_being_held_back(rig):
         return await check(*how)
 
     dumper.check = behind_the_gate
-    r.loop.ask_for_tier(cold, Tier.NVME)
+    r.loop.operators.ask_for_tier(cold, Tier.NVME)
     await down(r, cold)
 
 
@@ -58,7 +58,7 @@ async def test_what_can_not_be_dumped_stays_in_ram_and_is_told(rig, proxy, fault
     r = rig(tiers=TIERS)
     cold, _ = await two(r)
     r.machine.faults.add(fault)
-    r.loop.ask_for_tier(cold, Tier.NVME)
+    r.loop.operators.ask_for_tier(cold, Tier.NVME)
     await asyncio.sleep(20 if "hangs" not in fault else 130)
     assert r.state(cold) is PARKED
     (told,) = [sentence for reason, sentence in r.seen.events if reason == "KeptInRam"]
@@ -77,7 +77,7 @@ async def test_a_container_that_ends_before_its_sealed_state_can_be_noted_leaves
     r = rig(tiers=TIERS)
     cold, _ = await two(r)
     r.machine.fault = lambda name: name == "disk-full" and bool(r.machine.vault)
-    r.loop.ask_for_tier(cold, Tier.NVME)
+    r.loop.operators.ask_for_tier(cold, Tier.NVME)
     await when(lambda: "JournalStuck" in reasons(r))
     r.machine.end_container(cold)
     await r.until(cold, WAITING)
@@ -95,7 +95,7 @@ async def test_a_copy_that_was_cancelled_before_it_began_keeps_nobody_from_wakin
         r.machine.end_container(cold)
         await r.until(cold, WAITING)
         r.machine.restart_container(cold)
-    r.loop.call_for(cold, "a test")
+    r.loop.operators.call_for(cold, "a test")
     await r.until(cold, ACTIVE)
     r.check()
 
@@ -125,7 +125,7 @@ async def test_that_a_sealed_state_is_to_go_is_noted_before_its_seat_is_forgotte
         await asyncio.sleep(60)
 
     r.node.world.below.vault.manifest = told
-    r.loop.ask_for_tier(cold, Tier.NVME)
+    r.loop.operators.ask_for_tier(cold, Tier.NVME)
     await when(lambda: r.machine.vault)
     await asyncio.sleep(0.1)
     looks = Looks(r.machine.journal)
@@ -140,13 +140,13 @@ async def test_a_tree_of_which_a_state_is_noted_never_runs_on(rig):
     r = rig(tiers=TIERS, keep_left_s=0)
     cold, _ = await two(r)
     r.machine.faults.add("end-hangs")
-    r.loop.ask_for_tier(cold, Tier.NVME)
+    r.loop.operators.ask_for_tier(cold, Tier.NVME)
     await when(lambda: r.node.seats[cold].saved.artifact)
     handle = r.node.seats[cold].tree.handle
     ran = r.machine.ran.get(handle, 0)
     await asyncio.sleep(0.1)
     assert r.state(cold) is SeatState.DUMPING
-    r.loop.on_term(cold, 15)
+    r.loop.doors.on_term(cold, 15)
     await r.until(cold, WAITING)
     assert r.machine.ran.get(handle, 0) == ran
     await when(lambda: r.machine.vault == {})
@@ -157,7 +157,7 @@ async def test_what_was_refused_is_tried_again_after_a_while_only(rig):
     r = rig(tiers=TIERS)
     cold, _ = await two(r)
     r.machine.faults.add("dump-refused")
-    r.loop.ask_for_tier(cold, Tier.NVME)
+    r.loop.operators.ask_for_tier(cold, Tier.NVME)
     await asyncio.sleep(50)
     assert reasons(r).count("KeptInRam") == 1
     await r.until(cold, NVME, 30)
@@ -167,11 +167,11 @@ async def test_a_dump_that_leaves_it_unfit_ends_it_and_says_so(rig):
     r = rig(tiers=TIERS)
     cold, _ = await two(r)
     r.machine.faults |= {"dump-fails", "keep-fails"}
-    r.loop.ask_for_tier(cold, Tier.NVME)
+    r.loop.operators.ask_for_tier(cold, Tier.NVME)
     await r.until(cold, WAITING)
     assert any("unfit to run" in sentence for _, sentence in r.seen.events)
     r.machine.restart_container(cold)
-    r.loop.call_for(cold, "a test")
+    r.loop.operators.call_for(cold, "a test")
     await r.until(cold, ACTIVE)
     assert r.machine.gates == {}
     r.check()
@@ -244,11 +244,11 @@ async def test_a_state_that_can_not_be_restored_is_given_up_and_the_workload_sta
     cold, _ = await two(r)
     await down(r, cold)
     r.machine.faults.add("corrupt")
-    r.loop.call_for(cold, "a test")
+    r.loop.operators.call_for(cold, "a test")
     await r.until(cold, WAITING)
     assert any("is not what was written" in sentence for _, sentence in r.seen.events)
     r.machine.restart_container(cold)
-    r.loop.call_for(cold, "a test")
+    r.loop.operators.call_for(cold, "a test")
     await r.until(cold, ACTIVE)
     await asyncio.sleep(1)
     assert (r.machine.vault, r.machine.gates) == ({}, {})
@@ -277,20 +277,20 @@ async def test_a_seat_below_ram_ends_at_once(rig, state, how):
     else:
         if state is SeatState.RESTORING:
             await down(r, cold)
-            r.loop.call_for(cold, "a test")
+            r.loop.operators.call_for(cold, "a test")
         else:
-            r.loop.ask_for_tier(cold, Tier.NVME)
+            r.loop.operators.ask_for_tier(cold, Tier.NVME)
         await when(lambda: r.state(cold) is state)
         await asyncio.sleep(0.003)
     init, hung_up = r.machine.inits[cold], heard_by(r.node.world.below.gatekeeper)
     if how == "term":
-        r.loop.on_term(cold, 15)
+        r.loop.doors.on_term(cold, 15)
         if r.machine.dumps.get(r.machine.inits[cold]) is DumpState.PARKED:
             r.machine.end_container(cold)
     elif how == "killed":
         r.machine.end_container(cold)
     else:
-        r.loop.on_term(cold, 15)
+        r.loop.doors.on_term(cold, 15)
         r.machine.end_container(cold)
         r.loop.pod_gone(cold)
     await asyncio.sleep(1.5)
@@ -299,7 +299,7 @@ async def test_a_seat_below_ram_ends_at_once(rig, state, how):
     else:
         assert r.state(cold) is WAITING
         r.machine.restart_container(cold)
-        r.loop.call_for(cold, "a test")
+        r.loop.operators.call_for(cold, "a test")
         await r.until(cold, ACTIVE)
         assert r.machine.gates == {}
     await asyncio.sleep(1)
@@ -359,9 +359,9 @@ async def test_a_state_that_goes_before_it_is_noted_is_no_end_of_its_container(r
         return artifact
 
     r.node.world.below.vault.seal = sealed
-    r.loop.ask_for_tier(cold, Tier.NVME)
+    r.loop.operators.ask_for_tier(cold, Tier.NVME)
     await r.until(cold, SeatState.DUMPING)
     await r.until(cold, PARKED)
-    r.loop.call_for(cold, "a test")
+    r.loop.operators.call_for(cold, "a test")
     await r.until(cold, ACTIVE)
     assert app_of(r, cold).inner == inner

@@ -103,7 +103,7 @@ async def test_a_lack_for_which_nothing_is_killed_is_believed_for_a_while(rig, m
         raise RestoreError("Cannot allocate memory", starved=True, killed=len(tried) == 10)
 
     monkeypatch.setattr(FakeDumper, "restore", lacks)
-    r.loop.call_for(cold, "a test")
+    r.loop.operators.call_for(cold, "a test")
     await r.until(cold, WAITING, 4000)
     assert len(tried) == 10 + 20 + 3
     assert "a limit on maps or locked memory" in told(r, "RestoreFailed")[0]
@@ -120,10 +120,10 @@ async def test_a_pod_that_is_deleted_while_it_waits_for_that_goes_at_once(rig, l
         starving(r, 1000)
     else:
         await another(r, driver="570.1")
-    r.loop.call_for(cold, "a test")
+    r.loop.operators.call_for(cold, "a test")
     await asyncio.sleep(100)
     assert (r.state(cold), len(r.machine.vault)) == (NVME, 1)
-    r.loop.on_term(cold, 15)
+    r.loop.doors.on_term(cold, 15)
     r.machine.end_container(cold)
     r.loop.pod_gone(cold)
     await asyncio.sleep(1.5)
@@ -145,12 +145,12 @@ async def test_what_criu_refuses_three_times_is_given_up_and_started_anew(rig, m
 
     with monkeypatch.context() as patched:
         patched.setattr(FakeDumper, "restore", refused)
-        r.loop.call_for(cold, "a test")
+        r.loop.operators.call_for(cold, "a test")
         await r.until(cold, WAITING)
     assert len(tried) == 4
     assert "could not be recreated" in told(r, "SeatFailed")[0]
     r.machine.restart_container(cold)
-    r.loop.call_for(cold, "a test")
+    r.loop.operators.call_for(cold, "a test")
     await r.until(cold, ACTIVE)
     await asyncio.sleep(1)
     assert (r.machine.vault, r.machine.gates) == ({}, {})
@@ -214,7 +214,7 @@ async def test_what_was_fetched_already_is_kept_just_so(rig, proxy):
     cold, _ = await two(r)
     await down(r, cold, OBJECT)
     await when(lambda: r.node.seats[cold].saved.copies == {Tier.OBJECT})
-    r.loop.ask_for_tier(cold, Tier.NVME)
+    r.loop.operators.ask_for_tier(cold, Tier.NVME)
     await r.until(cold, NVME)
     back, p = await another(r, driver="570.1"), proxy(r.loop)
     p.request(cold)
@@ -244,14 +244,14 @@ async def test_a_store_that_is_away_holds_up_nothing_that_was_fetched(rig, monke
     await down(r, cold, OBJECT)
     seat = r.node.seats[cold]
     await when(lambda: seat.saved.copies == {Tier.OBJECT})
-    r.loop.ask_for_tier(cold, Tier.NVME)
+    r.loop.operators.ask_for_tier(cold, Tier.NVME)
     await r.until(cold, NVME)
     if not noted:
         seat.saved.needs = {}
     monkeypatch.setattr(FakeVault, "admit", silent)
     back = await another(r, driver="570.1")
     began = r.clock.time()
-    r.loop.call_for(cold, "a test")
+    r.loop.operators.call_for(cold, "a test")
     if noted:
         await when(lambda: told(r, "RestoreFailed"))
         assert "has 570.1" in told(r, "RestoreFailed")[0]
@@ -272,7 +272,7 @@ async def test_while_the_object_store_is_away_the_copy_waits_and_the_local_one_s
     await down(r, cold)
     artifact = r.node.seats[cold].saved.artifact
     r.machine.fault = lambda name: name == "store-down"
-    r.loop.ask_for_tier(cold, Tier.OBJECT)
+    r.loop.operators.ask_for_tier(cold, Tier.OBJECT)
     await asyncio.sleep(100)
     assert r.state(cold) is NVME
     assert r.machine.vault[artifact].places == {Tier.NVME}

@@ -59,7 +59,7 @@ async def test_a_seat_is_not_dumped_under_a_request_that_has_just_come(rig):
     cold, _ = await two(r)
     seat = r.node.seats[cold]
     await asyncio.sleep(0.1)
-    r.loop.ask_for_tier(cold, Tier.NVME)
+    r.loop.operators.ask_for_tier(cold, Tier.NVME)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert seat.state is SeatState.DUMPING
@@ -84,7 +84,7 @@ async def test_a_dump_does_not_wait_until_sockets_are_looked_at_at_leisure(rig):
 async def test_a_seat_that_is_called_for_while_it_is_dumped_stays_in_ram(rig):
     r = rig(tiers=TIERS)
     cold, _ = await two(r)
-    r.loop.ask_for_tier(cold, Tier.NVME)
+    r.loop.operators.ask_for_tier(cold, Tier.NVME)
     await when(lambda: r.machine.dumps)
     assert r.machine.arrive(cold)
     await r.until(cold, ACTIVE)
@@ -97,7 +97,7 @@ async def test_its_sockets_are_watched_again_when_it_stays_in_ram(rig):
     r = rig(tiers=TIERS)
     cold, _ = await two(r)
     r.machine.faults.add("dump-fails")
-    r.loop.ask_for_tier(cold, Tier.NVME)
+    r.loop.operators.ask_for_tier(cold, Tier.NVME)
     await asyncio.sleep(1)
     assert r.state(cold) is PARKED
     assert r.node.seats[cold].tree.handle in r.arrivals.watches
@@ -134,7 +134,7 @@ async def test_when_ram_is_full_the_coldest_makes_room_instead_of_a_refusal(rig,
     r.begin()
     uids = [await r.seat(name, vram=40 * GIB) for name in "abc"]
     for uid in uids:
-        r.loop.call_for(uid, "a test")
+        r.loop.operators.call_for(uid, "a test")
     await r.until(uids[2], ACTIVE)
     assert [r.state(uid) for uid in uids] == [NVME, PARKED, ACTIVE]
     p = proxy(r.loop)
@@ -176,7 +176,7 @@ async def test_a_seat_pinned_to_ram_is_not_dumped(rig):
     await r.until(uids[1], ACTIVE)
     r.node.seats[uids[0]].wishes.park_tier = Tier.RAM.value
     third = await r.seat("c", vram=40 * GIB)
-    r.loop.call_for(third, "a test")
+    r.loop.operators.call_for(third, "a test")
     await asyncio.sleep(20)
     assert [r.state(uid) for uid in (*uids, third)] == [PARKED, ACTIVE, WAITING]
     assert "ParkRefused" in reasons(r)
@@ -223,10 +223,10 @@ async def test_a_seat_that_would_wake_late_from_ram_stays_in_gpu_memory(rig):
     await r.until(uid, ACTIVE)
     await asyncio.sleep(60)
     assert r.state(uid) is ACTIVE
-    r.loop.send_away(uid, "an operator parks it")
+    r.loop.operators.send_away(uid, "an operator parks it")
     await r.until(uid, PARKED)
     r.node.seats[uid].wishes.ready_within = 60.0
-    r.loop.call_for(uid, "an operator wakes it")
+    r.loop.operators.call_for(uid, "an operator wakes it")
     await r.until(uid, ACTIVE)
     await asyncio.sleep(60)
     assert r.state(uid) is PARKED

@@ -22,7 +22,7 @@ async def _two(rig):
 
 async def test_a_seat_that_is_called_for_wakes_once_and_stays_until_it_is_needed_elsewhere(rig):
     r, a, b = await _two(rig)
-    assert r.loop.call_for(a, "an operator asked")
+    assert r.loop.operators.call_for(a, "an operator asked")
     await r.until(a, ACTIVE, 5.0)
     assert r.state(b) is PARKED
     assert r.node.seats[a].demand.asked_since is None
@@ -33,17 +33,17 @@ async def test_a_seat_that_is_called_for_wakes_once_and_stays_until_it_is_needed
 
 async def test_a_call_for_a_seat_that_serves_or_does_not_exist_changes_nothing(rig):
     r, _, b = await _two(rig)
-    assert r.loop.call_for(b, "again")
+    assert r.loop.operators.call_for(b, "again")
     assert r.node.seats[b].demand.asked_since is None
-    assert not r.loop.call_for(PodUid("nobody"), "x")
-    assert not r.loop.send_away(PodUid("nobody"), "x")
-    assert not r.loop.let_stay(PodUid("nobody"))
+    assert not r.loop.operators.call_for(PodUid("nobody"), "x")
+    assert not r.loop.operators.send_away(PodUid("nobody"), "x")
+    assert not r.loop.operators.let_stay(PodUid("nobody"))
 
 
 async def test_a_seat_that_is_sent_away_is_parked_and_wakes_on_traffic_as_ever(rig, proxy):
     r, _, b = await _two(rig)
     p = proxy(r.loop)
-    assert r.loop.send_away(b, "an operator parks it")
+    assert r.loop.operators.send_away(b, "an operator parks it")
     await r.until(b, PARKED, 5.0)
     await asyncio.sleep(30)
     assert r.state(b) is PARKED
@@ -57,12 +57,12 @@ async def test_a_seat_that_is_sent_away_is_parked_and_wakes_on_traffic_as_ever(r
 async def test_a_seat_that_is_to_stay_away_wakes_only_when_it_is_let(rig, proxy):
     r, _, b = await _two(rig)
     p = proxy(r.loop)
-    r.loop.send_away(b, "it is evicted", stays_away=True)
+    r.loop.operators.send_away(b, "it is evicted", stays_away=True)
     await r.until(b, PARKED, 5.0)
     p.request(b)
     await asyncio.sleep(30)
     assert r.state(b) is PARKED
-    r.loop.let_stay(b)
+    r.loop.operators.let_stay(b)
     await r.until(b, ACTIVE, 5.0)
 
 
@@ -70,9 +70,9 @@ async def test_let_stay_takes_a_drain_back(rig, proxy):
     r, _, b = await _two(rig)
     p = proxy(r.loop, service=5.0)
     p.request(b)
-    r.loop.send_away(b, "an operator parks it")
+    r.loop.operators.send_away(b, "an operator parks it")
     await r.until(b, SeatState.DRAINING, 1.0)
-    r.loop.let_stay(b)
+    r.loop.operators.let_stay(b)
     await r.until(b, ACTIVE, 1.0)
     await asyncio.sleep(10)
     assert p.answered == {b: 1}
@@ -81,13 +81,13 @@ async def test_let_stay_takes_a_drain_back(rig, proxy):
 async def test_a_drained_node_parks_all_and_wakes_nobody_until_it_is_in_use_again(rig, proxy):
     r, a, b = await _two(rig)
     p = proxy(r.loop)
-    r.loop.drain_node("maintenance")
+    r.loop.operators.drain_node("maintenance")
     c = await r.seat("c")
     p.request(a)
     await r.until(b, PARKED, 5.0)
     await asyncio.sleep(60)
     assert [r.state(uid) for uid in (a, b, c)] == [PARKED, PARKED, WAITING]
-    r.loop.undrain_node()
+    r.loop.operators.undrain_node()
     await r.until(a, ACTIVE, 10.0)
     await r.until(c, ACTIVE, 10.0)
     assert p.answered == {a: 1}
@@ -97,9 +97,9 @@ async def test_a_drained_node_parks_all_and_wakes_nobody_until_it_is_in_use_agai
 def test_a_drain_and_what_was_asked_of_seats_survive_the_agent(rig):
     async def first():
         r, a, b = await _two(rig)
-        r.loop.drain_node("maintenance")
-        r.loop.call_for(a, "an operator asked")
-        r.loop.send_away(b, "it is evicted", stays_away=True)
+        r.loop.operators.drain_node("maintenance")
+        r.loop.operators.call_for(a, "an operator asked")
+        r.loop.operators.send_away(b, "it is evicted", stays_away=True)
         await r.until(b, PARKED, 5.0)
         return r, a, b
 
@@ -111,7 +111,7 @@ def test_a_drain_and_what_was_asked_of_seats_survive_the_agent(rig):
         await asyncio.sleep(20)
         assert again.node.draining == "maintenance"
         assert (again.state(a), again.state(b)) == (PARKED, PARKED)
-        again.loop.undrain_node()
+        again.loop.operators.undrain_node()
         await again.until(a, ACTIVE, 5.0)
         assert again.node.seats[b].wishes.leave == "it is evicted"
 
@@ -151,7 +151,7 @@ async def test_of_two_parks_at_once_the_second_waits_if_the_first_takes_the_last
         return {s.uid: "no memory" for s in seats if full and s.state not in going}
 
     r.node.refusals = one_more
-    r.loop.drain_node("maintenance")
+    r.loop.operators.drain_node("maintenance")
     await asyncio.sleep(10)
     assert sorted((r.state(a), r.state(b))) == [ACTIVE, PARKED]
     r.check()

@@ -23,7 +23,7 @@ async def asked_to_end(rig, world, state):
     await r.until(second, SeatState.ACTIVE)
     uid = second if state is SeatState.ACTIVE else first
     assert r.state(uid) is state
-    r.loop.on_term(uid, 15)
+    r.loop.doors.on_term(uid, 15)
     return uid, r.clock.time()
 
 
@@ -103,7 +103,7 @@ def test_a_seat_that_ended_is_not_taken_for_ending_after_a_restart(rig):
         r.begin()
         await r.seat("a")
         uid = await r.seat("b")
-        r.loop.on_term(uid, 15)
+        r.loop.doors.on_term(uid, 15)
         world.end_container(uid)
         await asyncio.sleep(1)
         assert r.state(uid) is SeatState.WAITING

@@ -128,7 +128,7 @@ async def test_a_workload_that_ignores_sigterm_is_in_service_again_after_its_gra
     a = await r.seat("a")
     await r.until(a, ACTIVE)
     p = proxy(r.loop)
-    r.loop.on_term(a, 15)
+    r.loop.doors.on_term(a, 15)
     p.request(a)
     await asyncio.sleep(34)
     assert p.answered == {}

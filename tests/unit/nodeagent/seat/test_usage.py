@@ -32,7 +32,7 @@ def test_active_seconds_and_gib_hours_are_those_of_the_states(rig):
         a = await r.seat("a", delay=0.0)
         await r.until(a, SeatState.ACTIVE)
         await asyncio.sleep(100)
-        r.loop.send_away(a, "a test")
+        r.loop.operators.send_away(a, "a test")
         await r.until(a, SeatState.PARKED)
         await asyncio.sleep(3600)
         total = usage.totals()["default"]

@@ -29,7 +29,7 @@ async def test_a_tree_that_nvme_has_no_room_for_stays_in_ram(rig):
     r = rig(tiers=ROOM)
     weighing(r, 61 * GIB)
     cold, _ = await two(r)
-    r.loop.ask_for_tier(cold, Tier.NVME)
+    r.loop.operators.ask_for_tier(cold, Tier.NVME)
     await asyncio.sleep(30)
     assert r.state(cold) is PARKED
     assert r.machine.vault == {}
@@ -42,10 +42,10 @@ async def test_nor_does_it_go_where_bytes_from_other_nodes_lie(rig):
     below = replace(r.node.world.below, inbox=SimpleNamespace(room=room))
     r.node.world = r.loop.dumps._world = replace(r.node.world, below=below)
     cold, _ = await two(r)
-    r.loop.ask_for_tier(cold, Tier.NVME)
+    r.loop.operators.ask_for_tier(cold, Tier.NVME)
     await asyncio.sleep(30)
     assert r.state(cold) is PARKED
-    operations = Operations(r.loop, r.loop.dumps, r.loop.life, r.loop.policy)
+    operations = Operations(r.loop.operators, r.loop.dumps, r.loop.life, r.loop.policy)
     r.node.observers.append(operations)
     save = await operations.ask(Ask(Kind.SAVE, "s1", cold))
     await asyncio.sleep(5)
@@ -58,7 +58,7 @@ async def test_nor_is_it_saved(rig):
     r = rig(tiers=ROOM)
     weighing(r, 61 * GIB)
     cold, _ = await two(r)
-    operations = Operations(r.loop, r.loop.dumps, r.loop.life, r.loop.policy)
+    operations = Operations(r.loop.operators, r.loop.dumps, r.loop.life, r.loop.policy)
     r.node.observers.append(operations)
     one = await operations.ask(Ask(Kind.SAVE, "s1", cold))
     await asyncio.sleep(5)

@@ -1,0 +1,83 @@
+"""How the agent's modules hang together: no circle of imports, and no long chain of them."""
+
+from __future__ import annotations
+
+import ast
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+ROOT = Path(__file__).parents[4]
+DEEPEST = 8
+"""Modules in the longest chain, of those that are imported when the agent runs."""
+
+
+def modules() -> dict[str, ast.Module]:
+    found = {}
+    for path in (ROOT / "nodeagent").rglob("*.py"):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        found[name.removesuffix(".__init__")] = ast.parse(path.read_text())
+    return found
+
+
+def imports(tree: ast.AST, *, types: bool) -> Iterator[str]:
+    """What is imported, as module and as name in it; `types`: also for type checkers alone."""
+    for node in ast.iter_child_nodes(tree):
+        match node:
+            case ast.If(test=ast.Name("TYPE_CHECKING"), orelse=rest) if not types:
+                for one in rest:
+                    yield from imports(one, types=types)
+            case ast.ImportFrom(module=str(module)):
+                yield module
+                yield from (f"{module}.{name.name}" for name in node.names)
+            case ast.Import():
+                yield from (name.name for name in node.names)
+            case _:
+                yield from imports(node, types=types)
+
+
+def graph(known: Mapping[str, ast.Module], *, types: bool) -> dict[str, set[str]]:
+    def of(name: str) -> set[str]:
+        found = set(imports(known[name], types=types)) & known.keys()
+        # Who imports a module from its package imports the module.
+        return {one for one in found if not any(other.startswith(f"{one}.") for other in found)}
+
+    return {name: of(name) - {name} for name in known}
+
+
+def depths(of: Mapping[str, set[str]]) -> dict[str, int]:
+    """How many modules the longest chain from each has. Raises CycleError if there is a circle."""
+    found: dict[str, int] = {}
+    for name in TopologicalSorter(of).static_order():
+        found[name] = 1 + max((found[one] for one in of[name]), default=0)
+    return found
+
+
+def test_an_import_for_types_alone_is_told_apart() -> None:
+    known = {
+        "a": ast.parse("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from b import c"),
+        "b": ast.parse("def f():\n    import d"),
+        "d": ast.parse(""),
+    }
+    assert graph(known, types=True) == {"a": {"b"}, "b": {"d"}, "d": set()}
+    assert depths(graph(known, types=False)) == {"a": 1, "b": 2, "d": 1}
+
+
+def test_a_circle_is_seen() -> None:
+    with pytest.raises(ValueError, match="cycle"):
+        depths({"a": {"b"}, "b": {"a"}})
+
+
+def test_no_module_imports_itself_in_the_end_not_even_for_types() -> None:
+    depths(graph(modules(), types=True))
+
+
+def test_the_longest_chain_is_short() -> None:
+    found = depths(graph(modules(), types=False))
+    del found["nodeagent.__main__"]
+    assert max(found.values()) <= DEEPEST, max(found, key=lambda name: found[name])
