@@ -7,11 +7,10 @@ of `kybernate.core.migration.evacuation`; while one is sent, the next is written
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING
 
 from kybernate.core.migration import evacuation
-from kybernate.core.migration.evacuation import Evacuation, Load, Rates
+from kybernate.core.migration.evacuation import OVER, Act, Evacuation, Load, Rates, Seen, State
 from kybernate.core.seat.operations import Progress, Verdict
 from kybernate.core.seat.seats import AT_GATE, OCCUPYING, WITHOUT_TREE
 from kybernate.core.tiers.tiering import deeper
@@ -41,9 +40,10 @@ class Evacuations:
         self._agent = agent
         self._node = agent.node
         self._noted = noted
-        self._changed = asyncio.Event()
+        self._operation: Operation | None = None
         self._plan = Evacuation((), ())
-        self._task: asyncio.Task[None] | None = None
+        self._at: dict[PodUid, State] = {}
+        self._timer: asyncio.TimerHandle | None = None
         self._verdict: Verdict | None = None
 
     def why_refused(self, seat: SeatFacts | None, ask: Ask) -> str:
@@ -62,36 +62,39 @@ class Evacuations:
         left = max(0.0, operation.due_at - self._node.world.wall() - (_LAST if again else 0.0))
         if not again:
             operation.due_at += _LAST
-        self._verdict, self._plan = None, self._planned(left)
+        self._operation, self._verdict, self._plan = operation, None, self._planned(left)
+        self._at = {one.load.uid: State.QUEUED for one in self._plan.saved}
         operation.report = evacuation.sentences(self._plan)
         self._agent.operators.drain_node(words(operation))
-        self._task = asyncio.create_task(self._run(operation, left))
+        self._timer = asyncio.get_running_loop().call_later(left, self._conclude, operation)
         self._noted(operation)
+        self._advance()
 
     def verdict(self, operation: Operation, seat: SeatFacts | None) -> Verdict:
         """See `Carrier.verdict`."""
         if self._verdict is not None:
             return self._verdict
-        saved = sum(self._is_saved(one.load.uid) for one in self._plan.saved)
-        operation.done, operation.total = saved, len(self._plan.saved)
-        return Verdict(Progress.RUNNING, f"{saved} of {len(self._plan.saved)} are saved")
+        saved = len(self._stored())
+        operation.done, operation.total = saved, len(self._at)
+        return Verdict(Progress.RUNNING, f"{saved} of {len(self._at)} are saved")
 
     def drop(self, operation: Operation) -> None:
         """See `Carrier.drop`."""
-        if self._task is not None:
-            self._task.cancel()
-        for one in self._plan.saved:
-            self._agent.operators.let_stay(one.load.uid)
-            self._agent.operators.ask_for_tier(one.load.uid, None)
+        self.ended(operation)
+        for uid in self._at:
+            self._agent.operators.let_stay(uid)
+            self._agent.operators.ask_for_tier(uid, None)
         self._agent.operators.undrain_node()
 
     def ended(self, operation: Operation) -> None:
         """See `Carrier.ended`."""
-        self._task = None
+        self._operation = None
+        if self._timer is not None:
+            self._timer.cancel()
 
     def look(self) -> None:
         """See `Carrier.look`."""
-        self._changed.set()
+        self._advance()
 
     # --- what there is --------------------------------------------------------------------------
 
@@ -138,63 +141,58 @@ class Evacuations:
             return f"its pod lets its state go no deeper than {deepest} (kyb.ai/park-tier)"
         return (seat.backoff.unparkable if seat.state in OCCUPYING else "") or seat.saved.undumpable
 
-    def _is_saved(self, uid: PodUid) -> bool:
-        seat = self._node.seats.get(uid)
-        return seat is not None and Tier.OBJECT in seat.saved.copies and seat.state in WITHOUT_TREE
-
     # --- what is done ---------------------------------------------------------------------------
 
-    async def _run(self, operation: Operation, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._save_all(operation), seconds)
-        self._conclude(operation)
+    def _advance(self) -> None:
+        """One step after another, until something has to happen first."""
+        operation = self._operation
+        if operation is None or self._verdict is not None:
+            return
+        while (step := evacuation.step(self._at, self._all_seen())) is not None:
+            uid, state, acts = step
+            for act in acts:
+                self._do(act, uid, operation)
+            self._at[uid] = state
+        if OVER.issuperset(self._at.values()):
+            self._conclude(operation)
+        else:
+            self._agent.operators.kick()
 
-    async def _save_all(self, operation: Operation) -> None:
-        for one in self._plan.saved:
-            uid = one.load.uid
-            self._agent.operators.send_away(uid, words(operation), stays_away=True)
-            self._agent.operators.ask_for_tier(uid, Tier.OBJECT)
-            await self._until(lambda uid=uid: self._is_written(uid))  # type: ignore[misc]
-        await self._until(lambda: all(self._is_out(one.load.uid) for one in self._plan.saved))
+    def _do(self, act: Act, uid: PodUid, operation: Operation) -> None:
+        match act:
+            case Act.SEND_AWAY:
+                self._agent.operators.send_away(uid, words(operation), stays_away=True)
+            case Act.ASK_FOR_STORE:
+                self._agent.operators.ask_for_tier(uid, Tier.OBJECT)
 
-    def _is_written(self, uid: PodUid) -> bool:
-        """Whether the next one may have the disk: this one is down, or won't be."""
+    def _all_seen(self) -> dict[PodUid, Seen]:
+        for uid, state in self._at.items():
+            if state is State.WRITING and uid in self._node.seats:
+                # What was parked a moment ago moves on at once all the same.
+                self._node.seats[uid].saved.may_move()
+        return {uid: self._seen(uid) for uid in self._at}
+
+    def _seen(self, uid: PodUid) -> Seen:
         seat = self._node.seats.get(uid)
         if seat is None:
-            return True
-        # What was parked a moment ago goes on at once all the same.
-        seat.saved.may_move()
-        return seat.state in WITHOUT_TREE or bool(self._why_not(seat))
+            return Seen(gone=True)
+        written = seat.state in WITHOUT_TREE
+        stored = written and Tier.OBJECT in seat.saved.copies
+        return Seen(written=written, stored=stored, why_not=self._why_not(seat))
 
-    def _is_out(self, uid: PodUid) -> bool:
-        seat = self._node.seats.get(uid)
-        return seat is None or self._is_saved(uid) or bool(self._why_not(seat))
-
-    async def _until(self, done: Callable[[], bool]) -> None:
-        while not done():
-            self._changed.clear()
-            self._agent.operators.kick()
-            await self._changed.wait()
+    def _stored(self) -> list[PodUid]:
+        return [uid for uid in self._at if self._seen(uid).stored]
 
     def _conclude(self, operation: Operation) -> None:
-        saved = [one.load.name for one in self._plan.saved if self._is_saved(one.load.uid)]
-        left = self._left_behind()
-        operation.report = (
-            *(f"{name} is saved: its state is in the object store." for name in saved),
-            *(f"{each} is not saved." for each in left),
-        )
-        operation.done, operation.total = len(saved), len(saved) + len(left)
+        if self._verdict is not None:
+            return
+        stored = self._stored()
+        operation.report, left = evacuation.outcome(self._plan, stored)
+        operation.done, operation.total = len(stored), len(stored) + len(left)
         if left:
-            sentence = f"{len(saved)} saved, not saved: {', '.join(left)}; the node stays drained"
+            sentence = f"{len(stored)} saved, not saved: {', '.join(left)}; the node stays drained"
             self._verdict = Verdict(Progress.FAILED, sentence)
         else:
-            sentence = f"all {len(saved)} are saved in the object store; the node stays drained"
+            sentence = f"all {len(stored)} are saved in the object store; the node stays drained"
             self._verdict = Verdict(Progress.SUCCEEDED, sentence)
         self._noted(operation)
-
-    def _left_behind(self) -> list[str]:
-        """Who isn't saved, and why."""
-        plan = self._plan
-        late = [(one.load, "not in time") for one in plan.saved if not self._is_saved(one.load.uid)]
-        lost = [(one.load, one.why) for one in plan.lost]
-        return [f"{load.name} ({why}{evacuation.instead(load)})" for load, why in (*late, *lost)]

@@ -5,15 +5,21 @@ important go first, and among equals those that are called for most for each sec
 takes. Two things go on at once: one state is written down while the one before is sent; each in its
 turn has all of the disk, or of the network. A state that would not be there in time is passed over,
 so that a smaller one gets its chance.
+
+The evacuation itself is a table: for each seat that is saved, (state, event) to the next state and
+the acts that take it there. Nothing of it is recorded but the operation: an agent that died plans
+anew with the time that is left, and each act may be done again.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from kybernate.types import PodUid
 
@@ -118,6 +124,126 @@ def sentences(plan: Evacuation) -> tuple[str, ...]:
 def instead(load: Load) -> str:
     """What is left of one that isn't saved, behind the reason."""
     return f"; its earlier state {load.earlier} is in the object store" if load.earlier else ""
+
+
+# --- the evacuation ------------------------------------------------------------------------------
+
+
+class State(StrEnum):
+    """How far a seat is that is to be saved."""
+
+    QUEUED = "queued"
+    WRITING = "writing"
+    SENDING = "sending"
+    STORED = "stored"
+    PASSED = "passed over"
+    GONE = "gone"
+
+
+class Event(StrEnum):
+    """What is seen of it, or of those before it."""
+
+    TURN = "turn"
+    WRITTEN = "written"
+    STORED = "stored"
+    REFUSED = "refused"
+    ALLOWED = "allowed"
+    GONE = "gone"
+
+
+class Act(StrEnum):
+    """What is done for it. Each may be done again."""
+
+    SEND_AWAY = "send away"
+    ASK_FOR_STORE = "ask for the object store"
+
+
+STATE_MEANING: Mapping[State, str] = MappingProxyType(
+    {
+        State.QUEUED: "those before it have the disk",
+        State.WRITING: "it is parked, and its tree written down",
+        State.SENDING: "its artifact is sent; the next one has the disk",
+        State.STORED: "its artifact is in the object store, and only there",
+        State.PASSED: "it can't be saved for now, and holds up no other",
+        State.GONE: "its pod is gone",
+    }
+)
+
+TRANSITIONS: Mapping[tuple[State, Event], tuple[State, tuple[Act, ...]]] = MappingProxyType(
+    {
+        (State.QUEUED, Event.TURN): (State.WRITING, (Act.SEND_AWAY, Act.ASK_FOR_STORE)),
+        (State.WRITING, Event.WRITTEN): (State.SENDING, ()),
+        (State.WRITING, Event.REFUSED): (State.PASSED, ()),
+        (State.PASSED, Event.ALLOWED): (State.WRITING, ()),
+        (State.PASSED, Event.WRITTEN): (State.SENDING, ()),
+        (State.SENDING, Event.REFUSED): (State.PASSED, ()),
+        **{
+            (state, Event.STORED): (State.STORED, ())
+            for state in (State.WRITING, State.SENDING, State.PASSED)
+        },
+        **{
+            (state, Event.GONE): (State.GONE, ())
+            for state in (State.QUEUED, State.WRITING, State.SENDING, State.PASSED)
+        },
+    }
+)
+
+OVER = frozenset({State.STORED, State.PASSED, State.GONE})
+"""States in which nobody waits for it any more, unless it may be saved after all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A seat now. `written`: its tree has ended, and its artifact is all there is; `stored`: in the
+    object store, too; `why_not`: why it can't be saved. None of these of a pod that is gone."""
+
+    written: bool = False
+    stored: bool = False
+    why_not: str = ""
+    gone: bool = False
+
+
+def happened(state: State, seen: Seen) -> Event | None:
+    """What has become of a seat in this state, if that is news."""
+    if seen.gone:
+        event = Event.GONE
+    elif seen.stored:
+        event = Event.STORED
+    elif seen.why_not:
+        event = Event.REFUSED
+    else:
+        event = Event.WRITTEN if seen.written else Event.ALLOWED
+    return event if (state, event) in TRANSITIONS else None
+
+
+def step(
+    at: Mapping[PodUid, State], seen: Mapping[PodUid, Seen]
+) -> tuple[PodUid, State, tuple[Act, ...]] | None:
+    """What comes next, of seats in the order of `at`: a seat, its new state, and what to do first;
+    None while nothing does. While one is written down, none behind it has its turn."""
+    busy = False
+    for uid, state in at.items():
+        event = happened(state, seen[uid])
+        if event is None and state is State.QUEUED and not busy:
+            event = Event.TURN
+        if event is not None:
+            return uid, *TRANSITIONS[state, event]
+        busy = busy or state is State.WRITING
+    return None
+
+
+def outcome(plan: Evacuation, stored: Iterable[PodUid]) -> tuple[tuple[str, ...], list[str]]:
+    """At the end: a sentence for each seat, and who is left behind, and why."""
+    there = set(stored)
+    saved = [one.load.name for one in plan.saved if one.load.uid in there]
+    late = [(one.load, "not in time") for one in plan.saved if one.load.uid not in there]
+    lost = [(one.load, one.why) for one in plan.lost]
+    left = [f"{load.name} ({why}{instead(load)})" for load, why in (*late, *lost)]
+    told = (
+        *(f"{name} is saved: its state is in the object store." for name in saved),
+        *(f"{each} is not saved." for each in left),
+    )
+    return told, left
 
 
 def _bytes(load: Load) -> str:

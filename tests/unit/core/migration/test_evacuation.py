@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kybernate.core.migration.evacuation import Load, Rates, plan, sentences
+from kybernate.core.migration.evacuation import (
+    OVER,
+    STATE_MEANING,
+    TRANSITIONS,
+    Act,
+    Load,
+    Rates,
+    Seen,
+    State,
+    plan,
+    sentences,
+    step,
+)
 from kybernate.types import PodUid
 
 GIB = 1 << 30
@@ -126,3 +139,74 @@ def test_nobody_loses_to_one_of_less_importance(loads: list[Load], seconds: floa
             rivals = [one.load for one in found.saved if one.load.priority >= lost.load.priority]
             without_others = plan([*rivals, lost.load], RATES, seconds)
             assert lost.load.uid in {one.load.uid for one in without_others.lost}
+
+
+class Node:
+    """Seats that are written and sent as they were asked to be, one tick each."""
+
+    def __init__(self, names, refused=()):
+        self.away, self.asked, self.refused = set(), set(), set(refused)
+        self.seats = dict.fromkeys(names, "up")
+
+    def seen(self, name):
+        state = self.seats.get(name)
+        why = "it can't be dumped" if name in self.refused else ""
+        written = state in ("written", "stored")
+        return Seen(written=written, stored=state == "stored", why_not=why, gone=state is None)
+
+    def act(self, act, name):
+        (self.away if act is Act.SEND_AWAY else self.asked).add(name)
+
+    def tick(self):
+        for name, state in self.seats.items():
+            if name not in self.away | self.asked or name in self.refused:
+                continue
+            follows = {"up": "written", "written": "stored"}
+            if state == "up" or name in self.asked:
+                self.seats[name] = follows.get(state, state)
+
+
+def evacuated(node, names, dies_before):
+    """Run it, dying once before the n-th act; how many acts there were."""
+    acts, at = 0, dict.fromkeys(names, State.QUEUED)
+    for _ in range(30):
+        while (taken := step(at, {name: node.seen(name) for name in at})) is not None:
+            name, state, todo = taken
+            for act in todo:
+                acts += 1
+                if acts == dies_before:
+                    return evacuated(node, names, 0)
+                node.act(act, name)
+            at[name] = state
+            assert sum(one is State.WRITING for one in at.values()) <= 1
+        if OVER.issuperset(at.values()):
+            break
+        node.tick()
+    return acts, at
+
+
+@pytest.mark.parametrize("dies_before", range(9))
+def test_interrupted_before_any_act_it_comes_to_the_same_end(dies_before):
+    node = Node("abcd", refused="b")
+    _, at = evacuated(node, "abcd", dies_before)
+    assert at == {**dict.fromkeys("acd", State.STORED), "b": State.PASSED}
+
+
+def test_one_that_is_gone_or_refused_holds_up_no_other():
+    at = {"a": State.WRITING, "b": State.QUEUED}
+    gone = {"a": Seen(gone=True), "b": Seen()}
+    assert step(at, gone) == ("a", State.GONE, ())
+    assert step(at, {"a": Seen(), "b": Seen()}) is None
+    assert step({**at, "a": State.PASSED}, {"a": Seen(why_not="x"), "b": Seen()})[1] is (
+        State.WRITING
+    )
+
+
+def test_what_was_passed_over_may_be_saved_after_all():
+    assert step({"a": State.PASSED}, {"a": Seen()}) == ("a", State.WRITING, ())
+    assert step({"a": State.PASSED}, {"a": Seen(stored=True)}) == ("a", State.STORED, ())
+
+
+def test_each_state_says_what_it_is():
+    assert STATE_MEANING.keys() == {*State}
+    assert {state for state, _ in TRANSITIONS} | OVER == {*State}

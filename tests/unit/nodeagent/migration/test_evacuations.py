@@ -179,3 +179,37 @@ async def test_without_an_object_store_it_is_refused(rig):
     _, operations, _ = await begun(rig, {Tier.NVME: GIB}, names="a")
     with pytest.raises(RefusedError, match="object store"):
         await operations.ask(evacuate(30.0))
+
+
+class Mortal:
+    """The operators' side of an agent that dies before its n-th act: it does nothing any more."""
+
+    def __init__(self, operators, acts):
+        self._operators, self.left = operators, acts
+
+    def __getattr__(self, name):
+        if self.left <= 0:
+            return lambda *_, **__: False
+        if name in {"send_away", "ask_for_tier", "drain_node"}:
+            self.left -= 1
+        return getattr(self._operators, name)
+
+
+@pytest.mark.parametrize("acts", range(8))
+async def test_an_agent_that_dies_before_any_act_is_followed_up(rig, acts):
+    r, operations, uids = await begun(rig, BOTH)
+    mortal = replace(agent_of(r.loop), operators=Mortal(r.loop.operators, acts))
+    operations.carry(Kind.EVACUATE, Evacuations(mortal, operations.advanced))
+    await operations.ask(evacuate(3000.0))
+    await asyncio.sleep(400)
+    saved = sum(Tier.OBJECT in r.node.seats[uid].saved.copies for uid in uids)
+    assert (saved < 3) == (acts < 7)
+    r.node.observers.remove(operations)
+    after = Operations(r.loop.operators, r.loop.dumps, r.loop.life, r.loop.policy)
+    after.carry(Kind.EVACUATE, Evacuations(agent_of(r.loop), after.advanced))
+    r.node.observers.append(after)
+    after.resume(r.machine.journal)
+    done = await ended(next(iter(after.known(ended_too=True))))
+    assert done.state is Progress.SUCCEEDED, done.sentence
+    assert r.node.draining
+    r.check()
