@@ -25,6 +25,7 @@ from kybernate.core.migration.protocol import (
     resume,
     takes,
 )
+from kybernate.core.seat.seats import AT_GATE
 from kybernate.errors import IllegalTransitionError
 from kybernate.types import NodeName, SeatState
 from tests.unit.core.migration.world import ACTIVE, POD, SUCCESSOR, World
@@ -219,7 +220,7 @@ def test_what_was_reached_is_timed():
 
 @pytest.mark.parametrize("state", [None, *SeatState])
 def test_the_tree_is_ended_only_where_the_seats_own_record_has_it_so(state):
-    ended = state in (None, SeatState.WAITING)
+    ended = state is None or state in AT_GATE
     for artifact in ("", "s0", "s1"):
         one, _ = resume(Survived(KEPT, True, state, artifact), 0.0)
         assert one.state is (State.ENDING if ended or artifact == "s1" else State.SEEKING)
