@@ -306,19 +306,19 @@ class Engine:
 
     def join(self, desk: Desk) -> None:
         """See `Box.join`."""
-        Link(self.loop, desk)
+        Link(self.loop.proxies, desk)
 
     async def park(self, model: str, deadline: float) -> None:
         """See `Box.park`."""
         seat = self._seat(model)
         if seat.state in OCCUPYING:
             self._refuse_pinned(model)
-            self.loop.send_away(seat.uid, "somebody asked for it")
+            self.loop.operators.send_away(seat.uid, "somebody asked for it")
         await self._until(model, lambda now: now not in OCCUPYING, deadline)
 
     async def wake(self, model: str, deadline: float) -> None:
         """See `Box.wake`."""
-        self.loop.call_for(self._seat(model).uid, "somebody asked for it")
+        self.loop.operators.call_for(self._seat(model).uid, "somebody asked for it")
         await self._until(model, lambda now: now is SeatState.ACTIVE, deadline)
 
     async def unload(self, model: str, deadline: float) -> None:

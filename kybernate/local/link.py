@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kybernate.types import PodUid
-    from nodeagent.app.loop import Loop
+    from nodeagent.api.demand import ProxySide
     from nodeagent.seat.record import Seat
     from proxy.actions import Action
     from proxy.desk import Desk
@@ -32,15 +32,15 @@ _PROXY = "front"
 class Link:
     """Implements `proxy.desk.Link`, and `Outbox` and `Observer` of the agent."""
 
-    def __init__(self, loop: Loop, desk: Desk) -> None:
+    def __init__(self, proxies: ProxySide, desk: Desk) -> None:
         """Join them; on the running event loop."""
-        self._agent, self._desk = loop, desk
+        self._agent, self._desk = proxies, desk
         desk.links[NODE] = self
         desk.apply(desk.admission.connected(NODE))
-        for seat in loop.node.seats.values():
+        for seat in proxies.node.seats.values():
             self.seat_changed(seat)
-        loop.node.observers.append(self)
-        loop.proxy_joined(_PROXY, self)
+        proxies.node.observers.append(self)
+        proxies.proxy_joined(_PROXY, self)
 
     # --- to the desk ----------------------------------------------------------------------------
 
