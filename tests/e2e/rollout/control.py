@@ -33,9 +33,9 @@ WANTED = (
     *("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"),
 )
 NAMED = ("kyb-scheduler-config", "kyb-scheduler-token")
-CERTIFICATES = ("extender", "scheduler", "proxy")
-DEPLOYMENTS = ("kyb-webhook", "kyb-scheduler", "kyb-proxy")
-SERVICES = ("extender", "webhook", "proxy", "sidecar")
+CERTIFICATES = ("extender", "scheduler", "proxy", "controller")
+DEPLOYMENTS = ("kyb-webhook", "kyb-scheduler", "kyb-proxy", "kyb-controller")
+SERVICES = ("extender", "webhook", "proxy", "controller", "sidecar")
 IMAGES = (*SERVICES, "sample", "kube-scheduler")
 """What the node must have beside what runs on it anyhow."""
 

@@ -98,7 +98,12 @@ def test_a_pod_goes_all_the_way_through_them(side: Cluster, seats: Pods) -> None
 
 @pytest.mark.parametrize(
     ("deployment", "container"),
-    [("kyb-webhook", "webhook"), ("kyb-scheduler", "extender"), ("kyb-proxy", "proxy")],
+    [
+        ("kyb-webhook", "webhook"),
+        ("kyb-scheduler", "extender"),
+        ("kyb-proxy", "proxy"),
+        ("kyb-controller", "controller"),
+    ],
 )
 def test_they_are_nobody_and_can_write_nothing(
     side: Cluster, deployment: str, container: str
@@ -107,6 +112,27 @@ def test_they_are_nobody_and_can_write_nothing(
     assert side.kubectl(*run, "-c", "import os; print(os.getuid())").strip() == "65532"
     with pytest.raises(KybernateError, match="Read-only file system"):
         side.kubectl(*run, "-c", "open('/usr/lib/kybernate/x', 'w')")
+
+
+def test_a_request_is_carried_out_also_when_the_leader_is_lost(side: Cluster, seats: Pods) -> None:
+    seats.create(SeatPod("asked"))
+    seats.wait(["asked"], ready, 90, "Ready")
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{keys.NAMESPACE}/leases/kyb-controller"
+    holder = side.api().get(lease)["spec"]["holderIdentity"].partition("_")[0]
+    assert holder in pods_of(side, "kyb-controller")
+    gone = ("delete", "pod", holder, "--grace-period=0", "--force", "--wait=false")
+    side.kubectl("-n", keys.NAMESPACE, *gone)
+    spec = {"pod": "asked", "mode": "Evict"}
+    body = {"apiVersion": keys.API_VERSION, "kind": keys.CHECKPOINT_REQUEST_KIND, "spec": spec}
+    path = f"/apis/{keys.API_VERSION}/namespaces/default/checkpointrequests"
+    side.api().post(path, {**body, "metadata": {"name": "asked"}})
+    try:
+        complete = ("wait", "--for=condition=Complete", "--timeout=90s")
+        side.kubectl(*complete, "checkpointrequest/asked", limit=100)
+        (condition,) = side.api().get(f"{path}/asked")["status"]["conditions"]
+        assert condition["reason"] == "Evicted"
+    finally:
+        side.api().delete(f"{path}/asked")
 
 
 def test_one_replica_of_each_is_enough(side: Cluster, seats: Pods) -> None:

@@ -71,7 +71,7 @@ def test_its_pods_are_admitted(control_plane: Cluster, overlay: str) -> None:
 
 
 def test_the_control_side_runs_restricted(control_plane: Cluster) -> None:
-    """Both ways to run extender and registry, the webhook and the proxy, as Pod Security sees."""
+    """Both ways to run extender and registry, and all others, as Pod Security sees them."""
     api, name = control_plane.api(), "restricted-check"
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     space = f"/api/v1/namespaces/{name}"
@@ -87,7 +87,7 @@ def test_the_control_side_runs_restricted(control_plane: Cluster) -> None:
         )
     )
     found = [one for one in yaml.safe_load_all(text) if one and one["kind"] == "Deployment"]
-    assert len(found) == 6
+    assert len(found) == 7
     for one in found:
         pod = {"apiVersion": "v1", "kind": "Pod", **one["spec"]["template"]}
         pod["metadata"] = {"name": one["metadata"]["name"]}
