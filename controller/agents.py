@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from kybernate import keys
-from kybernate.core.requests.checkpoint import KINDS, Operation, Outcome, Problem, Trouble
+from kybernate.core.requests.checkpoint import KINDS, Copied, Operation, Outcome, Problem, Trouble
 from kybernate.core.seat.operations import Kind, Progress
 from kybernate.errors import (
     KybernateError,
@@ -175,4 +175,6 @@ def _read(message: pb.Operation) -> Operation | Problem:
     outcome = None
     if message.HasField("saved"):
         outcome = Outcome(message.artifact, message.saved.tier, message.saved.bytes)
-    return Operation(state, message.sentence, outcome)
+    total = message.bytes_total
+    copied = Copied(message.bytes_done, total) if total else None
+    return Operation(state, message.sentence, outcome, copied)

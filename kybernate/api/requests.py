@@ -21,7 +21,7 @@ from kybernate.api.schema import (
 )
 from kybernate.api.schema import text as texts
 from kybernate.api.schema import whole as number
-from kybernate.core.requests.checkpoint import Mode, Outcome, Request, Status
+from kybernate.core.requests.checkpoint import Copied, Mode, Outcome, Request, Status
 from kybernate.core.requests.reasons import Reason, Standing
 from kybernate.errors import ConfigError
 from kybernate.types import Tier
@@ -124,6 +124,14 @@ class RequestStatus:
     start_time: Annotated[str | None, TIME] = None
     completion_time: Annotated[str | None, TIME] = None
     artifact: Annotated[ArtifactRow | None, Field(description="What came of it.")] = None
+    bytes_done: Annotated[
+        int | None,
+        number(told="Of a snapshot: bytes of its artifact that are where it is to be kept."),
+    ] = None
+    bytes_total: Annotated[int | None, number(told="The size of its artifact.")] = None
+    estimated_completion_time: Annotated[
+        str | None, TIME, Field(description="When the rest is expected to be there.")
+    ] = None
     conditions: Annotated[
         tuple[Condition, ...],
         items(8, "type", "Complete: True once it is done; the reason says why not."),
@@ -189,6 +197,10 @@ def dump_status(status: Status, before: object, generation: int, now: float) -> 
     if status.outcome:
         outcome = status.outcome
         found["artifact"] = {"name": outcome.artifact, "tier": outcome.tier, "bytes": outcome.size}
+    if copied := status.copied:
+        found |= {"bytesDone": copied.done, "bytesTotal": copied.total}
+        if copied.ready_at:
+            found["estimatedCompletionTime"] = stamp(copied.ready_at)
     return found
 
 
@@ -201,6 +213,7 @@ def _read_status(status: Json) -> Status:
     conditions = mappings(status.get("conditions"))
     last = next((one for one in conditions if one.get("type") == COMPLETE), {})
     reason, made = text(last.get("reason")), mapping(status.get("artifact"))
+    done, total = whole(status.get("bytesDone")), whole(status.get("bytesTotal"))
     outcome = Outcome(text(made.get("name")), text(made.get("tier")), whole(made.get("bytes")))
     return Status(
         pod_uid=text(status.get("podUID")),
@@ -212,6 +225,9 @@ def _read_status(status: Json) -> Status:
         reason=Reason(reason) if reason in set(Reason) else None,
         message=text(last.get("message")),
         outcome=outcome if made else None,
+        copied=Copied(done, total, _seconds(status.get("estimatedCompletionTime")))
+        if total
+        else None,
     )
 
 

@@ -364,7 +364,7 @@ class ListOperationsResponse(_message.Message):
     def __init__(self, operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ...) -> None: ...
 
 class Operation(_message.Message):
-    __slots__ = ("name", "kind", "uid", "namespace", "pod", "state", "sentence", "why", "by", "created_at", "started_at", "ended_at", "due_at", "phases", "done", "total", "saved", "plan", "dry_run", "tier", "artifact", "successor", "report")
+    __slots__ = ("name", "kind", "uid", "namespace", "pod", "state", "sentence", "why", "by", "created_at", "started_at", "ended_at", "due_at", "phases", "done", "total", "saved", "plan", "dry_run", "tier", "artifact", "successor", "report", "bytes_done", "bytes_total")
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
@@ -388,6 +388,8 @@ class Operation(_message.Message):
     ARTIFACT_FIELD_NUMBER: _ClassVar[int]
     SUCCESSOR_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_DONE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_TOTAL_FIELD_NUMBER: _ClassVar[int]
     name: str
     kind: str
     uid: str
@@ -411,7 +413,9 @@ class Operation(_message.Message):
     artifact: str
     successor: str
     report: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., uid: _Optional[str] = ..., namespace: _Optional[str] = ..., pod: _Optional[str] = ..., state: _Optional[str] = ..., sentence: _Optional[str] = ..., why: _Optional[str] = ..., by: _Optional[str] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., due_at: _Optional[float] = ..., phases: _Optional[_Iterable[_Union[Phase, _Mapping]]] = ..., done: _Optional[int] = ..., total: _Optional[int] = ..., saved: _Optional[_Union[Saved, _Mapping]] = ..., plan: _Optional[_Iterable[str]] = ..., dry_run: _Optional[bool] = ..., tier: _Optional[str] = ..., artifact: _Optional[str] = ..., successor: _Optional[str] = ..., report: _Optional[_Iterable[str]] = ...) -> None: ...
+    bytes_done: int
+    bytes_total: int
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[str] = ..., uid: _Optional[str] = ..., namespace: _Optional[str] = ..., pod: _Optional[str] = ..., state: _Optional[str] = ..., sentence: _Optional[str] = ..., why: _Optional[str] = ..., by: _Optional[str] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., due_at: _Optional[float] = ..., phases: _Optional[_Iterable[_Union[Phase, _Mapping]]] = ..., done: _Optional[int] = ..., total: _Optional[int] = ..., saved: _Optional[_Union[Saved, _Mapping]] = ..., plan: _Optional[_Iterable[str]] = ..., dry_run: _Optional[bool] = ..., tier: _Optional[str] = ..., artifact: _Optional[str] = ..., successor: _Optional[str] = ..., report: _Optional[_Iterable[str]] = ..., bytes_done: _Optional[int] = ..., bytes_total: _Optional[int] = ...) -> None: ...
 
 class Phase(_message.Message):
     __slots__ = ("name", "seconds")

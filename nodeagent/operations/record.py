@@ -42,7 +42,8 @@ class Operation:
     """One operation. Times are wall-clock seconds, 0 for not yet; `due_at` 0 for never.
 
     Of an eviction: `left_s`, the seconds for which what is saved outlives the pod.
-    Of a save: `wakes`, whether the seat served and is woken again; `artifact`, what is kept.
+    Of a save: `wakes`, whether the seat served and is woken again; `artifact`, what is kept;
+    `bytes_done` of its `bytes_total` are where it is kept.
     Of a move: `successor`, the pod that goes on. Of an evacuation: `report`, what becomes of each
     seat.
     """
@@ -71,6 +72,8 @@ class Operation:
     artifact: str = ""
     successor: str = ""
     report: tuple[str, ...] = ()
+    bytes_done: int = 0
+    bytes_total: int = 0
 
     @property
     def ended(self) -> bool:

@@ -318,7 +318,7 @@ class Saves:
         """It is sealed: from now on nothing drops it."""
         await self._note(kept)
         one.operation.artifact = kept.artifact
-        one.operation.saved = max(kept.places.values(), default=0)
+        one.operation.saved = one.operation.bytes_total = max(kept.places.values(), default=0)
         await self._copy(one, kept)
 
     async def _note(self, kept: PersonHold) -> None:
@@ -340,6 +340,7 @@ class Saves:
         if one.goal is Tier.OBJECT and Tier.NVME in kept.places:
             await self._clear(kept)
         one.phase = Phase.KEPT
+        one.operation.bytes_done = one.operation.bytes_total
         one.operation.saved_in = one.goal
         one.operation.phases = one.phases
         self._noted(one.operation)
@@ -348,9 +349,20 @@ class Saves:
         deadline = self._node.settings.transfer_deadline_s
         never = (NotFoundError, CorruptError, RefusedError)
 
+        loop, operation = asyncio.get_running_loop(), one.operation
+        operation.bytes_total = max(kept.places.values(), default=0)
+
+        def copied(done: int) -> None:
+            operation.bytes_done = min(done, operation.bytes_total)
+
+        def progress(done: int) -> None:
+            # The thread that copies tells it, and the loop alone writes it.
+            with contextlib.suppress(RuntimeError):  # the agent has ended
+                loop.call_soon_threadsafe(copied, done)
+
         async def packed() -> bool:
             if not one.dropped:
-                await self._below.vault.pack(kept.artifact, Tier.OBJECT, deadline)
+                await self._below.vault.pack(kept.artifact, Tier.OBJECT, deadline, progress)
                 return True
             return False
 

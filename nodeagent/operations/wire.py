@@ -163,6 +163,8 @@ def operation_message(operation: Operation) -> pb.Operation:
         artifact=operation.artifact,
         successor=operation.successor,
         report=operation.report,
+        bytes_done=operation.bytes_done,
+        bytes_total=operation.bytes_total,
     )
 
 

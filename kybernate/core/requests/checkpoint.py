@@ -59,6 +59,16 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class Copied:
+    """How much of an artifact is where it is to be, in bytes, and when the rest is expected to be,
+    in seconds since 1970, 0 where nobody can tell."""
+
+    done: int
+    total: int
+    ready_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """How far a request is, as its object says. Times in seconds since 1970, 0 for not yet."""
 
@@ -70,6 +80,7 @@ class Status:
     reason: Reason | None = None
     message: str = ""
     outcome: Outcome | None = None
+    copied: Copied | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +145,7 @@ class Operation:
     state: Progress
     sentence: str
     outcome: Outcome | None = None
+    copied: Copied | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +271,8 @@ def _hindered(seen: Observed, problem: Problem, now: float) -> Decision:
 
 def _follow(seen: Observed, operation: Operation, now: float) -> Decision:
     request = seen.request
-    seen = replace(seen, request=replace(request, status=_begun(request.status, now)))
+    begun = replace(_begun(request.status, now), copied=_copied(request.status, operation, now))
+    seen = replace(seen, request=replace(request, status=begun))
     if operation.state is Progress.SUCCEEDED:
         return _over(seen, _DONE[request.mode], operation.sentence, now, operation.outcome)
     if operation.state is Progress.FAILED:
@@ -272,6 +285,17 @@ def _follow(seen: Observed, operation: Operation, now: float) -> Decision:
         return _over(seen, Reason.CANCELLED, operation.sentence, now)
     waits = operation.state is Progress.PENDING
     return _open(seen, Reason.WAITING if waits else Reason.RUNNING, operation.sentence, now)
+
+
+def _copied(status: Status, operation: Operation, now: float) -> Copied | None:
+    """The agent's figures; what is left is expected to come as what is there did."""
+    found, told = operation.copied, status.copied
+    if found and told and (found.done, found.total) == (told.done, told.total):
+        return told
+    if found is None or not 0 < found.done < found.total or not status.began_at:
+        return found
+    took = now - status.began_at
+    return replace(found, ready_at=now + took * (found.total - found.done) / found.done)
 
 
 def _begun(status: Status, now: float) -> Status:

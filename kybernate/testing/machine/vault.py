@@ -139,6 +139,9 @@ class FakeVault:
         await asyncio.sleep(self._machine.step())
         if self._machine.fault("store-down"):
             raise RetryableError("the object store does not answer")
+        if progress is not None:
+            progress(keeping.snapshot.size // 2)
+            await asyncio.sleep(self._machine.step())
         keeping.places.add(place)
         if place is Tier.OBJECT:
             self._machine.elsewhere.objects[artifact] = keeping

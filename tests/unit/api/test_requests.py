@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kybernate.api.requests import dump_status, read_request
-from kybernate.core.requests.checkpoint import Mode, Outcome, Status
+from kybernate.core.requests.checkpoint import Copied, Mode, Outcome, Status
 from kybernate.core.requests.reasons import Reason
 from kybernate.errors import ConfigError
 from kybernate.types import Tier
@@ -32,6 +32,8 @@ STATUSES = st.builds(
     ended_at=st.integers(0, 1 << 31).map(float),
     reason=st.sampled_from(Reason),
     message=st.text(max_size=50),
+    copied=st.none()
+    | st.builds(Copied, st.integers(0, 9), st.integers(1, 9), st.integers(0, 1 << 31).map(float)),
     outcome=st.none()
     | st.builds(Outcome, st.text(max_size=9), st.sampled_from(Tier), st.integers(0, 9)),
 )

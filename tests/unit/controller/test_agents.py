@@ -10,6 +10,7 @@ import pytest
 from controller.agents import Agents
 from kybernate.adapters.pki import Folder, Validity
 from kybernate.core.requests.checkpoint import (
+    Copied,
     Mode,
     Operation,
     Problem,
@@ -84,6 +85,13 @@ def test_what_was_kept_is_told(agents):
         "object",
         7,
     )
+
+
+def test_how_much_is_copied_is_told(agents, door):
+    door.takes = 60.0
+    assert agents.begin(asked(Mode.SNAPSHOT)).copied is None
+    door.operations["ckpt-r1"].bytes_done, door.operations["ckpt-r1"].bytes_total = 3, 7
+    assert agents.find("n1", "ckpt-r1").copied == Copied(3, 7)
 
 
 def test_a_seat_with_another_operation_is_busy_and_not_refused_for_good(agents, door):

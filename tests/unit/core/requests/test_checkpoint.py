@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kybernate.core.requests.checkpoint import (
     Act,
+    Copied,
     Mode,
     Observed,
     Operation,
@@ -115,6 +116,20 @@ def test_at_its_deadline_it_is_cancelled_first_and_what_it_came_to_counts():
         assert (found.act, found.status.reason) == (Act.NOTHING, Reason.DEADLINE_EXCEEDED)
     done = replace(seen, operation=Operation(Progress.SUCCEEDED, "done", KEPT), cancelled=True)
     assert decide(done, late).status.reason is Reason.SEALED
+
+
+def test_what_is_copied_is_told_and_when_the_rest_is_expected():
+    half = Operation(Progress.RUNNING, "it is copied", copied=Copied(25, 100))
+    found = decide(Observed(BEGUN, operation=half), NOW + 10).status
+    assert found.copied == Copied(25, 100, NOW + 40)
+    # As long as nothing more is there, nothing new is told.
+    again = replace(BEGUN, status=found)
+    assert decide(Observed(again, operation=half), NOW + 20).status == found
+    more = replace(half, copied=Copied(50, 100))
+    assert decide(Observed(again, operation=more), NOW + 20).status.copied.ready_at == NOW + 40
+    for figures in (Copied(0, 100), Copied(100, 100)):
+        seen = Observed(BEGUN, operation=replace(half, copied=figures))
+        assert decide(seen, NOW + 10).status.copied == figures
 
 
 def test_nothing_is_begun_after_the_deadline():

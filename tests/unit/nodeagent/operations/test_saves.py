@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import re
+from dataclasses import asdict
 
 import pytest
 
@@ -16,7 +17,7 @@ from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Crash, Machine
 from kybernate.types import SeatState, Tier
 from nodeagent.operations.operations import Operations
-from nodeagent.operations.record import Ask
+from nodeagent.operations.record import Ask, from_record
 from nodeagent.operations.wire import operation_message
 
 GIB = 1 << 30
@@ -131,6 +132,23 @@ async def test_with_an_object_store_it_is_kept_there_and_leaves_the_node(rig):
     assert r.loop.custody.bytes_in(Tier.NVME) == 0
     near = await ended(await operations.ask(save(uid, "s2", tier=Tier.NVME)))
     assert r.machine.vault[near.artifact].places == {Tier.NVME}
+    r.check()
+
+
+async def test_how_much_is_in_the_object_store_is_told(rig):
+    r, operations, uid = await begun(rig, BOTH)
+    operation, told = await operations.ask(save(uid)), []
+    while not operation.ended:
+        message = operation_message(operation)
+        told.append((message.bytes_done, message.bytes_total))
+        await asyncio.sleep(0.005)
+    size = operation.saved
+    assert told[0] == (0, 0), "nothing is sealed yet"
+    assert (size // 2, size) in told
+    assert operation_message(operation).bytes_done == size
+    assert from_record(asdict(operation)) == operation
+    older = {name: one for name, one in asdict(operation).items() if "bytes" not in name}
+    assert from_record(older).bytes_total == 0
     r.check()
 
 
