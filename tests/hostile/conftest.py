@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.cluster.fixtures import control_plane
 from tests.integration.criu.conftest import node, seat
-from tests.integration.webhook.conftest import gpu_node, namespace, webhook
+from tests.integration.hooks import webhook
+from tests.integration.webhook.conftest import gpu_node, namespace
 
 __all__ = ["control_plane", "gpu_node", "namespace", "node", "seat", "webhook"]

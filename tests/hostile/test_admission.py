@@ -12,7 +12,8 @@ import pytest
 
 from kybernate import keys
 from kybernate.errors import ConflictError, RefusedError
-from tests.integration.webhook.conftest import create, pods_path, seat_pod, until
+from tests.integration.hooks import until
+from tests.integration.webhook.conftest import create, pods_path, seat_pod
 from tests.integration.webhook.test_admission import VRAM
 
 if TYPE_CHECKING:

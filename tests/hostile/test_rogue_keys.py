@@ -18,7 +18,7 @@ from kybernate.adapters.registry.keywire import GivenKey, KeyWish, ShredWish
 from kybernate.adapters.registry.nodekeys import Asker, NodeKeys
 from kybernate.checkpoint.places import cipher_of, open_place
 from kybernate.errors import ConflictError, KybernateError, NotFoundError, RefusedError
-from tests.integration.webhook.conftest import until
+from tests.integration.hooks import until
 from tests.kit.servers.registryserver import Server, certificates
 from tests.unit.checkpoint.kit import make_dump, pack_dump
 

@@ -39,8 +39,8 @@ from kybernate.runtime.identity import Identity
 from kybernate.runtime.revocations import Revocations
 from kybernate.types import Tier
 from nodeagent.api.guests import Guests
+from tests.integration.hooks import until
 from tests.integration.registry.identities import asks, certified, door, handover, services, tokens
-from tests.integration.webhook.conftest import until
 from tests.kit.servers.registryserver import Server, certificates
 from tests.unit.registry.replica import name_of, recording
 

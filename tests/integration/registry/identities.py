@@ -23,7 +23,7 @@ from nodeagent.api.peers import GrpcPeers
 from nodeagent.api.servers import serve_network
 from nodeagent.migration.protocol import Pacer
 from tests.cluster.parts import accounts, pki
-from tests.integration.webhook.conftest import until
+from tests.integration.hooks import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

@@ -15,8 +15,8 @@ from kybernate.adapters.pki.requests import CSRS, make_request
 from kybernate.runtime.revocations import Revocations
 from nodeagent.api.guests import Guests
 from registry.keys.signer import Signer
+from tests.integration.hooks import until
 from tests.integration.registry.identities import certified, door, services, tokens
-from tests.integration.webhook.conftest import until
 from tests.kit.servers.registryserver import certificates
 
 if TYPE_CHECKING:

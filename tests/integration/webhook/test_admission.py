@@ -8,8 +8,8 @@ import pytest
 
 from kybernate import keys
 from kybernate.errors import ConflictError, NotFoundError, RefusedError, RetryableError
-from tests.integration.hooks import until
-from tests.integration.webhook.conftest import STATUS, Webhook, create, pods_path, seat_pod
+from tests.integration.hooks import Webhook, until
+from tests.integration.webhook.conftest import STATUS, create, pods_path, seat_pod
 
 if TYPE_CHECKING:
     from pathlib import Path
