@@ -119,6 +119,10 @@ cluster: ready ## bring the one-machine cluster up and say how to talk to it
 images: setup ## container images into build/images/, without a daemon; K=name for one
 	$(PY) -m images build $(K)
 
+.PHONY: dist
+dist: setup ## the wheel, for pip install, into build/dist/
+	$(PY) -m images wheel
+
 criu: setup ## build the static CRIU into the cache (40 s); tests that need it do so themselves
 	@$(PY) -m images criu
 

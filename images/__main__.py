@@ -1,4 +1,4 @@
-"""`python -m images build|rootfs|containerfiles|list`."""
+"""`python -m images build|rootfs|containerfiles|criu|wheel|list`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from kybernate.errors import KybernateError
 from . import build as builder
 from . import containerfile
 from . import criu as criu_builder
+from . import wheel as wheel_builder
 from .recipes import RECIPES
 
 _STARTED = time.monotonic()
@@ -69,6 +70,15 @@ def criu() -> None:
     """Build the static CRIU into the cache, and say where it is."""
     built = criu_builder.ensure(_say)
     click.echo(f"{built.product}\n{built.test}")
+
+
+@main.command()
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=wheel_builder.OUT, show_default=True
+)
+def wheel(out: Path) -> None:
+    """Build the wheel, and say where it is."""
+    click.echo(wheel_builder.build(_say, out))
 
 
 @main.command("list")

@@ -61,7 +61,18 @@ static bool take_gate(void)
         return pthread_mutex_lock(&sg.gate) == 0;
     struct timespec until = {.tv_sec = (time_t)(simgpu_block.deadline_ns / 1000000000ULL),
                              .tv_nsec = (long)(simgpu_block.deadline_ns % 1000000000ULL)};
+#if __GLIBC_PREREQ(2, 30)
     return pthread_mutex_clocklock(&sg.gate, CLOCK_MONOTONIC, &until) == 0;
+#else /* The wheel's, which runs with glibc 2.28. */
+    struct timespec now, pause = {.tv_nsec = 1000000};
+    while (pthread_mutex_trylock(&sg.gate) != 0) {
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        if (now.tv_sec > until.tv_sec || (now.tv_sec == until.tv_sec && now.tv_nsec >= until.tv_nsec))
+            return false;
+        nanosleep(&pause, NULL);
+    }
+    return true;
+#endif
 }
 
 static CUresult do_lock(void)

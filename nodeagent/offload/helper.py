@@ -37,7 +37,8 @@ def command(settings: AgentSettings) -> tuple[str, ...]:
     """What `CudaHelpers` is to start."""
     if settings.criu is None:
         return (sys.executable, "-m", "kybernate.adapters.cuda.helper")
-    return (sys.executable, "-m", "nodeagent.offload.helper", str(notes_of(settings)))
+    own = ("kybernate.programs", "nodeagent.offload.helper")
+    return (sys.executable, "-m", *own, str(notes_of(settings)))
 
 
 class Noting:

@@ -1,0 +1,124 @@
+"""The wheel: the same bytes again, nothing but ours in it, and programs that run from it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sysconfig
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from images import wheel
+from images.cache import REPOSITORY
+
+pytestmark = [pytest.mark.slow]
+
+PROGRAMS = tuple(tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["scripts"])
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Path:
+    return wheel.build(lambda _: None, tmp_path_factory.mktemp("first"))
+
+
+@pytest.fixture(scope="module")
+def installed(built, tmp_path_factory) -> Path:
+    """The programs' folder of a new venv that has the wheel, and what it needs from this one's."""
+    home = tmp_path_factory.mktemp("home") / "venv"
+    venv.create(home, with_pip=True)
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(home)}))
+    (site / "needs.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    pip = [home / "bin/python", "-m", "pip", "install", "--no-deps", "--no-index", "-q", built]
+    subprocess.run(pip, check=True, timeout=120)
+    return home / "bin"
+
+
+def said(installed: Path, program: str, *args: str) -> str:
+    """What a program says, begun where no sources are."""
+    done = subprocess.run(
+        [installed / program, *args],
+        cwd="/",
+        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_same_sources_give_the_same_bytes(built, tmp_path):
+    umask = os.umask(0o077)
+    try:
+        again = wheel.build(lambda _: None, tmp_path)
+    finally:
+        os.umask(umask)
+    assert again.name == built.name
+    assert again.read_bytes() == built.read_bytes()
+
+
+def test_nothing_but_kybernate_is_at_the_top_and_no_criu_is_in_it(built):
+    assert built.name.endswith("-py3-none-manylinux_2_28_x86_64.whl")
+    with zipfile.ZipFile(built) as archive:
+        names = archive.namelist()
+        modes = {one.filename: one.external_attr >> 16 & 0o777 for one in archive.infolist()}
+        needs = archive.read(next(name for name in names if name.endswith("/METADATA"))).decode()
+    tops = {name.partition("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"kybernate"}
+    native = {name for name in names if "/native/" in name}
+    libraries = {f"kybernate/native/simgpu/{one}.so.1" for one in ("libcuda", "libnvidia-ml")}
+    assert native == {"kybernate/native/kyb-init", "kybernate/native/simgpu/simgpu", *libraries}
+    assert all(modes[name] == 0o755 for name in native)
+    assert "Requires-Dist: aiohttp" in needs.replace("Requires-Dist: aiohttp-", "")
+
+
+def test_its_libraries_ask_for_no_newer_glibc(built):
+    with zipfile.ZipFile(built) as archive:
+        for name in archive.namelist():
+            if "/native/simgpu/" in name:
+                asked = re.findall(rb"GLIBC_2\.(\d+)", archive.read(name))
+                assert asked, name
+                assert max(map(int, asked)) <= 28
+
+
+def test_each_program_begins(installed):
+    for program in PROGRAMS:
+        assert "Usage:" in said(installed, program, "--help")
+
+
+def test_the_services_names_are_free_for_others(installed):
+    look = (
+        "import importlib.util as u, kybernate; "
+        f"print([n for n in {wheel.SERVICES!r} if u.find_spec(n)], kybernate.__file__)"
+    )
+    found = said(installed, "python", "-c", look)
+    assert found.startswith("[] ")
+    assert str(installed.parent) in found
+
+
+def test_a_foreign_package_of_a_services_name_does_not_come_first(installed, tmp_path):
+    site = next((installed.parent / "lib").glob("python*/site-packages"))
+    (site / "proxy.py").write_text("raise RuntimeError('foreign')")
+    try:
+        assert "Usage:" in said(installed, "kyb-proxy", "--help")
+    finally:
+        (site / "proxy.py").unlink()
+
+
+def test_a_services_module_runs_as_a_program(installed):
+    found = said(installed, "python", "-m", "kybernate.programs", "proxy", "--help")
+    assert "Usage:" in found
+
+
+def test_the_simulated_driver_loads(installed):
+    (driver,) = installed.parent.glob(
+        "lib/python*/site-packages/kybernate/native/simgpu/libcuda.so.1"
+    )
+    look = f"import ctypes; print(bool(ctypes.CDLL({str(driver)!r}).cuInit))"
+    assert said(installed, "python", "-c", look).strip() == "True"
