@@ -105,7 +105,7 @@ class Engine:
         if request is None:
             raise OSError(f"{phase} is not known here")
         with _connect(self._port, seconds) as connection:
-            self._take_over(turn, connection)
+            self._begin_call(turn, connection)
             self._asleep = self._asleep or phase == PARK
             connection.sendall(_head(request, self._port, seconds))
             answer = _answer(connection, deadline)
@@ -114,7 +114,7 @@ class Engine:
             raise OSError(f"POST {request.path} is answered by {' '.join(words[1:]) or 'nothing'}")
         return f"POST {request.path}: {words[1]}"
 
-    def _take_over(self, turn: int, connection: socket.socket) -> None:
+    def _begin_call(self, turn: int, connection: socket.socket) -> None:
         with self._lock:
             if turn != self._turn:
                 raise OSError("asked for something else meanwhile")

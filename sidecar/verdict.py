@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 _CAN_ANSWER = frozenset({"running", "starting", "active", "draining"})
-_KEPT = frozenset({"parking", "parked", "waking", "dumping", "restoring"})
+_AWAY = frozenset({"parking", "parked", "waking", "dumping", "restoring"})
 _OVER = frozenset({"failed", "gone", "lost"})
 LOST = "lost"
 """Our own word: process 1 of the seat's container has hung up."""
@@ -43,7 +43,7 @@ def judge(role: str, view: View) -> Verdict:
     """
     if not view.state or view.state in _CAN_ANSWER:
         return Verdict.ASK
-    if view.state in _KEPT:
+    if view.state in _AWAY:
         return Verdict.YES
     if view.state in _OVER or role == "readiness":
         return Verdict.NO

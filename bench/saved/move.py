@@ -295,7 +295,7 @@ class Moves:
         times["delivered"] = time.monotonic() - began
         await seat.criu.end(init, seat.handle, LIMIT)
         times["ended"] = time.monotonic() - began
-        going = asyncio.create_task(self._peers.take_over(to, artifact, LIMIT))
+        going = asyncio.create_task(self._peers.let_continue(to, artifact, LIMIT))
         await self._answered(successor)
         times["pause"] = time.monotonic() - began
         await going

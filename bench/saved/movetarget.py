@@ -38,7 +38,7 @@ LIMIT = 120.0
 
 
 class MoveTarget:
-    """`take_over` recreates the tree in the container that was named last, and lets it run."""
+    """`let_continue` recreates the tree in the container that was named last, and lets it run."""
 
     def __init__(self, work: Path, tools: Tools) -> None:
         self._place = open_place(str(work / "place"))

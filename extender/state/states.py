@@ -12,7 +12,7 @@ from kybernate.types import Tier
 
 if TYPE_CHECKING:
     from kybernate.core.placement import Demand
-    from kybernate.core.tiers.tiers import Artifact, SavedState
+    from kybernate.core.tiers.tiers import Artifact, StoredArtifact
     from kybernate.types import NodeName
 
 
@@ -20,10 +20,10 @@ class States:
     """The saved states of the cluster, by artifact and by pod. One owner."""
 
     def __init__(self) -> None:
-        self._on_node: dict[NodeName, tuple[SavedState, ...]] = {}
+        self._on_node: dict[NodeName, tuple[StoredArtifact, ...]] = {}
         self._holders: dict[str, dict[NodeName, None]] = {}
 
-    def take(self, node: NodeName, saved: tuple[SavedState, ...]) -> None:
+    def take(self, node: NodeName, saved: tuple[StoredArtifact, ...]) -> None:
         """This is what the node tells of now."""
         before = self._on_node.get(node, ())
         if before == saved:

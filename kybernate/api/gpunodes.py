@@ -152,7 +152,7 @@ class TierRow:
 
 
 @dataclass(frozen=True, slots=True)
-class SavedRow:
+class ArtifactRow:
     """A saved state, and where it lies."""
 
     __pydantic_config__ = CAMEL
@@ -248,7 +248,7 @@ class Status:
         ),
     ] = ()
     saved: Annotated[
-        tuple[SavedRow, ...],
+        tuple[ArtifactRow, ...],
         items(
             MOST_SAVED,
             "artifact tier",

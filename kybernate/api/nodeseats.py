@@ -15,7 +15,7 @@ from kybernate.api.lenient import mapping, mappings
 from kybernate.api.podnotes import parse_link
 from kybernate.core.ledger.ledger import NodeSeats
 from kybernate.core.swap.forecast import observed
-from kybernate.core.tiers.tiers import Artifact, SavedState
+from kybernate.core.tiers.tiers import Artifact, StoredArtifact
 from kybernate.types import ArtifactId, Gpu, GpuUuid, Group, GroupName, Link, NodeName, PodUid, Tier
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ OF_STATUS = ("gpus", "links", "groups", "budget", "conditions", "deviceStrategy"
 OF_SEATS = ("uid", "activity", "tier", "savedBytes")
 """What of each seat is read. What it does now is most of a GPUNode, and changes with every swap."""
 
-_BELOW = (Tier.NVME, Tier.OBJECT)
+_OFFLOADED = (Tier.NVME, Tier.OBJECT)
 _MOST = 1 << 62
 
 
@@ -121,17 +121,17 @@ def _rests(seats: Iterable[Json]) -> Iterator[tuple[PodUid, Artifact]]:
     as one in RAM."""
     for seat in seats:
         tier, size = seat.get("tier"), seat.get("savedBytes")
-        if tier in _BELOW and type(size) is int and 0 < size <= _MOST:
+        if tier in _OFFLOADED and type(size) is int and 0 < size <= _MOST:
             yield PodUid(str(seat.get("uid"))), state_of(Tier(tier), size)
 
 
-def _saved(rows: Iterable[Json]) -> Iterator[SavedState]:
+def _saved(rows: Iterable[Json]) -> Iterator[StoredArtifact]:
     """The saved states that a node tells of; what can't be read is left out."""
     for row in rows:
         tier, size = row.get("tier"), row.get("bytes")
-        if tier in _BELOW and type(size) is int and 0 < size <= _MOST:
+        if tier in _OFFLOADED and type(size) is int and 0 < size <= _MOST:
             artifact, uid = ArtifactId(str(row.get("artifact"))), PodUid(str(row.get("uid")))
-            yield SavedState(artifact, uid, Tier(tier), size)
+            yield StoredArtifact(artifact, uid, Tier(tier), size)
 
 
 @lru_cache(maxsize=4096)

@@ -129,7 +129,7 @@ class Peers(Protocol):
         there, too; what was lost on the way is sent again."""
         ...
 
-    async def take_over(self, handover: Handover, artifact: ArtifactId, deadline: float) -> None:
+    async def let_continue(self, handover: Handover, artifact: ArtifactId, deadline: float) -> None:
         """Its tree here is ended for good. Returns once the successor is known to go on with it,
         over restarts of its agent; RefusedError: it never will."""
         ...

@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 
 
 class DoorSide:
-    """Takes what comes in at the seats' doors. `take_over`: what runs in a seat whose record was
-    lost is taken over as it is.
+    """Takes what comes in at the seats' doors. `accept_running` accepts, as it is, what runs in a
+    seat whose record was lost.
 
     Implements `ports.SeatListener`.
     """
@@ -40,14 +40,14 @@ class DoorSide:
         life: Lifecycle,
         dumps: Dumps,
         adoptions: Adoptions,
-        take_over: Callable[[Seat], Coroutine[object, object, None]],
+        accept_running: Callable[[Seat], Coroutine[object, object, None]],
         kick: Callable[[], None],
     ) -> None:
         self._node = node
         self._life = life
         self._dumps = dumps
         self._adoptions = adoptions
-        self._take_over = take_over
+        self._accept_running = accept_running
         self._kick = kick
 
     def on_hello(self, uid: PodUid, hello: GateHello) -> None:
@@ -81,7 +81,7 @@ class DoorSide:
             return
         if hello.phase is GatePhase.WAITING and self._node.world.below is not None:
             # Whether TCP is held back from its pod since an earlier life, not every record tells.
-            self._life.aside(self._dumps.open_anew(seat))
+            self._life.aside(self._dumps.reopen(seat))
         try:
             if hello.phase is GatePhase.WAITING or not seat.tree.handle:
                 tree = self._node.world.procs.child_of(init.pid)
@@ -106,7 +106,7 @@ class DoorSide:
             seat.history.found(hello.generation)
             seat.saved.settled(Begins.ADOPTED if seat.wishes.restore else Begins.OPEN)
             self._node.move(seat, SeatEvent.FOUND, "found running, without a record of its start")
-            self._life.work(seat, self._take_over(seat))
+            self._life.work(seat, self._accept_running(seat))
         self._node.save(seat)
 
     def came_back(self, seat: Seat) -> None:

@@ -135,8 +135,8 @@ class GrpcPeers:
         ends = asyncio.get_running_loop().time() + until.left
         return await retry(offered, quietly, on=DeadlineError, pauses=_PAUSES, until=ends)
 
-    async def take_over(self, handover: Handover, artifact: ArtifactId, deadline: float) -> None:
-        """See `ports.Peers.take_over`."""
+    async def let_continue(self, handover: Handover, artifact: ArtifactId, deadline: float) -> None:
+        """See `ports.Peers.let_continue`."""
         message = pb.Takeover(handover=handover_message(handover), artifact=artifact)
         await self._call(handover, "TakeOver", message, deadline)
 

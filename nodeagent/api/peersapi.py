@@ -75,7 +75,7 @@ class PeersApi(peers_pb2_grpc.PeersServicer):
         """Go on here."""
         pod, successor = pod_of(request.handover), PodUid(request.handover.successor_uid)
         artifact = ArtifactId(request.artifact)
-        sentence = await self._receiver.take_over(pod, successor, artifact)
+        sentence = await self._receiver.let_continue(pod, successor, artifact)
         return pb.TakenOver(sentence=sentence)
 
     async def CallOff(  # noqa: N802 - gRPC's name

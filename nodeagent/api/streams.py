@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from nodeagent.api.demand import ProxySide
-    from nodeagent.offload.leavers import Leavers
+    from nodeagent.offload.departures import Departures
     from nodeagent.seat.record import Seat
 
 log = logging.getLogger(__name__)
@@ -100,14 +100,14 @@ class Session:
 class Streams:
     """All proxies' streams. Implements `node.Observer`."""
 
-    def __init__(self, proxies: ProxySide, leavers: Leavers) -> None:
+    def __init__(self, proxies: ProxySide, departures: Departures) -> None:
         self._proxies = proxies
-        self._leavers = leavers
+        self._departures = departures
         self._sessions: dict[str, Session] = {}
 
     def seat_changed(self, seat: Seat) -> None:
         """See `node.Observer`."""
-        moved = self._leavers.where(seat.uid)
+        moved = self._departures.where(seat.uid)
         for session in self._sessions.values():
             if moved:
                 # It never wakes here: nobody must wait for that.
@@ -158,7 +158,7 @@ class Streams:
         session = Session(name)
         self._sessions[name] = session
         for seat in self._proxies.node.seats.values():
-            if not self._leavers.where(seat.uid):
+            if not self._departures.where(seat.uid):
                 session.seat(seat)
         self._proxies.proxy_joined(name, session)
         log.info("proxy %s joined", name)

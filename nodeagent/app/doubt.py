@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 CONDITION = "JournalIntact"
 
 _SURE_ON_GPUS = (SeatState.ACTIVE, SeatState.DRAINING)
-_BELOW = (SeatState.DUMPING, SeatState.RESTORING)
+_BETWEEN_TIERS = (SeatState.DUMPING, SeatState.RESTORING)
 """Asked by their own way, whatever the record says."""
 
 
@@ -55,7 +55,7 @@ def impossible(node: Node) -> tuple[Seat, ...]:
     clashing = [
         seat
         for seat in node.seats.values()
-        if seat.state in OCCUPYING and seat.state not in _BELOW and not fits(view, seat.uid)
+        if seat.state in OCCUPYING and seat.state not in _BETWEEN_TIERS and not fits(view, seat.uid)
     ]
     on_their_way = [seat for seat in clashing if seat.state not in _SURE_ON_GPUS]
     return tuple(on_their_way or clashing)

@@ -42,7 +42,7 @@ class Found:
         self._dumps = dumps
         self._kick = kick
 
-    async def take_over(self, seat: Seat) -> None:
+    async def accept_running(self, seat: Seat) -> None:
         """A tree runs that no record knows. Until it is known where it is, it is unverified.
 
         One that holds no device memory is kept parked. Another is taken over if it fits beside the

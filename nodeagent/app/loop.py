@@ -24,14 +24,14 @@ from nodeagent.app.found import Found
 from nodeagent.artifacts.adopt import Adoptions
 from nodeagent.artifacts.claims import Claims
 from nodeagent.artifacts.holds import Custody
-from nodeagent.artifacts.lines import OwnLines
+from nodeagent.artifacts.lines import OwnSuccession
 from nodeagent.artifacts.newest import Newest
 from nodeagent.artifacts.reports import Reports, no_manifest
 from nodeagent.artifacts.succession import Inquiry, Succession
 from nodeagent.kube.places import Places
 from nodeagent.migration.journal import may_be_elsewhere
+from nodeagent.offload.departures import Departures
 from nodeagent.offload.dumps import Dumps
-from nodeagent.offload.leavers import Leavers
 from nodeagent.offload.tiers import Tiers
 from nodeagent.seat.lifecycle import Lifecycle
 from nodeagent.seat.node import SEAT
@@ -77,21 +77,21 @@ class Loop:
             settings.drain_limit_s,
             settings.max_wait_s,
         )
-        self.registry = node.world.registry or OwnLines(node.world, settings.node)
+        self.registry = node.world.registry or OwnSuccession(node.world, settings.node)
         self.reports = reports or Reports(node.world.journal, self.registry, no_manifest)
         asked = Inquiry(node, self.registry)
         self.custody = Custody(node, self.life.aside, self.reports, asked)
-        leavers = Leavers()
-        self.succession = Succession(node, self.custody, self.reports, leavers)
+        departures = Departures()
+        self.succession = Succession(node, self.custody, self.reports, departures)
         self.dumps = Dumps(
             node,
             self.steps,
             self.life,
             self.kick,
-            self._arrived,
+            self._requested,
             self.custody,
             self.succession,
-            leavers,
+            departures,
         )
         self.tiers = Tiers(node, self.dumps, self.policy, self.kick)
         node.saved = Places(node, self.custody).rows
@@ -105,15 +105,15 @@ class Loop:
         self.device_freed = asyncio.Event()
         found = Found(node, self.steps, self.life, self.dumps, self.kick)
         self.doors = DoorSide(
-            node, self.life, self.dumps, self.adoptions, found.take_over, self.kick
+            node, self.life, self.dumps, self.adoptions, found.accept_running, self.kick
         )
         node.world.doors.listen(self.doors)
 
     def resume(self, records: Mapping[str, Mapping[str, Any]]) -> None:
         """What the last agent noted of saved states, before anything is dropped or told."""
         self.custody.load(records)
-        self.dumps.leavers.resume(may_be_elsewhere(records))
-        if isinstance(self.registry, OwnLines):
+        self.dumps.departures.resume(may_be_elsewhere(records))
+        if isinstance(self.registry, OwnSuccession):
             self.registry.load(records)
         self.reports.load(records)
 
@@ -294,7 +294,7 @@ class Loop:
     def _outdated(self, seat: Seat, why: str) -> None:
         self.dumps.forget(seat, why)
 
-    def _arrived(self, seat: Seat, what: str) -> None:
+    def _requested(self, seat: Seat, what: str) -> None:
         self.operators.call_for(seat.uid, what)
 
     def _came_back(self, seat: Seat) -> None:

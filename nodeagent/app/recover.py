@@ -16,8 +16,8 @@ from kybernate.errors import DeadlineError, DriverError, NotFoundError
 from kybernate.ports import ProcessState
 from kybernate.types import SeatState
 from nodeagent.app.doubt import doubt
-from nodeagent.app.recoverbelow import clear_away, drop_unnoticed, resume_below
-from nodeagent.offload.gates import BELOW
+from nodeagent.app.recoveroffload import clear_away, drop_unnoticed, resume_offloaded
+from nodeagent.offload.gates import OFFLOADED
 from nodeagent.seat.node import DRAIN, INVENTORY, PROXIES, SEAT, Inventory
 from nodeagent.seat.record import from_record
 from nodeagent.seat.steps import Broken, Reverted
@@ -86,7 +86,7 @@ async def _open_gates(loop: Loop) -> None:
     """The last agent may have died while it was about to let TCP pass again."""
     await asyncio.sleep(_FIRST_WAKES)
     for seat in tuple(loop.node.seats.values()):
-        loop.life.aside(loop.dumps.open_anew(seat))
+        loop.life.aside(loop.dumps.reopen(seat))
 
 
 def _thaw_the_forgotten(loop: Loop, frozen: frozenset[str], dying: frozenset[PodUid]) -> None:
@@ -101,7 +101,7 @@ def _thaw_the_forgotten(loop: Loop, frozen: frozenset[str], dying: frozenset[Pod
 
 def _is_dying(loop: Loop, seat: Seat) -> bool:
     tree, procs = seat.tree.root, loop.node.world.procs
-    if seat.state in BELOW and (tree is None or not procs.alive(tree.pid, tree.start)):
+    if seat.state in OFFLOADED and (tree is None or not procs.alive(tree.pid, tree.start)):
         return False  # its tree was ended by us, or is being recreated
     return tree is None or procs.ending(tree.pid)
 
@@ -152,7 +152,7 @@ def _work(loop: Loop, seat: Seat, what: Resume) -> Coroutine[object, object, Non
         Resume.AWAIT_START: lambda: loop.life.await_started(seat),
         Resume.FINISH_PARK: lambda: _finish_park(loop, seat),
         Resume.FINISH_WAKE: lambda: _finish_wake(loop, seat),
-        Resume.KEEP_BELOW: lambda: resume_below(loop, seat),
+        Resume.KEEP_BELOW: lambda: resume_offloaded(loop, seat),
         Resume.KILL: lambda: loop.life.kill(seat),
     }[what]()
 

@@ -111,7 +111,7 @@ class Agent:
         self.node.park_budget = settings.park_bytes or _host_memory()
         self.loop = Loop(self.node, reports)
         operators = self.loop.operators
-        self.streams = Streams(self.loop.proxies, self.loop.dumps.leavers)
+        self.streams = Streams(self.loop.proxies, self.loop.dumps.departures)
         self.arriving = Arriving(self.loop.proxies, operators, arrivals, freezer)
         self.node.observers += [Teller(self.world.doors), self.arriving]
         self.runtime = RuntimeDoor(
@@ -144,10 +144,10 @@ class Agent:
     def _below(self, freezer: GuardedFreezer, inits: Inits) -> Below | None:
         if self._settings.criu is None:
             return None
-        from nodeagent.app.makebelow import make_below  # noqa: PLC0415 - slow, only where it is used
+        from nodeagent.app.makeoffload import make_offload  # noqa: PLC0415 - slow, only where it is used
 
         given = self._settings, freezer, inits, self._inventory, self._images
-        return make_below(*given, self._grants.all, self._identity, seats=self._seats)
+        return make_offload(*given, self._grants.all, self._identity, seats=self._seats)
 
     def not_ready(self) -> str | None:
         """Why the agent can't do its work, as a sentence, or None. Any thread may ask."""

@@ -102,9 +102,9 @@ class Adoptions:
             # Its container has started again: a copy begins where it began.
             seat.saved.settled(Begins.OPEN)
         if seat.awaits_state:
-            self._life.work(seat, self._go_on(seat))
+            self._life.work(seat, self._continue(seat))
 
-    async def _go_on(self, seat: Seat) -> None:
+    async def _continue(self, seat: Seat) -> None:
         until = self._node.world.now() + self._node.settings.restore_wait_s
         while seat.awaits_state and seat.state in AT_GATE:
             try:
@@ -132,12 +132,12 @@ class Adoptions:
         # Who is handing it a state may be past the claim: that is seen through first.
         async with self._locks[seat.uid]:
             if self._is_here(seat) and seat.awaits_state and seat.state in AT_GATE:
-                await self._start_anew(seat, why)
+                await self._start_cold(seat, why)
 
     def _is_here(self, seat: Seat) -> bool:
         return self._node.seats.get(seat.uid) is seat
 
-    async def _start_anew(self, seat: Seat, why: str) -> None:
+    async def _start_cold(self, seat: Seat, why: str) -> None:
         seat.saved.follows_none()
         seat.tree.follows_none()
         self._node.tell(

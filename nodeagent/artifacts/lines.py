@@ -25,7 +25,7 @@ LINE = "line/"
 """Journal keys of pods of this node that have stopped, and of their successors."""
 
 
-class OwnLines:
+class OwnSuccession:
     """Implements `ports.Registry` by the journal of the agent of `node`."""
 
     def __init__(self, world: World, node: str) -> None:

@@ -33,7 +33,7 @@ _DEADLINE = 10.0
 _LOOK_AGAIN = 300.0
 
 
-class Leavers(Protocol):
+class Departures(Protocol):
     """Who knows which seats' workloads continue elsewhere."""
 
     def where(self, uid: PodUid) -> str:
@@ -88,11 +88,13 @@ class Inquiry:
 class Succession:
     """Of all seats of the node. Lives on the loop."""
 
-    def __init__(self, node: Node, custody: Custody, reports: Reports, leavers: Leavers) -> None:
+    def __init__(
+        self, node: Node, custody: Custody, reports: Reports, departures: Departures
+    ) -> None:
         self._node = node
         self._custody = custody
         self._reports = reports
-        self._leavers = leavers
+        self._departures = departures
 
     def let_go(self, seat: Seat, why: str) -> None:
         """The seat runs on, or its container has ended: it needs its artifact no more, if it had
@@ -111,7 +113,9 @@ class Succession:
         """Its container has ended: whether what it leaves is kept for a successor."""
         keep, pod = self._node.settings.keep_left_s, seat.identity.pod
         # What the successor was handed by way of the object store it may be fetching still.
-        handed_over = bool(self._leavers.where(seat.uid)) and Tier.OBJECT not in seat.saved.copies
+        handed_over = (
+            bool(self._departures.where(seat.uid)) and Tier.OBJECT not in seat.saved.copies
+        )
         if seat.state not in _SAVED or not keep or handed_over:
             return False
         places = {tier.value: seat.saved.size for tier in seat.saved.copies}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from heapq import nlargest
 from typing import TYPE_CHECKING
 
-from kybernate.api.gpunodes import MOST_SAVED, SavedRow
+from kybernate.api.gpunodes import MOST_SAVED, ArtifactRow
 from kybernate.core.seat.seats import TIER_OF
 from kybernate.types import Tier
 
@@ -32,12 +32,12 @@ class Places:
         self._node = node
         self._custody = custody
 
-    def rows(self) -> list[SavedRow]:
+    def rows(self) -> list[ArtifactRow]:
         """Each with its pod and tier, the newest first, no more than MOST_SAVED."""
         found = {(artifact, tier): (uid, size) for artifact, uid, tier, size in self._all()}
         newest = nlargest(MOST_SAVED, found, key=lambda one: (one[0].rpartition("@")[2], *one))
         return [
-            SavedRow(artifact, found[artifact, tier][0], tier, found[artifact, tier][1])
+            ArtifactRow(artifact, found[artifact, tier][0], tier, found[artifact, tier][1])
             for artifact, tier in newest
         ]
 

@@ -68,7 +68,7 @@ class Source:
     def __init__(self, agent: Agent, peers: Peers, noted: Callable[[Operation], None]) -> None:
         self._agent = agent
         self._node = agent.node
-        self._leavers = agent.dumps.leavers
+        self._departures = agent.dumps.departures
         self._noted = noted
         self._all: dict[str, Move] = {}
         self._found: dict[str, MoveNote] = {}
@@ -85,16 +85,16 @@ class Source:
 
     def plan(self, seat: SeatFacts | None, ask: Ask) -> tuple[str, ...]:
         """See `Carrier.plan`."""
-        if self._leavers.went_to(ask.uid, ask.successor):
-            return (f"{self._leavers.where(ask.uid)}: nothing is moved.",)
+        if self._departures.went_to(ask.uid, ask.successor):
+            return (f"{self._departures.where(ask.uid)}: nothing is moved.",)
         return plan_move(seat, ask.uid, ask.successor) if seat else ()
 
     def begin(self, operation: Operation, *, again: bool = False) -> None:
         """See `Carrier.begin`."""
-        if self._leavers.went_to(operation.uid, operation.successor):
+        if self._departures.went_to(operation.uid, operation.successor):
             # Also one whose end the last agent had no time to note.
             one = Move(operation, self._noted, Migration(self._node.world.now(), State.MOVED))
-            one.end(Progress.SUCCEEDED, self._leavers.where(operation.uid))
+            one.end(Progress.SUCCEEDED, self._departures.where(operation.uid))
         else:
             one = self._resumed(operation) if again else self._new(operation)
             one.task = asyncio.create_task(self._carry_out(one))

@@ -24,7 +24,7 @@ class SourceActs:
     def __init__(self, agent: Agent, journal: MoveJournal, offs: CallOffs) -> None:
         self._agent = agent
         self._node = agent.node
-        self._leavers = agent.dumps.leavers
+        self._departures = agent.dumps.departures
         self._journal = journal
         self._offs = offs
 
@@ -35,12 +35,12 @@ class SourceActs:
             case Act.FORGET_NOTE:
                 self._journal.delete(uid)
             case Act.MAY_WAKE:
-                self._leavers.stay(uid)
+                self._departures.stay(uid)
             case Act.STAY:
-                self._leavers.stay(uid)
+                self._departures.stay(uid)
                 self.serve(uid)
             case Act.SLEEP:
-                self._leavers.hand(uid)
+                self._departures.hand(uid)
             case Act.OPEN:
                 self._open(uid)
             case _ if note is not None:
@@ -86,7 +86,7 @@ class SourceActs:
 
     def _leave(self, uid: PodUid, note: MoveNote) -> None:
         there = note.lost or where(handover_of(note))
-        self._leavers.leave(uid, there, "" if note.lost else note.successor.name)
+        self._departures.leave(uid, there, "" if note.lost else note.successor.name)
         if (seat := self._node.seats.get(uid)) is not None:
             seat.history.explained(there)
             self._node.changed(seat)

@@ -21,7 +21,7 @@ from kybernate.types import ArtifactId, PodRef, SeatState, Tier
 from nodeagent import metrics
 from nodeagent.migration.journal import handover_of
 from nodeagent.migration.move import is_idle
-from nodeagent.offload.leaving import Going, see_there
+from nodeagent.offload.leaving import Departure, see_there
 from nodeagent.operations.record import words
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class SourceWork:
     ) -> None:
         self._agent = agent
         self._node = agent.node
-        self._leavers = agent.dumps.leavers
+        self._departures = agent.dumps.departures
         self._peers = peers
         self._offs = offs
         self._on = on
@@ -138,7 +138,7 @@ class SourceWork:
         async def keep(artifact: ArtifactId) -> None:
             await self._deliver(one, artifact)
 
-        going = self._leavers.going[seat.uid] = Going(send, keep)
+        going = self._departures.going[seat.uid] = Departure(send, keep)
         one.say(f"it is parked, written down and handed to {one.note.successor} on {_node(one)}")
         operators.send_away(seat.uid, words(one.operation), stays_away=True)
         try:
@@ -149,11 +149,11 @@ class SourceWork:
             if one.at.state is State.LEAVING:
                 await self._deliver_as_it_lies(one)
         finally:
-            if self._leavers.going.get(seat.uid) is going:
-                del self._leavers.going[seat.uid]
+            if self._departures.going.get(seat.uid) is going:
+                del self._departures.going[seat.uid]
         return Happened(Event.TREE_ENDED)
 
-    async def _parked(self, one: Move, going: Going) -> None:
+    async def _parked(self, one: Move, going: Departure) -> None:
         """Until it is parked below RAM. Raises RefusedError if it won't be."""
         while True:
             one.changed.clear()
@@ -222,11 +222,11 @@ class SourceWork:
         try:
             await self._agent.reports.flush(_DEADLINE)
             try:
-                await self._peers.take_over(to, artifact, self._patience)
+                await self._peers.let_continue(to, artifact, self._patience)
             except NotFoundError:
                 # What it kept is gone meanwhile: it is here, too.
                 await self._peers.deliver(to, artifact, self._patience)
-                await self._peers.take_over(to, artifact, self._patience)
+                await self._peers.let_continue(to, artifact, self._patience)
             except (RetryableError, DeadlineError):
                 # Of a pod of this node its own journal knows as well who continues.
                 if self._node.world.registry is not None or self._agent.is_here(one.note.node):

@@ -89,7 +89,7 @@ class Target:
         OSError."""
         await seen_through(self._deliver(_Call(pod, successor, artifact, here=True)))
 
-    async def take_over(
+    async def let_continue(
         self, pod: PodRef, successor: PodUid, artifact: ArtifactId, *, here: bool = False
     ) -> str:
         """The pod's processes are ended: continue. How the successor is, as a sentence. `here`: by

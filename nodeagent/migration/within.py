@@ -64,13 +64,13 @@ class Within:
         pod, successor = handover.pod, handover.successor.uid
         await _in_time(self._receiver.hold(pod, successor, artifact), deadline)
 
-    async def take_over(self, handover: Handover, artifact: ArtifactId, deadline: float) -> None:
-        """See `ports.Peers.take_over`."""
+    async def let_continue(self, handover: Handover, artifact: ArtifactId, deadline: float) -> None:
+        """See `ports.Peers.let_continue`."""
         if not self._is_here(handover):
-            await self._beyond.take_over(handover, artifact, deadline)
+            await self._beyond.let_continue(handover, artifact, deadline)
             return
         pod, successor = handover.pod, handover.successor.uid
-        await _in_time(self._receiver.take_over(pod, successor, artifact, here=True), deadline)
+        await _in_time(self._receiver.let_continue(pod, successor, artifact, here=True), deadline)
 
     async def call_off(self, handover: Handover, deadline: float) -> None:
         """See `ports.Peers.call_off`."""

@@ -179,7 +179,7 @@ class Arriving:
         self._arrivals.watch(
             seat.tree.handle,
             terms,
-            lambda what: self._arrived(uid, what),
+            lambda what: self._requested(uid, what),
             lambda report: self._watched(uid, report, again),
         )
 
@@ -189,7 +189,7 @@ class Arriving:
         if handle is not None:
             self._freezer.forget(handle)
 
-    def _arrived(self, uid: PodUid, what: str) -> None:
+    def _requested(self, uid: PodUid, what: str) -> None:
         metrics.ARRIVALS.inc()
         self._called.add(uid)
         self._operators.call_for(uid, what)
@@ -209,7 +209,7 @@ class Arriving:
         fresh = report.unanswered - self._unanswered.get(uid, frozenset())
         self._unanswered[uid] = report.unanswered
         if fresh and not again:
-            self._arrived(uid, "it was parked before it had answered")
+            self._requested(uid, "it was parked before it had answered")
 
     # --- active seats -------------------------------------------------------------------------
 

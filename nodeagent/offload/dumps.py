@@ -88,7 +88,7 @@ class Dumps(Transfers):
     async def _dump(self, seat: Seat, written: Awaitable[None]) -> None:
         began = self._world.now()
         # One that is called for goes all the same where nobody would get on else: it comes back.
-        called = seat.demand.called or seat.uid in self.leavers.going
+        called = seat.demand.called or seat.uid in self.departures.going
         try:
             await written
             noted = self._world.now()
@@ -122,7 +122,7 @@ class Dumps(Transfers):
         times["seal"] = self._world.now() - began
         try:
             await self._see_uncalled(seat, called=called)
-            if going := self.leavers.going.get(seat.uid):
+            if going := self.departures.going.get(seat.uid):
                 await going.deliver(artifact)
             began = self._world.now()
             size = await self._size_of(artifact)
@@ -164,7 +164,7 @@ class Dumps(Transfers):
         deadline = self._node.settings.dump_deadline_s
         dumping, going = (
             below.dumper.dump(init, seat.tree.handle, images, deadline, goes_on=goes_on),
-            self.leavers.going.get(key),
+            self.departures.going.get(key),
         )
         times |= await (going.follow(images, dumping) if going else dumping)
         times["dump"] = now() - began

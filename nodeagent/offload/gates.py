@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nodeagent.seat.node import Node
     from nodeagent.seat.record import Seat
 
-BELOW = TIER_OF.keys() - {SeatState.PARKED}
+OFFLOADED = TIER_OF.keys() - {SeatState.PARKED}
 """States of parked seats whose trees don't simply stand frozen in RAM: TCP is held back."""
 
 GATE_DEADLINE = 5.0
@@ -57,14 +57,14 @@ class Gates:
         if seat.tree.init is None:
             raise NotFoundError("its container has ended")
 
-        def arrived(what: str) -> None:
+        def heard(what: str) -> None:
             mine = self._node.seats.get(uid)
             if mine is not None:
                 metrics.ARRIVALS.inc()
                 self._call_for(mine, what)
 
         async with self._gates[uid]:
-            await self.below.gatekeeper.shut(seat.tree.init.pid, arrived, GATE_DEADLINE, port)
+            await self.below.gatekeeper.shut(seat.tree.init.pid, heard, GATE_DEADLINE, port)
 
     async def see_looked(self, seat: Seat) -> None:
         """Nothing waits at its sockets that nobody has heard of: a request that has just come,
@@ -79,10 +79,10 @@ class Gates:
         """Let TCP pass, however often it takes: nobody reaches the seat before."""
         await self._open(seat, lambda: True)
 
-    async def open_anew(self, seat: Seat) -> None:
+    async def reopen(self, seat: Seat) -> None:
         """TCP may be held back from its pod though nothing is below RAM: since another
         container's end, or for want of an agent."""
-        await self._open(seat, lambda: seat.state not in BELOW)
+        await self._open(seat, lambda: seat.state not in OFFLOADED)
 
     async def _open(self, seat: Seat, still: Callable[[], bool]) -> None:
         async def opened() -> None:

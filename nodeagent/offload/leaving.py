@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kybernate.types import ArtifactId
 
 
-class Going:
+class Departure:
     """What becomes of the seat's next dump. `send` sends what is written into a folder until the
     event is set; `keep` returns once the other node keeps what was sealed. `problem`: why the seat
     stayed."""

@@ -116,7 +116,7 @@ class Tiers:
             or (seat.tasks.work is not None and not seat.tasks.work.done())
         )
         # Who goes on with its state elsewhere would run beside it.
-        busy = busy or self._dumps.leavers.sleeps(seat.uid)
+        busy = busy or self._dumps.departures.sleeps(seat.uid)
         busy = busy or seat.wishes.to_save or bool(seat.saved.paging)
         return Parked(
             seat.uid,

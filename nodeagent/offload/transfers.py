@@ -19,7 +19,7 @@ from kybernate.errors import (
 from kybernate.types import ArtifactId, SeatState, Tier
 from nodeagent import metrics
 from nodeagent.artifacts.store import Sealer
-from nodeagent.offload.gates import BELOW, GATE_DEADLINE, Gates
+from nodeagent.offload.gates import GATE_DEADLINE, OFFLOADED, Gates
 from nodeagent.offload.lazies import Lazies
 from nodeagent.offload.retries import pause
 from nodeagent.seat.steps import Broken
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kybernate.core.artifacts.into import Into
     from nodeagent.artifacts.holds import Custody
     from nodeagent.artifacts.succession import Succession
-    from nodeagent.offload.leavers import Leavers
+    from nodeagent.offload.departures import Departures
     from nodeagent.seat.lifecycle import Lifecycle
     from nodeagent.seat.node import Node
     from nodeagent.seat.record import Seat
@@ -44,7 +44,7 @@ believed and the state given up."""
 
 
 class Transfers(Gates):
-    """Moves saved states, and lets go of them. `leavers`: seats whose workloads go to other
+    """Moves saved states, and lets go of them. `departures`: seats whose workloads go to other
     nodes."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - each is made once
@@ -56,13 +56,13 @@ class Transfers(Gates):
         call_for: Callable[[Seat, str], None],
         custody: Custody,
         succession: Succession,
-        leavers: Leavers,
+        departures: Departures,
     ) -> None:
         super().__init__(node, life, call_for)
         self._steps = steps
         self._kick = kick
         self.lazies = Lazies(node, life, kick)
-        self.leavers = leavers
+        self.departures = departures
         self.custody = custody
         self.succession = succession
         self.sealer = Sealer(custody)
@@ -191,7 +191,7 @@ class Transfers(Gates):
 
     def gone(self, seat: Seat) -> None:
         """Its pod no longer exists."""
-        self.leavers.forget(seat.uid)
+        self.departures.forget(seat.uid)
 
     def forget(self, seat: Seat, why: str) -> None:
         """The seat runs on, or has ended: its saved state is worth nothing any more."""
@@ -208,7 +208,7 @@ class Transfers(Gates):
             seat.saved.pages("")  # half of a tree is ended with its container
         if artifact or seat.state in TIER_OF:
             self._life.aside(self._abandon(seat, paging))
-        if seat.state in BELOW and seat.tree.init is not None:
+        if seat.state in OFFLOADED and seat.tree.init is not None:
             self._life.aside(self._hang_up(seat.tree.init.pid))
 
     def let_go(self, seat: Seat) -> None:

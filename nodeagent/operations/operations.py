@@ -71,7 +71,7 @@ class Operations:
     ) -> None:
         self._operators = operators
         self._node = operators.node
-        self._leavers = dumps.leavers
+        self._departures = dumps.departures
         self._policy = policy
         self._all: dict[str, Operation] = {}
         self._one = asyncio.Lock()
@@ -198,9 +198,9 @@ class Operations:
         )
 
     def _why_refused(self, seat: Seat | None, ask: Ask) -> str:
-        leavers, facts = self._leavers, self._facts(seat) if seat else None
-        again = ask.kind is Kind.MOVE and leavers.went_to(ask.uid, ask.successor)
-        moved = "" if again else leavers.where(ask.uid)
+        departures, facts = self._departures, self._facts(seat) if seat else None
+        again = ask.kind is Kind.MOVE and departures.went_to(ask.uid, ask.successor)
+        moved = "" if again else departures.where(ask.uid)
         if carrier := self._carriers.get(ask.kind):
             return moved or carrier.why_refused(facts, ask)
         if ask.kind in (Kind.MOVE, Kind.EVACUATE):

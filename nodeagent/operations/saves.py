@@ -136,7 +136,7 @@ class Saves:
         if one is not None:
             one.dropped = True
             if one.phase is Phase.WANTED:
-                self._go_on(one)
+                self._continue(one)
 
     def ended(self, operation: Operation) -> None:
         """Nothing more becomes of it."""
@@ -213,10 +213,10 @@ class Saves:
     def _fail(self, one: _Save, why: str) -> None:
         one.phase, one.why = Phase.FAILED, why
         metrics.failed("save")
-        self._go_on(one)
+        self._continue(one)
         self._noted(one.operation)
 
-    def _go_on(self, one: _Save) -> None:
+    def _continue(self, one: _Save) -> None:
         """Whoever served does so again; who was parked stays as it was."""
         seat = self._node.seats.get(one.operation.uid)
         if seat is None:
@@ -256,7 +256,7 @@ class Saves:
             await self._dumps.stay(seat, "its state is written down, and it stays")
         finally:
             # Whatever becomes of the tree now, what was written is whole.
-            self._go_on(one)
+            self._continue(one)
             self._life.aside(self._seal(one, images, facts))
             self._noted(one.operation)
 

@@ -21,7 +21,7 @@ from nodeagent import metrics
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-    from kybernate.api.gpunodes import SavedRow
+    from kybernate.api.gpunodes import ArtifactRow
     from kybernate.ports import (
         DriverHelpers,
         Freezer,
@@ -228,7 +228,7 @@ class Node:
     observers: list[Observer] = field(default_factory=list)
     demand_listeners: list[DemandListener] = field(default_factory=list)
     activity: dict[PodUid, dict[str, Any]] = field(default_factory=dict)
-    saved: Callable[[], list[SavedRow]] = list
+    saved: Callable[[], list[ArtifactRow]] = list
     seen: Callable[[PodUid], int | None] = nothing_seen
     park_room: int | None = None
     free_ram: int | None = None

@@ -99,11 +99,11 @@ def rewrap(
             say(f"{place.name}/{one.at}: taken over by {newest}")
             done += 1
             if not dry_run:
-                place.objects.put(one.at, keyobjects.encode(_taken_over(kms, one, now)))
+                place.objects.put(one.at, keyobjects.encode(_wrapped_again(kms, one, now)))
     return done
 
 
-def _taken_over(kms: Kms, one: Laid, now: Mapping[str, NamespaceKey]) -> KeyObject:
+def _wrapped_again(kms: Kms, one: Laid, now: Mapping[str, NamespaceKey]) -> KeyObject:
     if one.key.of.id:
         return one.key.with_own(now[one.key.of.id])
     secret = kms.unwrap(one.key.by, one.key.wrapped, one.namespace)

@@ -30,7 +30,7 @@ _HALVES = "tests/integration/criu/test_halves.py"
 _COPIES = "tests/unit/nodeagent/offload/test_second_copy.py"
 _DAMAGED = "tests/unit/nodeagent/offload/test_damaged.py"
 _WAITS = "tests/unit/nodeagent/offload/test_tier_waits.py"
-_SINCE = "tests/unit/nodeagent/app/test_recover_below.py"
+_SINCE = "tests/unit/nodeagent/app/test_recover_offload.py"
 _STORMS = "tests/unit/simulation/test_simulation.py"
 
 

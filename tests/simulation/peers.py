@@ -135,11 +135,11 @@ class StormPeers:
 
         await self._call(accepted, deadline)
 
-    async def take_over(self, handover: Handover, artifact: ArtifactId, deadline: float) -> None:
+    async def let_continue(self, handover: Handover, artifact: ArtifactId, deadline: float) -> None:
         """As its receiver says."""
 
         async def taken(receiver: Target) -> None:
-            await receiver.take_over(handover.pod, handover.successor.uid, artifact)
+            await receiver.let_continue(handover.pod, handover.successor.uid, artifact)
 
         await self._call(taken, deadline)
 

@@ -69,11 +69,11 @@ class SocketArrivals:
         self.unwatch(handle)
         one = self._watches[handle] = _Watch(terms, self._room())
 
-        def arrived(what: str) -> None:
+        def heard(what: str) -> None:
             self.unwatch(handle)
             on_arrival(what)
 
-        one.begin(self._begin(one, handle, on_watched, arrived))
+        one.begin(self._begin(one, handle, on_watched, heard))
 
     def hasten(self, handle: str) -> None:
         """Look at this tree's sockets at once, if nobody has yet."""

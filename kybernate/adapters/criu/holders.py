@@ -50,12 +50,12 @@ def duplicates(pid: int, lock: Path) -> Iterator[int]:
                     yield duplicate(pidfd, int(name))
 
 
-def below(pid: int) -> Iterator[int]:
+def descendants(pid: int) -> Iterator[int]:
     """All of a process's descendants; none if it is gone."""
     with suppress(*_GONE):
         for child in smallfile.children("/proc", pid):
             yield child
-            yield from below(child)
+            yield from descendants(child)
 
 
 def links(pid: int, proc: Path) -> set[str]:

@@ -86,7 +86,7 @@ class Served:
     async def hold(self, until: Deadline) -> bool:
         """Its userfaultfds, here and in kyb-enter; to be called while the tree has not run.
         Whether it serves, or has ended well. Raises OSError, DeadlineError."""
-        pids = tuple(holders.below(self.enter))
+        pids = tuple(holders.descendants(self.enter))
         for pid in pids:
             self.held += holders.duplicates(pid, self.lock)
         self._lend()
@@ -213,7 +213,7 @@ def _is_open(container: Container, enter: int) -> bool:
         f"socket:[{inode}]" for flags, inode in _OURS.findall(sockets) if int(flags, 16) & _LISTENS
     }
     return bool(listening) and any(
-        listening & holders.links(pid, container.proc) for pid in holders.below(enter)
+        listening & holders.links(pid, container.proc) for pid in holders.descendants(enter)
     )
 
 

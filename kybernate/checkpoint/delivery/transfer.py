@@ -71,7 +71,7 @@ def exported(
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class Naming:
     """What an imported artifact is to be called: in `namespace`, or its own if that is empty;
     `now` and `salt` as for `layout.make_id`."""
 
@@ -83,7 +83,7 @@ class Arrival:
 def imported(
     source: tuple[Place, ArtifactKeys],
     target: tuple[Place, ArtifactKeys],
-    arrival: Arrival,
+    naming: Naming,
     deadline: Deadline,
     progress: Callable[[int], None] | None = None,
 ) -> Manifest:
@@ -95,11 +95,11 @@ def imported(
     """
     manifest = _only(*source)
     reading = sources(source[0], manifest, source[1])
-    namespace = arrival.namespace or manifest.facts.namespace
+    namespace = naming.namespace or manifest.facts.namespace
     name = layout.parse_id(manifest.id).name
     made = replace(
         manifest,
-        id=layout.make_id(namespace, name, arrival.now, arrival.salt),
+        id=layout.make_id(namespace, name, naming.now, naming.salt),
         facts=replace(manifest.facts, namespace=namespace, namespace_uid="", parent=""),
         origin=manifest.id,
     )

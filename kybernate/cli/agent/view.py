@@ -81,13 +81,13 @@ def _seats(status: pb.NodeStatus, now: float) -> RenderableType:
             _age(now - seat.since),
             _requests(seat),
             f"{seat.wakes}, last {seat.last_wake_ms:.0f} ms" if seat.wakes else "-",
-            _kept(seat),
+            _state_at(seat),
         )
     told = [_told(seat) for seat in seats]
     return Stack(table, *(line for line in told if line is not None))
 
 
-def _kept(seat: pb.Seat) -> str:
+def _state_at(seat: pb.Seat) -> str:
     """How much of a parked seat is where."""
     if not seat.tier:
         return "-"

@@ -289,11 +289,11 @@ def import_command(
     )
     archive = Place(export_path.name, TarReader(export_path)) if export_path.is_file() else None
     source = archive or open_place(str(export_path.resolve()))
-    arrival = transfer.Arrival(datetime.now(UTC), secrets.randbits(32), options["namespace"])
+    naming = transfer.Naming(datetime.now(UTC), secrets.randbits(32), options["namespace"])
     target = open_place(place, rate=_bytes(options["rate"])), own
     with _progress("import", None) as tell:
         made = transfer.imported(
-            (source, theirs), target, arrival, Deadline(options["timeout"]), tell
+            (source, theirs), target, naming, Deadline(options["timeout"]), tell
         )
     click.echo(made.id)
 

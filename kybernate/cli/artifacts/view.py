@@ -75,7 +75,7 @@ def sweep(swept: Swept) -> Table:
     for namespace, plan in swept.plans.items():
         deleted = f"{len(plan.delete)} packs, {human(plan.free)}"
         later = human(plan.waiting)
-        row = (human(plan.kept), f"{len(plan.condemn)} packs", deleted, later)
+        row = (human(plan.named), f"{len(plan.condemn)} packs", deleted, later)
         table.add_row(Text(namespace), *row)
     for namespace, reason in swept.held.items():
         table.add_row(Text(namespace), Text(f"left alone: {reason}", "red"), "", "", "")

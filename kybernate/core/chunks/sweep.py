@@ -54,7 +54,7 @@ class Plan:
     ended: tuple[str, ...] = ()
     """Leases that are over."""
     free: int = 0
-    kept: int = 0
+    named: int = 0
     """Bytes of packs that are named."""
     waiting: int = 0
     """Bytes of packs that are condemned and not deleted yet."""
@@ -82,7 +82,7 @@ def plan(seen: Seen, grace: float, now: float) -> Plan:
         strays=tuple(sorted(marked - seen.used)),
         ended=tuple(sorted(ended)),
         free=sum(seen.packs[pack][0] for pack in delete),
-        kept=sum(size for pack, (size, _) in seen.packs.items() if pack in seen.used),
+        named=sum(size for pack, (size, _) in seen.packs.items() if pack in seen.used),
         waiting=sum(seen.packs[pack][0] for pack in waiting),
     )
 

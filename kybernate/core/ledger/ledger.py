@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping
 
     from kybernate.core.swap.forecast import Traffic
-    from kybernate.core.tiers.tiers import Artifact, SavedState
+    from kybernate.core.tiers.tiers import Artifact, StoredArtifact
     from kybernate.types import GroupName, Link, NodeName, PodRef, PodUid
 
 
@@ -55,7 +55,7 @@ class NodeSeats:
     by_device_id: bool = False
     traffic: Mapping[PodUid, Traffic] = field(default_factory=dict)
     rests: Mapping[PodUid, Artifact] = field(default_factory=dict)
-    saved: tuple[SavedState, ...] = ()
+    saved: tuple[StoredArtifact, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

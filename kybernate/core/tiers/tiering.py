@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _GIB = 1 << 30
 _FIRST, _LAST = float("-inf"), float("inf")
 """Turns of needs: before that of anybody who is called for, and after."""
-_BELOW = {Tier.RAM: Tier.NVME, Tier.NVME: Tier.OBJECT}
+_NEXT = {Tier.RAM: Tier.NVME, Tier.NVME: Tier.OBJECT}
 _DEPTH = {Tier.RAM: 0, Tier.NVME: 1, Tier.OBJECT: 2}
 
 
@@ -80,7 +80,7 @@ class Parked:
 
     def idle_limit(self, policy: TierPolicy) -> float | None:
         """Seconds without use after which it goes one tier deeper; None: it stays."""
-        below = _BELOW.get(self.tier)
+        below = _NEXT.get(self.tier)
         if below is None or deeper(below, self.timely):
             return None
         return self.idle.get(self.tier, policy.idle.get(self.tier))

@@ -63,7 +63,7 @@ class Artifact:
 
 
 @dataclass(frozen=True, slots=True)
-class SavedState:
+class StoredArtifact:
     """A saved state of the pod `uid`, as a node tells of it; `size` in bytes."""
 
     artifact: ArtifactId

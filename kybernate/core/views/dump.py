@@ -19,7 +19,7 @@ from kybernate.core.ledger.ledger import Claim, NodeSeats
 from kybernate.core.placement import Demand, Weights, mix
 from kybernate.core.placement.mix import Mix
 from kybernate.core.swap import forecast
-from kybernate.core.tiers.tiers import Artifact, SavedState
+from kybernate.core.tiers.tiers import Artifact, StoredArtifact
 from kybernate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -164,6 +164,6 @@ def _init_names(kind: Any) -> tuple[str, ...]:
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
     # Types that modules import for checking only are known by their names here.
-    ours = (Mapping, Demand, NodeSeats, SavedState, Claim, Artifact)
+    ours = (Mapping, Demand, NodeSeats, StoredArtifact, Claim, Artifact)
     names = {one.__name__: one for one in ours}
     return get_type_hints(kind, localns={**vars(types), **vars(forecast), **vars(mix), **names})

@@ -125,7 +125,7 @@ class Conversation:
         try:
             self._peer.send_headers(stream, head, end_stream=not body)
             one.unsent = body
-            self._go_on(stream, one)
+            self._continue(stream, one)
         except ProtocolError:
             self._drop(stream)
         self._collect()
@@ -192,7 +192,7 @@ class Conversation:
     def _on_window(self, _event: WindowUpdated | RemoteSettingsChanged) -> None:
         for stream, one in list(self._streams.items()):
             if one.unsent:
-                self._go_on(stream, one)
+                self._continue(stream, one)
 
     def _on_goaway(self, _event: ConnectionTerminated) -> None:
         # The library sends nothing any more after that.
@@ -210,7 +210,7 @@ class Conversation:
         method, path = (one.headers[key].decode("latin-1") for key in (b":method", b":path"))
         self._found.append(Request(stream, method, path, one.headers, body, length))
 
-    def _go_on(self, stream: int, one: _Stream) -> None:
+    def _continue(self, stream: int, one: _Stream) -> None:
         """Send of an answer what the peer's windows let through."""
         while one.unsent:
             room = self._peer.local_flow_control_window(stream)

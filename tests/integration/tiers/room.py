@@ -30,7 +30,7 @@ from kybernate.runtime.identity import Identity
 from kybernate.testing import machine as fakes
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, PodRef, PodUid, SeatName
 from nodeagent.app.loop import Loop
-from nodeagent.app.makebelow import make_below
+from nodeagent.app.makeoffload import make_offload
 from nodeagent.app.makeregistry import with_registry
 from nodeagent.app.recover import recover
 from nodeagent.app.wiring import blocking
@@ -219,7 +219,7 @@ class Above:
             asking=blocking,
             now=time.monotonic,
             wall=time.time,
-            below=make_below(
+            below=make_offload(
                 self.settings, freezer, inits, lambda: None, fakes.FakeImages(machine)
             ),
         )

@@ -63,7 +63,7 @@ def main(enter: str, criu: str, work: str, init: str, handle: str, images: str, 
 
     async def hold_and_stop(served: pages.Served, clock: Deadline) -> bool:
         well = await hold(served, clock)
-        (server,) = holders.below(served.enter)
+        (server,) = holders.descendants(served.enter)
         os.kill(server, signal.SIGSTOP)
         stopped.append(server)
         if "half" in how:

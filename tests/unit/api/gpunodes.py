@@ -78,7 +78,7 @@ SEATS = st.lists(
     unique_by=lambda seat: seat.uid,
 ).map(tuple)
 SAVED = st.lists(
-    st.builds(gpunodes.SavedRow, WORD, WORD, st.sampled_from(["nvme", "object"]), AMOUNT),
+    st.builds(gpunodes.ArtifactRow, WORD, WORD, st.sampled_from(["nvme", "object"]), AMOUNT),
     max_size=3,
     unique_by=lambda row: (row.artifact, row.tier),
 ).map(tuple)

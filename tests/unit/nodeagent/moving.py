@@ -68,8 +68,8 @@ class There:
         await self._call("deliver")
         self.keeps.add(artifact)
 
-    async def take_over(self, handover, artifact, deadline):
-        await self._call("take_over")
+    async def let_continue(self, handover, artifact, deadline):
+        await self._call("let_continue")
         if artifact not in self.keeps:
             raise NotFoundError(f"{artifact} is not here")
         self.taken = artifact

@@ -60,14 +60,14 @@ def _walk(container: Container) -> Iterator[tuple[int, str]]:
     with beneath.root_of(container.init, str(container.proc)) as root:
         for place in _PLACES:
             with suppress(OSError), beneath.opened_below(root, place) as folder:
-                yield from _below(folder, place.rstrip("/"), _DEPTH)
+                yield from _inside(folder, place.rstrip("/"), _DEPTH)
 
 
-def _below(folder: int, shown: str, depth: int) -> Iterator[tuple[int, str]]:
+def _inside(folder: int, shown: str, depth: int) -> Iterator[tuple[int, str]]:
     yield os.fstat(folder).st_ino, shown or "/"
     with os.scandir(folder) as entries:
         for entry in entries:
             yield entry.inode(), f"{shown}/{entry.name}"
             if depth and entry.is_dir(follow_symlinks=False) and shown + entry.name != "proc":
                 with suppress(OSError), beneath.opened(entry.name, folder) as below:
-                    yield from _below(below, f"{shown}/{entry.name}", depth - 1)
+                    yield from _inside(below, f"{shown}/{entry.name}", depth - 1)

@@ -23,7 +23,7 @@ from tests.unit.checkpoint.kit import KEYS, contents, fetched, make_dump, pack_d
 TRANSPORT = os.urandom(32)
 OTHER = artifactkeys.generated()
 """The keys of another cluster."""
-ARRIVAL = transfer.Arrival(datetime(2026, 2, 1, tzinfo=UTC), 7)
+ARRIVAL = transfer.Naming(datetime(2026, 2, 1, tzinfo=UTC), 7)
 BELIEVED = replace(KEYS, signer=None, kms=WrapKeys((TRANSPORT,)))
 """What the other cluster is given: our public key, and the transport key."""
 

@@ -255,7 +255,7 @@ class TestSweep:
     def test_a_pack_goes_in_two_sweeps(self):
         packs = {"old": (10, 0.0), "used": (7, 0.0), "young": (5, 90_000.0)}
         first = plan(Seen(packs, frozenset({"used"})), self.DAY, 100_000.0)
-        assert (first.condemn, first.delete, first.kept, first.waiting) == (("old",), (), 7, 10)
+        assert (first.condemn, first.delete, first.named, first.waiting) == (("old",), (), 7, 10)
         later = Seen(packs, frozenset({"used"}), condemned={"old": 100_000.0})
         assert plan(later, self.DAY, 150_000.0).delete == ()
         second = plan(later, self.DAY, 100_000.0 + self.DAY)

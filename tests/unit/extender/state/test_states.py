@@ -15,7 +15,7 @@ from extender.state.states import States
 from kybernate import keys
 from kybernate.api.nodeseats import read_gpu_node
 from kybernate.core.placement import Demand
-from kybernate.core.tiers.tiers import SavedState
+from kybernate.core.tiers.tiers import StoredArtifact
 from kybernate.core.views.explain import explain
 from kybernate.types import ArtifactId, NodeName, PodUid, Tier
 from tests.unit.extender.objects import GIB, ONE, gpu_node, pod
@@ -157,8 +157,11 @@ def test_what_is_saved_is_read_the_same_from_a_watch() -> None:
 
 def test_of_a_pod_the_newest_state_counts() -> None:
     states = States()
-    a = (SavedState(OLD, PodUid("u"), Tier.NVME, GIB),)
-    b = (SavedState(NEW, PodUid("u"), Tier.NVME, GIB), SavedState(NEW, PodUid("u"), Tier.OBJECT, 9))
+    a = (StoredArtifact(OLD, PodUid("u"), Tier.NVME, GIB),)
+    b = (
+        StoredArtifact(NEW, PodUid("u"), Tier.NVME, GIB),
+        StoredArtifact(NEW, PodUid("u"), Tier.OBJECT, 9),
+    )
     states.take(NODES[0], a)
     states.take(NODES[1], b)
     assert states.on_nodes("pod/u").keys() == {NODES[1]}
@@ -170,7 +173,7 @@ def test_of_a_pod_the_newest_state_counts() -> None:
 
 
 SAVED = st.builds(
-    SavedState,
+    StoredArtifact,
     st.sampled_from([OLD, NEW]),
     st.sampled_from([PodUid("u"), PodUid("v")]),
     st.sampled_from([Tier.NVME, Tier.OBJECT]),
@@ -183,7 +186,7 @@ TOLD = st.lists(
 
 @given(TOLD)
 def test_only_what_was_told_last_counts(
-    told: list[tuple[NodeName, tuple[SavedState, ...]]],
+    told: list[tuple[NodeName, tuple[StoredArtifact, ...]]],
 ) -> None:
     states, fresh = States(), States()
     for node, saved in told:

@@ -52,7 +52,7 @@ def node_api(r, preparer=None, touched=None):
     """All that answers calls, on this made-up machine."""
     changes, streams, operations = (
         Changes(),
-        Streams(r.loop.proxies, r.loop.dumps.leavers),
+        Streams(r.loop.proxies, r.loop.dumps.departures),
         Operations(r.loop.operators, r.loop.dumps, r.loop.life, r.loop.policy),
     )
     r.node.observers += [changes, streams, operations]

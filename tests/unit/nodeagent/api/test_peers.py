@@ -43,9 +43,9 @@ async def test_calls_that_take_long_leave_the_agent_its_threads(rig, tls, tmp_pa
             await may_end.wait()
             return "it goes on"
 
-        two.receiver.take_over = slow
+        two.receiver.let_continue = slow
         calls = [
-            asyncio.ensure_future(peers.take_over(two.to, str(number), LIMIT))
+            asyncio.ensure_future(peers.let_continue(two.to, str(number), LIMIT))
             for number in range(CALLS)
         ]
         other = asyncio.ensure_future(_all_have_come(came))
@@ -68,7 +68,7 @@ async def test_a_pod_of_the_longest_name_moves(rig, tls, tmp_path):
         artifact = seal.seal(two.here, two.dump(1), made, KEYS, Deadline(LIMIT)).id
         assert await peers.stage(two.to, artifact, LIMIT) > 0
         await peers.deliver(two.to, artifact, LIMIT)
-        await peers.take_over(two.to, artifact, LIMIT)
+        await peers.let_continue(two.to, artifact, LIMIT)
         assert two.adopter.adopted == [(two.uid, artifact, Tier.NVME)]
 
 
@@ -121,7 +121,7 @@ def test_the_rate_is_a_limit():
 
 
 @pytest.mark.real_time
-@pytest.mark.parametrize("call", ["deliver", "take_over"])
+@pytest.mark.parametrize("call", ["deliver", "let_continue"])
 async def test_a_state_that_takes_longer_to_be_read_than_a_call_may_take(
     rig, tls, tmp_path, monkeypatch, call
 ):
@@ -144,8 +144,8 @@ async def test_a_state_that_takes_longer_to_be_read_than_a_call_may_take(
         if call == "deliver":
             await peers.deliver(two.to, artifact, LIMIT)
         else:
-            take_over = partial(peers.take_over, two.to, artifact, LIMIT)
-            await retry(take_over, quietly)
+            let_continue = partial(peers.let_continue, two.to, artifact, LIMIT)
+            await retry(let_continue, quietly)
         assert read == [artifact], "what was read once was read again"
 
 

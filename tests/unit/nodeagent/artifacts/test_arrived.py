@@ -102,7 +102,7 @@ async def test_what_came_before_a_move_was_begun_anew_goes(rig, tls, tmp_path, t
             await peers.deliver(two.to, newer, LIMIT)
             assert two.has(newer)
         else:
-            await peers.take_over(two.to, newer, LIMIT)
+            await peers.let_continue(two.to, newer, LIMIT)
         await two.until_gone(artifact)
         assert two.has(newer) is (then == "deliver")
 
@@ -115,7 +115,7 @@ async def test_what_a_seat_goes_on_from_is_not_dropped_for_a_late_word(rig, tls,
         seat, custody = two.r.node.seats[two.uid], two.r.loop.custody
         two.receiver._taken._call_for = lambda uid, why: True  # else it is started
         if found == "handed over":
-            await peers.take_over(two.to, artifact, LIMIT)
+            await peers.let_continue(two.to, artifact, LIMIT)
             seat.saved.artifact = ""
         else:
             seat.saved.artifact, seat.saved.begins = artifact, Begins.ADOPTED

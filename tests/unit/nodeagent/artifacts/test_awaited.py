@@ -43,7 +43,7 @@ async def test_a_seat_that_does_not_wait_for_it_takes_nothing(
             peers.expect(two.to, LIMIT),
             peers.stage(two.to, artifact, LIMIT),
             peers.deliver(two.to, artifact, LIMIT),
-            peers.take_over(two.to, artifact, LIMIT),
+            peers.let_continue(two.to, artifact, LIMIT),
         ):
             with pytest.raises(error, match=words):
                 await call

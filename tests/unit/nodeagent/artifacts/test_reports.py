@@ -24,7 +24,7 @@ from kybernate.ports import Line
 from kybernate.testing import machine as fakes
 from kybernate.testing.clock import run_virtual
 from kybernate.types import Tier
-from nodeagent.artifacts.lines import OwnLines
+from nodeagent.artifacts.lines import OwnSuccession
 from nodeagent.artifacts.reporting import ReportingVault
 from nodeagent.artifacts.reports import REPORT, Kind, Report, Reports
 
@@ -276,12 +276,12 @@ async def test_without_a_registry_only_what_stopped_here_is_succeeded_and_once(m
         def wall():
             return 1000.0
 
-    lines = OwnLines(World, "n1")
+    lines = OwnSuccession(World, "n1")
     with pytest.raises(ConflictError, match="nothing proves"):
         await lines.claim("team-a", "u1", SAVED, "u2", 1)
     await lines.stop("team-a", "u1", "gone", 1)
     await lines.claim("team-a", "u1", SAVED, "u2", 1)
-    again = OwnLines(World, "n1")
+    again = OwnSuccession(World, "n1")
     again.load(World.journal.load())
     await again.claim("team-a", "u1", SAVED, "u2", 1)
     with pytest.raises(ConflictError, match="holds the claim"):

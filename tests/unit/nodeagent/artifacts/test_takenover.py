@@ -27,7 +27,7 @@ async def test_nobody_else_says_that_a_pod_of_this_node_ended(rig, tls, tmp_path
         two.r.node.seats[two.uid].wishes.restore = RestoreWish(uid=runs)
         pod = PodRef(POD.namespace, "a", runs)
         with pytest.raises(RefusedError, match="is on this node"):
-            await two.receiver.take_over(pod, two.uid, two.sealed(two.dump(1)))
+            await two.receiver.let_continue(pod, two.uid, two.sealed(two.dump(1)))
         assert two.adopter.adopted == []
 
 
@@ -35,7 +35,7 @@ async def test_nobody_else_says_that_a_pod_of_this_node_ended(rig, tls, tmp_path
 async def test_what_is_in_no_local_place_is_adopted_from_the_store(rig, tls, tmp_path):
     async with two_nodes(rig, tls, tmp_path) as (two, peers):
         artifact = two.sealed(two.dump(1))
-        await peers.take_over(two.to, artifact, LIMIT)
+        await peers.let_continue(two.to, artifact, LIMIT)
         assert two.adopter.adopted == [(two.uid, artifact, Tier.OBJECT)]
 
 
@@ -47,10 +47,10 @@ async def test_one_that_found_the_state_by_itself_has_taken_it_over(rig, tls, tm
         seat, lines = two.r.node.seats[two.uid], two.r.loop.registry
         seat.saved.begins, seat.history.started_once = Begins.ADOPTED, True
         with pytest.raises(RefusedError, match="runs already"):
-            await peers.take_over(two.to, artifact, LIMIT)
+            await peers.let_continue(two.to, artifact, LIMIT)
         await lines.stop(POD.namespace, POD.uid, "a test", LIMIT)
         await lines.claim(POD.namespace, POD.uid, artifact, two.uid, LIMIT)
-        await peers.take_over(two.to, artifact, LIMIT)
+        await peers.let_continue(two.to, artifact, LIMIT)
         assert two.adopter.adopted == []
 
 
@@ -65,7 +65,7 @@ async def test_a_state_of_which_a_power_cut_left_a_part_is_not_taken_over(rig, t
         assert not await whole_in(two.inbox)(artifact)
         two.adopter.refuses = NotFoundError("not here")
         with pytest.raises(NotFoundError):
-            await two.receiver.take_over(POD, two.uid, artifact)
+            await two.receiver.let_continue(POD, two.uid, artifact)
         assert not two.has(artifact)
         signed = two.outbox.signed(artifact)
         assert await two.receiver.deliver(POD, two.uid, artifact, signed)
@@ -89,6 +89,6 @@ async def test_that_a_state_was_taken_over_is_told_once_it_is_on_the_disk(
             patched.setattr(FakeJournal, "put", full)
             for _ in range(2):
                 with pytest.raises(RetryableError):
-                    await peers.take_over(two.to, artifact, LIMIT)
-        await peers.take_over(two.to, artifact, LIMIT)
+                    await peers.let_continue(two.to, artifact, LIMIT)
+        await peers.let_continue(two.to, artifact, LIMIT)
         assert two.r.machine.journal[TAKEN + artifact] == {"successor": two.uid}

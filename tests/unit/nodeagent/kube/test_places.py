@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from kybernate.api.gpunodes import MOST_SAVED, SavedRow
+from kybernate.api.gpunodes import MOST_SAVED, ArtifactRow
 from kybernate.core.artifacts.holds import PersonHold
 from kybernate.core.seat.operations import Kind
 from kybernate.testing.clock import run_virtual
@@ -27,7 +27,7 @@ async def test_the_state_of_a_seat_is_told_while_it_is_below_ram_and_when_its_po
     assert r.node.saved() == []
     await down(r, cold)
     seat = r.node.seats[cold]
-    row = SavedRow(seat.saved.artifact, cold, "nvme", seat.saved.size)
+    row = ArtifactRow(seat.saved.artifact, cold, "nvme", seat.saved.size)
     assert r.node.saved() == [row]
     r.loop.pod_gone(cold)
     r.machine.end_container(cold)

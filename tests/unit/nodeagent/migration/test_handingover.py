@@ -29,7 +29,7 @@ from tests.unit.nodeagent.moving import (
 
 async def test_a_seat_whose_successor_may_go_on_wakes_for_nobody(rig):
     there = There()
-    there.fails = {"take_over": [RetryableError("no answer")] * 30}
+    there.fails = {"let_continue": [RetryableError("no answer")] * 30}
     r, operations, uid = await begun(rig, there)
     operation = await operations.ask(move(uid))
     await r.until(uid, NVME)
@@ -46,7 +46,7 @@ async def test_a_seat_whose_successor_may_go_on_wakes_for_nobody(rig):
 
 async def test_an_overdue_move_whose_state_is_kept_there_still_comes_to_its_end(rig):
     there = There()
-    there.fails = {"take_over": [RetryableError("no answer")] * 3}
+    there.fails = {"let_continue": [RetryableError("no answer")] * 3}
     r, operations, uid = await begun(rig, there)
     await operations.ask(move(uid, limit=4.0))
     await r.until(uid, NVME)
@@ -56,7 +56,7 @@ async def test_an_overdue_move_whose_state_is_kept_there_still_comes_to_its_end(
 
 async def test_after_the_end_it_is_told_until_it_answers(rig):
     there = There()
-    there.fails = {"take_over": [RetryableError("no answer")] * 5}
+    there.fails = {"let_continue": [RetryableError("no answer")] * 5}
     r, operations, uid = await begun(rig, there)
     one = await operations.ask(move(uid, limit=5.0))
     await r.until(uid, NVME)
@@ -70,7 +70,7 @@ async def test_after_the_end_it_is_told_until_it_answers(rig):
 
 async def test_where_the_successor_says_no_for_good_it_goes_on_here(rig, proxy):
     there = There()
-    there.fails = {"take_over": [RefusedError("its pod is ending")]}
+    there.fails = {"let_continue": [RefusedError("its pod is ending")]}
     r, operations, uid = await begun(rig, there)
     p = proxy(r.loop)
     done = await ended(await operations.ask(move(uid)))
@@ -88,7 +88,7 @@ async def test_where_its_container_ended_meanwhile_the_next_one_begins_here(rig)
     and what it saves from now on counts."""
 
     there = There()
-    there.fails = {"take_over": [RetryableError("no answer")] * 4 + [RefusedError("no")]}
+    there.fails = {"let_continue": [RetryableError("no answer")] * 4 + [RefusedError("no")]}
     r, operations, uid = await begun(rig, there)
     one = await operations.ask(move(uid))
     await r.until(uid, NVME)
@@ -107,7 +107,7 @@ def test_where_somebody_else_has_the_claim_it_goes_on_nowhere_else(rig):
 
     async def main():
         there = There()
-        there.fails = {"take_over": [RefusedError("it runs already")]}
+        there.fails = {"let_continue": [RefusedError("it runs already")]}
         r, operations, uid = await begun(rig, there, machine=machine)
 
         async def claim(*_):
@@ -140,7 +140,7 @@ def test_an_agent_that_dies_before_it_ends_a_lost_move_has_it_go_on_nowhere(rig)
 
     async def main():
         there = There()
-        there.fails = {"take_over": [RefusedError("it runs already")]}
+        there.fails = {"let_continue": [RefusedError("it runs already")]}
         r, operations, uid = await begun(rig, there, machine=machine)
 
         async def claim(*_):
@@ -209,7 +209,7 @@ class SomethingElseError(Exception):
 @pytest.mark.filterwarnings("ignore")
 async def test_once_the_successor_may_go_on_no_failure_has_it_go_on_here(rig, error):
     there = There()
-    there.fails = {"take_over": [error]}
+    there.fails = {"let_continue": [error]}
     r, operations, uid = await begun(rig, there)
     done = await ended(await operations.ask(move(uid)))
     assert done.state is Progress.SUCCEEDED, done.sentence
@@ -236,7 +236,7 @@ async def test_a_disk_that_is_full_when_a_move_is_done_has_it_go_on_in_one_place
 @pytest.mark.parametrize("claimed", [False, True])
 async def test_a_successor_that_is_gone_before_it_answers_ends_the_move(rig, claimed):
     there = There()
-    there.fails = {"take_over": [RetryableError("no seat of it is here")] * 1000}
+    there.fails = {"let_continue": [RetryableError("no seat of it is here")] * 1000}
     r, operations, uid = await begun(rig, there)
     r.node.world = replace(r.node.world, registry=r.loop.registry)
     one = await operations.ask(move(uid))

@@ -36,8 +36,8 @@ async def test_a_state_comes_and_the_successor_goes_on(rig, tls, tmp_path):
         manifest = read_manifest(two.there, artifact, KEYS)
         verify(two.there, manifest, KEYS, Deadline(LIMIT))
         assert sent < manifest.total
-        await peers.take_over(two.to, artifact, LIMIT)
-        await peers.take_over(two.to, artifact, LIMIT)
+        await peers.let_continue(two.to, artifact, LIMIT)
+        await peers.let_continue(two.to, artifact, LIMIT)
         assert two.adopter.adopted == [(two.uid, artifact, Tier.NVME)]
         assert two.adopter.of == [POD]
         assert two.r.machine.journal[TAKEN + artifact] == {"successor": two.uid}
@@ -101,7 +101,7 @@ async def test_the_registry_hears_of_what_is_whole_and_of_what_is_not(rig, tls, 
         assert not await two.receiver.deliver(POD, two.uid, artifact, signed)
         two.inbox.see_whole(artifact)
         assert told == [("dropped", True), ("copying", False)]
-        await two.receiver.take_over(POD, two.uid, artifact)
+        await two.receiver.let_continue(POD, two.uid, artifact)
         assert told[2] == ("copied", False)
 
 

@@ -70,5 +70,5 @@ async def test_what_is_delivered_again_while_it_is_kept_is_whole(rig, tls, tmp_p
         artifact, _ = await after(two, peers, monkeypatch, again)
         two.inbox._seen.verified.clear()
         two.inbox.see_whole(artifact)
-        await peers.take_over(two.to, artifact, LIMIT)
+        await peers.let_continue(two.to, artifact, LIMIT)
         assert [found for _, found, _ in two.adopter.adopted] == [artifact]

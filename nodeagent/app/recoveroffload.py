@@ -16,7 +16,7 @@ from kybernate.errors import KybernateError, NotFoundError, RefusedError
 from kybernate.lib.retry import retry
 from kybernate.ports import DumpState
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier
-from nodeagent.offload.gates import BELOW
+from nodeagent.offload.gates import OFFLOADED
 from nodeagent.operations.saves import OF_SAVE
 from nodeagent.operations.seenthrough import seen_through
 from nodeagent.seat.steps import Broken, Reverted
@@ -34,8 +34,8 @@ _AGAIN = 1.0
 _DEADLINE = 30.0
 
 
-async def resume_below(loop: Loop, seat: Seat) -> None:
-    """From any state of BELOW to where it is, or should be."""
+async def resume_offloaded(loop: Loop, seat: Seat) -> None:
+    """From any state of OFFLOADED to where it is, or should be."""
     if loop.node.world.below is None:
         why = "it is parked below RAM, and this agent has no CRIU to wake it; give it one (criu)"
         seat.backoff.hold(float("inf"))
@@ -45,7 +45,7 @@ async def resume_below(loop: Loop, seat: Seat) -> None:
     elif seat.state is SeatState.RESTORING:
         await _finish_restore(loop, seat)
     else:
-        await _keep_below(loop, seat)
+        await _keep_offloaded(loop, seat)
     loop.kick()
 
 
@@ -58,7 +58,7 @@ async def clear_away(loop: Loop) -> None:
     if below is None:
         return
     await _clear_of_the_gone(loop, below)
-    for seat in (one for one in seats if one.state not in BELOW and not one.saved.images):
+    for seat in (one for one in seats if one.state not in OFFLOADED and not one.saved.images):
         if seat.saved.paging:
             loop.life.aside(_abandon_later(loop, below, seat))
         else:
@@ -95,7 +95,7 @@ async def _abandon(below: Below, uid: PodUid) -> None:
 
 async def _finish_dump(loop: Loop, seat: Seat) -> None:
     """Sealed and journalled: forward. Else back, whatever was sealed unnoticed."""
-    if seat.saved.artifact and seat.saved.artifact in await _kept(loop, seat):
+    if seat.saved.artifact and seat.saved.artifact in await _sealed(loop, seat):
         await _shut(loop, seat)
         await loop.dumps.finish_end(seat)
         return
@@ -122,7 +122,7 @@ async def _finish_restore(loop: Loop, seat: Seat) -> None:
     await loop.dumps.revert_restore(seat, "the agent was restarted while restoring it")
 
 
-async def _keep_below(loop: Loop, seat: Seat) -> None:
+async def _keep_offloaded(loop: Loop, seat: Seat) -> None:
     """Hear of what arrives again; finish what was begun."""
     if _state(loop, seat) is not DumpState.PARKED:
         raise Broken("its tree runs, and the journal says that it was ended")
@@ -185,15 +185,15 @@ async def drop_unnoticed(loop: Loop, seat: Seat) -> None:
     line of the journal named is not unnoticed."""
     if loop.node.world.journal.damage:
         return
-    kept, sealer = await _kept(loop, seat), loop.dumps.sealer
+    kept, sealer = await _sealed(loop, seat), loop.dumps.sealer
     while sealer.is_sealing(seat.uid):
         await asyncio.sleep(_AGAIN)
-        kept = await _kept(loop, seat)
+        kept = await _sealed(loop, seat)
     for artifact in (one for one in kept if not sealer.has_sealed(one)):
         loop.custody.see_held(artifact, "the agent was restarted before it was needed")
 
 
-async def _kept(loop: Loop, seat: Seat) -> frozenset[str]:
+async def _sealed(loop: Loop, seat: Seat) -> frozenset[str]:
     """The seat's saved states on NVMe. Nothing is ended or dropped before that is known."""
     below = loop.node.world.below
     if below is None:

@@ -11,7 +11,7 @@ from kybernate.core.seat.operations import Kind
 from kybernate.errors import RetryableError
 from kybernate.testing.machine import FakeVault
 from kybernate.types import Tier
-from nodeagent.app.recoverbelow import drop_unnoticed
+from nodeagent.app.recoveroffload import drop_unnoticed
 from nodeagent.operations.operations import Operations
 from nodeagent.operations.record import Ask
 from tests.unit.nodeagent.below import ACTIVE, NVME, PARKED, TIERS, down, two, when

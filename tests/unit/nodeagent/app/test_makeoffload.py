@@ -13,7 +13,7 @@ from kybernate.adapters.registry.objects import RegistryObjects
 from kybernate.errors import ConfigError
 from kybernate.settings.agent import AgentSettings
 from kybernate.types import Tier
-from nodeagent.app.makebelow import _limits, _places, _version_of, make_below, signed_for
+from nodeagent.app.makeoffload import _limits, _places, _version_of, make_offload, signed_for
 
 
 def settings(tmp_path, **more):
@@ -27,7 +27,7 @@ def program(path, says="Version: 4.2.1"):
 
 
 def test_without_criu_there_is_nothing_below(tmp_path):
-    assert make_below(settings(tmp_path), None, None, lambda: None, None) is None
+    assert make_offload(settings(tmp_path), None, None, lambda: None, None) is None
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_what_is_missing_is_named(tmp_path, criu, enter, words):
     if enter is False:
         given["kyb_enter"] = tmp_path / "no-enter"
     with pytest.raises(ConfigError, match=words):
-        make_below(settings(tmp_path, **given), None, None, lambda: None, None)
+        make_offload(settings(tmp_path, **given), None, None, lambda: None, None)
 
 
 def test_a_program_that_is_no_criu_is_named(tmp_path):
@@ -67,7 +67,7 @@ def test_a_program_that_is_no_criu_is_named(tmp_path):
 def test_an_old_or_dynamic_criu_is_refused(tmp_path, says, words):
     given = {"criu": program(tmp_path / "criu", says), "kyb_enter": program(tmp_path / "enter")}
     with pytest.raises(ConfigError, match=words):
-        make_below(settings(tmp_path, **given), None, None, lambda: None, None)
+        make_offload(settings(tmp_path, **given), None, None, lambda: None, None)
 
 
 @pytest.mark.parametrize(

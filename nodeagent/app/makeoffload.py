@@ -50,7 +50,7 @@ _VERSION_DEADLINE = 10.0
 _VERSION = re.compile(r"Version:\s*([0-9.]+)")
 
 
-def make_below(  # noqa: PLR0913, PLR0917 - each is made, or given, once
+def make_offload(  # noqa: PLR0913, PLR0917 - each is made, or given, once
     settings: AgentSettings,
     freezer: GuardedFreezer,
     inits: Inits,

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kybernate.types import PodUid
-    from nodeagent.offload.leaving import Going
+    from nodeagent.offload.leaving import Departure
 
 
-class Leavers:
+class Departures:
     """All of this node's, by their pods' UIDs. Lives on the loop."""
 
     def __init__(self) -> None:
-        self.going: dict[PodUid, Going] = {}
+        self.going: dict[PodUid, Departure] = {}
         self._handed: set[PodUid] = set()
         self._elsewhere: dict[PodUid, str] = {}
         self._successors: dict[PodUid, str] = {}
