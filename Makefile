@@ -12,7 +12,7 @@ WORKERS := $(shell n=$$(nproc); [ $$n -ge 4 ] && echo 8 || echo $$((2 * n)))
 GPU_PYTHON ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup native criu ready proto states crds lock check test fuzz test-hostile test-strangers test-strangers-slice e2e test-faults demo cluster images down bench bench-smoke test-gpu clean
+.PHONY: help setup native criu ready proto states crds lock check test fuzz test-hostile test-strangers test-strangers-slice e2e test-faults try demo cluster images down bench bench-smoke test-gpu clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -109,6 +109,9 @@ test-faults: ready ## break every part in every state of a seat, every row below
 	[ -z "$(K)" ] || exit $$failed; \
 	{ $(PY) -m tests.faults --rows >build/rows && $(PY) -m pytest @build/rows; } || failed=1; \
 	$(PY) -m tests.simulation --schedules $(or $(SCHEDULES),100000) --json || failed=1; exit $$failed
+
+try: setup native ## three toy models swap on a simulated GPU, without root or Kubernetes; KEEP=1 leaves it up
+	@$(PY) -m tests.local $(if $(KEEP),--keep)
 
 demo: ready ## six models share four GPUs, live; KEEP=1 leaves it up
 	$(PY) -m tests.demo $(if $(KEEP),--keep)

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kybernate.errors import KybernateError
 from kybernate.local.folders import folders
 
 if TYPE_CHECKING:
     from kybernate.adapters.cuda.driver import CudaHelpers
 
 _GPUS = 1
+_FILE = "models.yaml"
 
 
 @click.command
@@ -31,8 +33,9 @@ _GPUS = 1
 def command(file: Path | None, simulate: int | None, keep: bool, log_level: str) -> None:
     """Serve the models of FILE on this box: one request wakes its model and parks others.
 
-    FILE is models.yaml of the folder kybernate in $XDG_CONFIG_HOME if it isn't given. It is read
-    again when it changes, and on SIGHUP. SIGTERM and SIGINT end the models.
+    FILE is models.yaml of the folder kybernate in $XDG_CONFIG_HOME if it isn't given; the first run
+    writes it, with what it finds on this box. It is read again when it changes, and on SIGHUP.
+    SIGTERM and SIGINT end the models.
     """
     own = folders(os.environ)
     if simulate is not None:
@@ -44,7 +47,7 @@ def command(file: Path | None, simulate: int | None, keep: bool, log_level: str)
 
     helpers = CudaHelpers()
     try:
-        _run(file or own.config / "models.yaml", helpers, keep=keep, log_level=log_level)
+        _run(file or own.config / _FILE, helpers, keep=keep, log_level=log_level)
     finally:
         helpers.close()
 
@@ -56,9 +59,27 @@ def _run(file: Path, helpers: CudaHelpers, *, keep: bool, log_level: str) -> Non
 
     configure_logging(log_level)
     own = folders(os.environ)
+    if file == own.config / _FILE and not file.exists():
+        _begin(file)
     source = Source(file, own.state / "ports.json")
     source.load()
     try:
         asyncio.run(serve(source, own, helpers, keep=keep))
     except OSError as error:
         raise click.ClickException(str(error)) from error
+
+
+def _begin(file: Path) -> None:
+    """The first run: say what there is, and write it down."""
+    from kybernate.adapters.nvml import Nvml  # noqa: PLC0415 - slow
+    from kybernate.local.firstrun import look, text, write  # noqa: PLC0415 - once in a box's life
+
+    try:
+        gpus = Nvml().devices()
+    except KybernateError:
+        gpus = ()
+    found = look(Path.home(), gpus)
+    for sentence in found.sentences():
+        click.echo(sentence)
+    write(file, text(found))
+    click.echo(f"written: {file}; edit it, changes count at once")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kybernate.testing.simgpu.spec import NodeSpec
 
 _SHARED = Path("/dev/shm")  # noqa: S108 - the folder in it is this user's
-_MEMORY = "1GiB"
+_MEMORY = "512MiB"
 
 
 def describe(gpus: int) -> NodeSpec:

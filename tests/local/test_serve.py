@@ -149,3 +149,19 @@ def test_a_second_box_of_the_same_user_is_refused(box: Box):
     assert second.returncode == 1
     assert b"Traceback" not in second.stderr
     assert box.ask("a")["counter"] == 1
+
+
+def test_the_first_run_writes_what_it_found_and_serves_it(box: Box):
+    environment = {**box.environment, "XDG_CONFIG_HOME": str(box.folder / "config")}
+    words = [word for word in box.command if word != str(box.file)]
+    process = subprocess.Popen(words, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        told = [process.stdout.readline() for _ in range(4)]
+    finally:
+        process.terminate()
+        process.communicate()
+    assert told[0] == "GPUs: toy (0 GiB)\n"
+    file = box.folder / "config" / "kybernate" / "models.yaml"
+    assert str(file) in told[3]
+    assert "listen: 127.0.0.1:8080" in file.read_text()
