@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from bench.placement.policy.queued import Queued
 from kybernate.core.simulate.fifo import Fifo, first
 from kybernate.core.simulate.world import Where
 
@@ -18,13 +19,35 @@ if TYPE_CHECKING:
     from kybernate.core.simulate.world import Policy, World
 
 
-class LlamaSwap(Fifo):
+class LlamaSwap(Queued):
     """llama-swap's: one queue, first come, first served, requests for a loaded model go ahead."""
 
     head_only = True
 
 
-class Gdsf(Fifo):
+class Ttl(Queued):
+    """Least recently used, and who is unused for `keep` seconds leaves by itself: Ollama's
+    `keep_alive`, by its default of five minutes."""
+
+    keep = 300.0
+
+    def act(self, world: World) -> float:
+        """See `world.Policy`."""
+        for m, state in enumerate(world.state):
+            if state is Where.ACTIVE and world.idle(m) and self._ends(world, m) <= world.now:
+                world.park(m)
+        return super().act(world)
+
+    def again(self, world: World) -> float:
+        """See `Queued.again`."""
+        there = (m for m, state in enumerate(world.state) if state is Where.ACTIVE)
+        return min((self._ends(world, m) for m in there if world.idle(m)), default=math.inf)
+
+    def _ends(self, world: World, m: int) -> float:
+        return world.used_at[m] + self.keep
+
+
+class Gdsf(Queued):
     """Greedy-dual size frequency (Cherkasova 1998): the age of the cache when the model was last
     called, and its calls times what a wake costs for each GB."""
 
@@ -34,7 +57,7 @@ class Gdsf(Fifo):
         self._worth: dict[int, tuple[int, float]] = {}
 
     def worth(self, world: World, m: int) -> float:
-        """See `Fifo.worth`."""
+        """See `Queued.worth`."""
         calls = world.calls[m]
         if m not in self._worth or self._worth[m][0] != calls:
             cost = world.wakes_in[m] / world.size[m]
@@ -51,28 +74,28 @@ class Gdsf(Fifo):
         return again
 
 
-class ServerlessLlm(Fifo):
+class ServerlessLlm(Queued):
     """ServerlessLLM's (OSDI 2024): a model goes where its start-up is estimated to be soonest."""
 
     def cost(self, world: World, leave: list[int], gpu: int, m: int) -> float:
-        """See `Fifo.cost`."""
+        """See `Queued.cost`."""
         leaving = [o for o in world.on[gpu] if world.state[o] is Where.PARKING]
         return sum(world.parks_in[o] for o in (*leave, *leaving)) + world.wakes_in[m]
 
 
-class Edf(Fifo):
+class Edf(Queued):
     """Earliest deadline first with an estimate of the wait, as QLM's (SoCC 2024): who can't be in
     time any more comes last, and a model with requests in flight is interrupted for one whose
     deadline comes before."""
 
     def order(self, world: World) -> list[int]:
-        """See `Fifo.order`."""
+        """See `Queued.order`."""
         those = [m for m in world.waiting if world.state[m] is Where.PARKED]
         start = {m: first(world, m) + world.within[m] - world.wakes_in[m] for m in those}
         return sorted(those, key=lambda m: (start[m] < world.now, start[m]))
 
     def leaves(self, world: World, m: int, whom: int) -> bool:
-        """See `Fifo.leaves`."""
+        """See `Queued.leaves`."""
         if world.idle(m):
             return True
         started = world.now >= world.active_since[m] + 1.0
@@ -81,39 +104,39 @@ class Edf(Fifo):
         return started and not world.queue[m] and soon
 
     def worth(self, world: World, m: int) -> float:
-        """See `Fifo.worth`."""
+        """See `Queued.worth`."""
         return world.used_at[m] + 1e9 * world.running[m]
 
     def again(self, world: World) -> float:
-        """See `Fifo.again`."""
+        """See `Queued.again`."""
         return world.now + 0.25 if world.waiting else math.inf
 
 
-class RoundRobin(Fifo):
+class RoundRobin(Queued):
     """Turns of equal length among all who have work, as RollMux' groups have them: a turn ends when
     the model is idle, or after `quantum` seconds while others wait."""
 
     quantum = 10.0
 
     def leaves(self, world: World, m: int, _for: int) -> bool:
-        """See `Fifo.leaves`."""
+        """See `Queued.leaves`."""
         return world.idle(m) or world.now >= world.active_since[m] + self.quantum
 
     def worth(self, world: World, m: int) -> float:
-        """See `Fifo.worth`."""
+        """See `Queued.worth`."""
         return world.active_since[m]
 
     def again(self, world: World) -> float:
-        """See `Fifo.again`."""
+        """See `Queued.again`."""
         return world.now + 0.5 if world.waiting else math.inf
 
 
-class Prewarm(Fifo):
-    """Forecasts by frequency: as `Fifo`, but the least called leave first, and room that is free is
+class Prewarm(Queued):
+    """Forecasts by frequency: as `Queued`, but the least called leave first, and free room is
     filled with those that are called most (WarmServe's idea)."""
 
     def worth(self, world: World, m: int) -> float:
-        """See `Fifo.worth`."""
+        """See `Queued.worth`."""
         return float(world.calls[m])
 
     def act(self, world: World) -> float:
@@ -132,7 +155,8 @@ class Prewarm(Fifo):
 
 BASELINES: Mapping[str, Callable[[World], Policy]] = {
     "llama-swap": LlamaSwap,
-    "lru (ollama)": Fifo,
+    "lru": Fifo,
+    "ttl (ollama)": Ttl,
     "gdsf": Gdsf,
     "serverlessllm": ServerlessLlm,
     "edf (qlm)": Edf,

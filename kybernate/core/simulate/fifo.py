@@ -15,19 +15,16 @@ class Fifo:
     """The oldest request first; a model leaves only when another needs its place, the one that was
     unused longest first. Whoever finds no place is passed over until there is one."""
 
-    head_only = False
-
     def __init__(self, _world: World) -> None:
         pass
 
     def act(self, world: World) -> float:
         """See `world.Policy`."""
         taken: set[int] = set()
-        for m in self.order(world):
-            spot = self.spot(world, m, taken)
+        those = [m for m in world.waiting if world.state[m] is Where.PARKED]
+        for m in sorted(those, key=lambda m: first(world, m)):
+            spot = _spot(world, m, taken)
             if spot is None:
-                if self.head_only:
-                    break
                 continue
             gpu, leave = spot
             taken.add(gpu)
@@ -35,60 +32,42 @@ class Fifo:
                 world.park(o)
             if world.fits(m, world.on[gpu]):
                 world.wake(m, gpu)
-        return self.again(world)
-
-    def again(self, _world: World) -> float:
-        """When to look again without an event."""
         return math.inf
-
-    def order(self, world: World) -> list[int]:
-        """Who is served, first to last."""
-        those = [m for m in world.waiting if world.state[m] is Where.PARKED]
-        return sorted(those, key=lambda m: first(world, m))
-
-    def worth(self, world: World, m: int) -> float:
-        """The smaller, the sooner it leaves."""
-        return world.used_at[m]
-
-    def leaves(self, world: World, m: int, _for: int) -> bool:
-        """Whether a model may be parked now."""
-        return world.idle(m)
-
-    def cost(self, world: World, leave: list[int], _gpu: int, _m: int) -> float:
-        """Of the places that can be made, the cheapest is taken."""
-        return sum(self.worth(world, o) for o in leave)
-
-    def spot(self, world: World, m: int, taken: set[int]) -> tuple[int, list[int]] | None:
-        """Where the model gets its place, and who leaves for it."""
-        found = []
-        for gpu in range(world.gpus):
-            if gpu in taken:
-                continue
-            if world.fits(m, world.on[gpu]):
-                return gpu, []
-            leave = self._leave(world, m, gpu)
-            if leave is not None:
-                found.append((self.cost(world, leave, gpu, m), gpu, leave))
-        return min(found)[1:] if found else None
-
-    def _leave(self, world: World, m: int, gpu: int) -> list[int] | None:
-        stay = {o for o in world.on[gpu] if world.state[o] is not Where.PARKING}
-        can = [o for o in stay if world.state[o] is Where.ACTIVE and self.leaves(world, o, m)]
-        leave = []
-        for o in sorted(can, key=lambda o: self.worth(world, o)):
-            if world.fits(m, stay):
-                break
-            stay.discard(o)
-            leave.append(o)
-        if not world.fits(m, stay):
-            return None
-        for o in tuple(reversed(leave)):
-            if world.fits(m, {*stay, o}):
-                stay.add(o)
-                leave.remove(o)
-        return leave
 
 
 def first(world: World, m: int) -> float:
     """When the oldest request that waits came; those interrupted count as of their last wake."""
     return world.queue[m][0] if world.queue[m] else world.active_since[m] + 10.0
+
+
+def _spot(world: World, m: int, taken: set[int]) -> tuple[int, list[int]] | None:
+    """Where the model gets its place, and who leaves for it."""
+    found = []
+    for gpu in range(world.gpus):
+        if gpu in taken:
+            continue
+        if world.fits(m, world.on[gpu]):
+            return gpu, []
+        leave = _leave(world, m, gpu)
+        if leave is not None:
+            found.append((sum(world.used_at[o] for o in leave), gpu, leave))
+    return min(found)[1:] if found else None
+
+
+def _leave(world: World, m: int, gpu: int) -> list[int] | None:
+    """Who has to leave the GPU so that the model fits; None if it would not."""
+    stay = {o for o in world.on[gpu] if world.state[o] is not Where.PARKING}
+    can = [o for o in stay if world.state[o] is Where.ACTIVE and world.idle(o)]
+    leave: list[int] = []
+    for o in sorted(can, key=lambda o: world.used_at[o]):
+        if world.fits(m, stay):
+            break
+        stay.discard(o)
+        leave.append(o)
+    if not world.fits(m, stay):
+        return None
+    for o in tuple(reversed(leave)):
+        if world.fits(m, {*stay, o}):
+            stay.add(o)
+            leave.remove(o)
+    return leave
