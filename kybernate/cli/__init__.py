@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _COMMANDS: Mapping[str, str] = {
     "agent": "kybernate.cli.agent.commands",
     "artifacts": "kybernate.cli.artifacts.commands",
+    "calibrate": "kybernate.cli.calibrate",
     "clients": "kybernate.cli.clients",
     "doctor": "kybernate.cli.doctor",
     "dump": "kybernate.cli.dump",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 import orjson
 import rich.table
+from click.core import ParameterSource
 from rich.console import Console
 
+from kybernate.core.simulate.costs import read_costs
 from kybernate.core.simulate.outcome import POLICIES, gpus_needed, simulate
 from kybernate.core.simulate.trace import read_models, read_trace
 from kybernate.core.simulate.world import Costs
@@ -41,6 +44,7 @@ _DEFAULT = Costs()
     show_default=True,
     help="Of the requests, as many are to be in time.",
 )
+@click.option("--costs", type=click.File("r"), help="What kybernate calibrate wrote of a node.")
 @click.option("--gpu-gb", type=_POSITIVE, default=_DEFAULT.gpu_gb, show_default=True)
 @click.option(
     "--wake", type=_POSITIVE, default=_DEFAULT.wake, show_default=True, help="GB/s into GPU memory."
@@ -64,7 +68,10 @@ _DEFAULT = Costs()
     help="In time: begun within these seconds and twice the model's own wake.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-def command(trace: TextIO, models: TextIO, *, as_json: bool, **options: Any) -> None:
+@click.pass_context
+def command(
+    ctx: click.Context, /, trace: TextIO, models: TextIO, *, as_json: bool, **options: Any
+) -> None:
     """Play TRACE, a CSV file of requests (at,model,seconds or at,model,tokens), in virtual time.
 
     The decisions are those of the node agent, and the models may be woken on any of the GPUs.
@@ -77,13 +84,7 @@ def command(trace: TextIO, models: TextIO, *, as_json: bool, **options: Any) -> 
       kybernate simulate trace.csv --models models.csv --gpus 1
     """
     sizes = read_models(models, models.name)
-    costs = Costs(
-        gpu_gb=options["gpu_gb"],
-        wake=options["wake"],
-        park=options["park"],
-        slots=options["slots"],
-        slack=options["within"],
-    )
+    costs = _costs(ctx, options)
     for model, size in sizes.items():
         if size > costs.gpu_gb:
             raise click.ClickException(
@@ -101,6 +102,18 @@ def command(trace: TextIO, models: TextIO, *, as_json: bool, **options: Any) -> 
         click.echo(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode())
     else:
         _show(found, played.sizes, Console())
+
+
+def _costs(ctx: click.Context, options: dict[str, Any]) -> Costs:
+    """The file's, if there is one, but what is said on the command line."""
+    file = options["costs"]
+    costs = read_costs(file.read(), file.name) if file else _DEFAULT
+    said = {
+        name: options[name]
+        for name in ("gpu_gb", "wake", "park")
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+    return replace(costs, slots=options["slots"], slack=options["within"], **said)
 
 
 def _show(found: dict[str, Outcome | None], sizes: Sequence[float], console: Console) -> None:
