@@ -60,11 +60,12 @@ class Agents:
         except KybernateError as error:
             return Problem(Trouble.UNREACHABLE, str(error))
 
-    def begin(self, request: Request) -> Operation | Problem:
-        """Have the request's operation begun; one that was begun already is found."""
+    def begin(self, request: Request, left: float) -> Operation | Problem:
+        """Have the request's operation begun; one that was begun already is found. `left` seconds
+        from now the agent gives it up by itself."""
         status, kind = request.status, KINDS[request.mode]
         try:
-            return _read(self._call(status.node, *_asked(request, kind)))
+            return _read(self._call(status.node, *_asked(request, kind, left)))
         except NotFoundError as error:
             return Problem(Trouble.NO_SEAT, str(error))
         except RefusedError as error:
@@ -154,16 +155,15 @@ class Agents:
         return grpc.secure_channel(address, credentials, options)
 
 
-def _asked(request: Request, kind: Kind) -> tuple[str, Any]:
+def _asked(request: Request, kind: Kind, left: float) -> tuple[str, Any]:
     """The call, and its message."""
     name, uid, why = request.status.operation, request.status.pod_uid, request.why
     tier = request.tier.value if request.tier else ""
     if kind is Kind.PARK:
-        return "Park", pb.ParkRequest(name=name, uid=uid, why=why, tier=tier)
+        return "Park", pb.ParkRequest(name=name, uid=uid, why=why, tier=tier, deadline_seconds=left)
     if kind is Kind.SAVE:
-        return "Save", pb.SaveRequest(name=name, uid=uid, why=why, tier=tier)
-    limit = request.deadline_s
-    return "Evict", pb.EvictRequest(name=name, uid=uid, why=why, deadline_seconds=limit)
+        return "Save", pb.SaveRequest(name=name, uid=uid, why=why, tier=tier, deadline_seconds=left)
+    return "Evict", pb.EvictRequest(name=name, uid=uid, why=why, deadline_seconds=left)
 
 
 def _read(message: pb.Operation) -> Operation | Problem:

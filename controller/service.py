@@ -105,7 +105,9 @@ class Service:
             return None, _Alone(self.not_ready)
         timeout = settings.api_timeout_s
         identity = f"{socket.gethostname()}_{uuid.uuid4()}"
-        leases, terms = Leases(self._api, timeout), Terms(settings.lease_s, timeout)
+        # A call of either kind must end before the lease can.
+        terms = Terms(settings.lease_s, max(timeout, settings.agent_timeout_s))
+        leases = Leases(self._api, timeout)
         leader = Leader(leases, settings.lease, identity, terms, self)
         return leader, leader
 

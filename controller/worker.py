@@ -101,7 +101,7 @@ class Worker:
         decision = decide(seen, self._wall())
         if decision.act is Act.BEGIN:
             self._fence.check()
-            seen = replace(seen, operation=self._agents.begin(request))
+            seen = replace(seen, operation=self._agents.begin(request, request.left(self._wall())))
             decision = decide(seen, self._wall())
         if decision.act is Act.CANCEL:
             self._fence.check()

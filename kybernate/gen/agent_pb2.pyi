@@ -240,18 +240,20 @@ class TierUse(_message.Message):
     def __init__(self, name: _Optional[str] = ..., seats: _Optional[int] = ..., used_bytes: _Optional[int] = ..., budget_bytes: _Optional[int] = ...) -> None: ...
 
 class ParkRequest(_message.Message):
-    __slots__ = ("name", "uid", "why", "dry_run", "tier")
+    __slots__ = ("name", "uid", "why", "dry_run", "tier", "deadline_seconds")
     NAME_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     TIER_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     name: str
     uid: str
     why: str
     dry_run: bool
     tier: str
-    def __init__(self, name: _Optional[str] = ..., uid: _Optional[str] = ..., why: _Optional[str] = ..., dry_run: _Optional[bool] = ..., tier: _Optional[str] = ...) -> None: ...
+    deadline_seconds: float
+    def __init__(self, name: _Optional[str] = ..., uid: _Optional[str] = ..., why: _Optional[str] = ..., dry_run: _Optional[bool] = ..., tier: _Optional[str] = ..., deadline_seconds: _Optional[float] = ...) -> None: ...
 
 class WakeRequest(_message.Message):
     __slots__ = ("name", "uid", "why", "dry_run")
@@ -280,18 +282,20 @@ class EvictRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., uid: _Optional[str] = ..., why: _Optional[str] = ..., dry_run: _Optional[bool] = ..., deadline_seconds: _Optional[float] = ...) -> None: ...
 
 class SaveRequest(_message.Message):
-    __slots__ = ("name", "uid", "why", "dry_run", "tier")
+    __slots__ = ("name", "uid", "why", "dry_run", "tier", "deadline_seconds")
     NAME_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     TIER_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     name: str
     uid: str
     why: str
     dry_run: bool
     tier: str
-    def __init__(self, name: _Optional[str] = ..., uid: _Optional[str] = ..., why: _Optional[str] = ..., dry_run: _Optional[bool] = ..., tier: _Optional[str] = ...) -> None: ...
+    deadline_seconds: float
+    def __init__(self, name: _Optional[str] = ..., uid: _Optional[str] = ..., why: _Optional[str] = ..., dry_run: _Optional[bool] = ..., tier: _Optional[str] = ..., deadline_seconds: _Optional[float] = ...) -> None: ...
 
 class MoveRequest(_message.Message):
     __slots__ = ("name", "uid", "why", "dry_run", "deadline_seconds", "successor")

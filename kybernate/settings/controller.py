@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 
 class ControllerSettings(BaseModel):
@@ -29,6 +29,12 @@ class ControllerSettings(BaseModel):
         description="believe agents also by certificates of `kybernate pki`, whose keys other "
         "nodes may hold; turn it off once every node has its own",
     )
+    api_timeout_s: float = Field(
+        4.0, gt=0, le=30, description="limit for one call to the API server (s)"
+    )
+    agent_timeout_s: float = Field(
+        4.0, gt=0, le=30, description="limit for one call to an agent (s)"
+    )
     lease: str = Field(
         "",
         description="Lease in kyb-system that says which of several replicas acts; empty for one "
@@ -36,12 +42,6 @@ class ControllerSettings(BaseModel):
     )
     lease_s: int = Field(
         15, ge=2, description="how long the lease lasts unless it is renewed (whole seconds)"
-    )
-    api_timeout_s: float = Field(
-        4.0, gt=0, le=30, description="limit for one call to the API server (s)"
-    )
-    agent_timeout_s: float = Field(
-        4.0, gt=0, le=30, description="limit for one call to an agent (s)"
     )
     sweep_s: float = Field(
         60.0,
@@ -53,6 +53,16 @@ class ControllerSettings(BaseModel):
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         "INFO", description="DEBUG, INFO, WARNING or ERROR"
     )
+
+    @field_validator("lease_s")
+    @classmethod
+    def _outlasts_calls(cls, value: int, field: ValidationInfo) -> int:
+        longest = max(field.data.get(f"{of}_timeout_s", 0.0) for of in ("api", "agent"))
+        if field.data.get("lease") and value < 3 * longest:
+            raise ValueError(
+                f"write at least {3 * longest:g}, or shorter api_timeout_s and agent_timeout_s"
+            )
+        return value
 
     @field_validator("probe_listen")
     @classmethod

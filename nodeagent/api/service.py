@@ -191,6 +191,7 @@ class NodeApi(agent_pb2_grpc.NodeAgentServicer):
     ) -> pb.Operation:
         """Take a seat out of GPU memory."""
         ask = replace(_of_seat(Kind.PARK, request, context), tier=_tier(request.tier))
+        ask = replace(ask, limit=request.deadline_seconds)
         return await self._operate(ask, dry_run=request.dry_run)
 
     async def Wake(  # noqa: N802 - gRPC's name
@@ -213,6 +214,7 @@ class NodeApi(agent_pb2_grpc.NodeAgentServicer):
     ) -> pb.Operation:
         """Keep a seat's state as it is now, and let it go on."""
         ask = replace(_of_seat(Kind.SAVE, request, context), tier=_tier(request.tier))
+        ask = replace(ask, limit=request.deadline_seconds)
         return await self._operate(ask, dry_run=request.dry_run)
 
     async def Move(  # noqa: N802 - gRPC's name

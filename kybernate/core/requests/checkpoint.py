@@ -104,6 +104,10 @@ class Request:
         """Whether nothing more becomes of it."""
         return bool(self.status.ended_at)
 
+    def left(self, now: float) -> float:
+        """Seconds until its deadline; negative if that is over."""
+        return self.created_at + self.deadline_s - now
+
     @property
     def why(self) -> str:
         """What the agent is told, and tells in its events."""
@@ -311,7 +315,7 @@ def _gone(seen: Observed) -> Reason | None:
 
 
 def _late(request: Request, now: float) -> bool:
-    return now >= request.created_at + request.deadline_s
+    return request.left(now) <= 0
 
 
 def _open(seen: Observed, reason: Reason, message: str, now: float) -> Decision:
@@ -322,7 +326,7 @@ def _open(seen: Observed, reason: Reason, message: str, now: float) -> Decision:
         return _over(seen, Reason.DEADLINE_EXCEEDED, late, now)
     age = now - (request.status.began_at or request.created_at)
     pause = min(max(_LEAST_PAUSE, age * _PAUSE_PART), _LONGEST_PAUSE)
-    left = request.created_at + request.deadline_s - now
+    left = request.left(now)
     status = replace(request.status, reason=reason, message=message)
     return Decision(status, again=min(pause, left))
 

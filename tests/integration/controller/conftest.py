@@ -43,6 +43,7 @@ class Controller:
             "KYB_CONTROLLER_PROBE_LISTEN": f"127.0.0.1:{port}",
             "KYB_CONTROLLER_SWEEP_S": "1",
             "KYB_CONTROLLER_API_TIMEOUT_S": "2",
+            "KYB_CONTROLLER_AGENT_TIMEOUT_S": "2",
             "KYB_CONTROLLER_LEASE": lease,
             "KYB_CONTROLLER_LEASE_S": "6",
         }

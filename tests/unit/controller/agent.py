@@ -27,6 +27,7 @@ class Door(agent_pb2_grpc.NodeAgentServicer):
         self.seats: set[str] = set()
         self.refuses = ""
         self.begun: list[tuple[str, str, str, str]] = []
+        self.limits: list[float] = []
         self.cancelled: list[str] = []
         self.operations: dict[str, pb.Operation] = {}
         self._lock = threading.Lock()
@@ -70,6 +71,7 @@ class Door(agent_pb2_grpc.NodeAgentServicer):
             rivals = [one for one in self.operations.values() if one.uid == request.uid]
             if self.refuses or any(one.state not in _ENDED for one in rivals):
                 context.abort(grpc.StatusCode.FAILED_PRECONDITION, self.refuses or "busy")
+            self.limits.append(request.deadline_seconds)
             self.begun.append((request.name, kind, request.uid, tier))
             (name,) = context.auth_context()["x509_common_name"]
             self.operations[request.name] = pb.Operation(

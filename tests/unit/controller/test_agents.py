@@ -67,17 +67,18 @@ def asked(mode=Mode.PARK, uid="r1", pod="u1", tier=None):
     ],
 )
 def test_each_mode_is_one_call_with_the_requests_name_and_words(agents, door, mode, tier, kind):
-    found = agents.begin(asked(mode, tier=tier))
+    found = agents.begin(asked(mode, tier=tier), 60.0)
     assert isinstance(found, Operation)
     assert door.begun == [("ckpt-r1", kind, "u1", tier.value if tier else "")]
+    assert door.limits == [60.0], "the agent gives up by itself, if no controller is left"
     assert door.operations["ckpt-r1"].why == "CheckpointRequest shop/once of ann"
     assert door.operations["ckpt-r1"].by == "kyb-controller"
-    assert agents.begin(asked(mode, tier=tier)) == found
+    assert agents.begin(asked(mode, tier=tier), 60.0) == found
     assert len(door.begun) == 1
 
 
 def test_what_was_kept_is_told(agents):
-    agents.begin(asked(Mode.SNAPSHOT))
+    agents.begin(asked(Mode.SNAPSHOT), 60.0)
     found = agents.find("n1", "ckpt-r1")
     assert found.state is Progress.SUCCEEDED
     assert (found.outcome.artifact, found.outcome.tier, found.outcome.size) == (
@@ -89,30 +90,30 @@ def test_what_was_kept_is_told(agents):
 
 def test_how_much_is_copied_is_told(agents, door):
     door.takes = 60.0
-    assert agents.begin(asked(Mode.SNAPSHOT)).copied is None
+    assert agents.begin(asked(Mode.SNAPSHOT), 60.0).copied is None
     door.operations["ckpt-r1"].bytes_done, door.operations["ckpt-r1"].bytes_total = 3, 7
     assert agents.find("n1", "ckpt-r1").copied == Copied(3, 7)
 
 
 def test_a_seat_with_another_operation_is_busy_and_not_refused_for_good(agents, door):
     door.takes = 60.0
-    agents.begin(asked())
-    assert agents.begin(asked(uid="r2")).trouble is Trouble.BUSY
+    agents.begin(asked(), 60.0)
+    assert agents.begin(asked(uid="r2"), 60.0).trouble is Trouble.BUSY
     agents.cancel("n1", "ckpt-r1")
     door.refuses = "this node has no tier nvme"
-    refused = agents.begin(asked(uid="r2"))
+    refused = agents.begin(asked(uid="r2"), 60.0)
     assert (refused.trouble, "no tier nvme" in refused.sentence) == (Trouble.REFUSED, True)
 
 
 def test_what_an_agent_does_not_know(agents):
     assert agents.find("n1", "ckpt-none") is None
     assert agents.cancel("n1", "ckpt-none") is None
-    assert agents.begin(asked(pod="u9")).trouble is Trouble.NO_SEAT
+    assert agents.begin(asked(pod="u9"), 60.0).trouble is Trouble.NO_SEAT
 
 
 def test_own_operations_are_those_of_controllers_that_are_under_way(agents, door):
     door.takes = 60.0
-    agents.begin(asked())
+    agents.begin(asked(), 60.0)
     assert agents.own("n1") == ["ckpt-r1"]
     door.operations["ckpt-r1"].by = "node"
     assert agents.own("n1") == []
@@ -120,7 +121,7 @@ def test_own_operations_are_those_of_controllers_that_are_under_way(agents, door
 
 def test_no_other_node_passes_for_the_one_that_is_asked(agents, door):
     """n2's address leads to n1's agent: its certificate is for another name."""
-    found = agents.begin(replace(asked(), status=Status("u1", "n2", "ckpt-r1")))
+    found = agents.begin(replace(asked(), status=Status("u1", "n2", "ckpt-r1")), 60.0)
     assert isinstance(found, Problem)
     assert found.trouble is Trouble.UNREACHABLE
     assert door.begun == []
@@ -128,7 +129,7 @@ def test_no_other_node_passes_for_the_one_that_is_asked(agents, door):
 
 def test_a_revoked_node_and_one_without_an_address_are_not_called(address, tls, door):
     agents = Agents(tls, 5.0, lambda _: address, lambda node: f"{node} is revoked", shared=True)
-    assert "n1 is revoked" in agents.begin(asked()).sentence
+    assert "n1 is revoked" in agents.begin(asked(), 60.0).sentence
     with pytest.raises(RetryableError):
         agents.own("n1")
     agents = Agents(tls, 5.0, lambda _: "", lambda _: "", shared=True)

@@ -40,7 +40,7 @@ class World:
 
     def __init__(self):
         self.item = item()
-        self.broken, self.told, self.removed, self.calls = [], [], [], []
+        self.broken, self.told, self.removed, self.calls, self.lefts = [], [], [], [], []
         self.operations, self.pods = {}, {"a": PodFacts("u1", "n1", seat=True, ended=False)}
         self.away = self.shut = False
         self.version = 1
@@ -70,7 +70,8 @@ class World:
     def find(self, _node, name):
         return Problem(Trouble.UNREACHABLE, "away") if self.away else self.operations.get(name)
 
-    def begin(self, request):
+    def begin(self, request, left):
+        self.lefts.append(left)
         self.calls.append(("begin", request.status.operation))
         if self.away:
             return Problem(Trouble.UNREACHABLE, "away")
@@ -222,6 +223,7 @@ def test_who_does_not_lead_does_nothing(world, worker):
 def test_at_the_deadline_it_is_cancelled_and_says_so(world, worker, clock):
     worker.look(KEY)
     worker.look(KEY)
+    assert world.lefts == [600.0]
     clock[0] += 600
     worker.look(KEY)
     assert world.calls[-1] == ("cancel", NAME)

@@ -303,6 +303,8 @@ async def test_a_controller_parks_watches_and_is_told_what_became_of_it(rig, tls
         assert await stub.Evict(pb.EvictRequest(name="e1", uid=a)) == seen[-1]
         listed = await stub.ListOperations(pb.ListOperationsRequest(ended_too=True))
         assert list(listed.operations) == [seen[-1]]
+        parked = await stub.Park(pb.ParkRequest(name="p1", uid=a, deadline_seconds=900))
+        assert 899 < parked.due_at - parked.created_at < 901
         assert not (await stub.ListOperations(pb.ListOperationsRequest())).operations
         assert await stub.CancelOperation(pb.CancelOperationRequest(name="e1")) == seen[-1]
 
