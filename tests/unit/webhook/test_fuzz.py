@@ -139,6 +139,30 @@ def test_every_review_gets_an_answer_in_json(caplog: pytest.LogCaptureFixture) -
     assert min(statuses.get(name, 0) for name in ("400", "refused", "allowed")) > COUNT / 50
 
 
+def test_every_request_is_signed_or_refused_in_json(caplog: pytest.LogCaptureFixture) -> None:
+    app = make_app(WebhookSettings(log_level="ERROR"), lambda: CLUSTER, no_grants).wsgi_app
+    kind = {"group": keys.GROUP, "version": keys.VERSION, "kind": keys.CHECKPOINT_REQUEST_KIND}
+    asked = {"metadata": {"name": "r"}, "spec": {"pod": "a", "mode": "Park", "requestedBy": "eve"}}
+    good = json.dumps(review(asked, kind=kind, userInfo={"username": "ann"})).encode()
+    signed = 0
+    with caplog.at_level(logging.ERROR):
+        for seed in range(COUNT // 4):
+            body = Spoiler(Random(seed), WORDS).body(good, "request", "object")
+            status, form, answer = post(app, "/sign", body)
+            said = orjson.loads(answer)
+            told = f"seed {seed}: {status} {answer[:300]!r}"
+            assert (form, status in (200, 400)) == ("application/json", True), told
+            if status == 400:
+                assert said["error"], told
+                continue
+            given = orjson.loads(body)["request"]
+            (step,) = json.loads(base64.b64decode(said["response"]["patch"]))
+            assert step["value"] == given["userInfo"]["username"], told
+            signed += 1
+    assert not caplog.records
+    assert COUNT / 40 < signed < COUNT / 4
+
+
 def _one(app: Any, seed: int) -> str:
     random = Random(seed)
     body = Spoiler(random, WORDS).body(random.choice(GOOD), "request", "object")
