@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kybernate.core.seat.seats import SeatEvent
 from kybernate.core.swap.swap import fits
-from kybernate.errors import DeadlineError, DriverError, KybernateError
+from kybernate.errors import (
+    DeadlineError,
+    DriverError,
+    KybernateError,
+    NotFoundError,
+    RestoreError,
+)
 from kybernate.lib.retry import retry
 from kybernate.ports import DumpState, ProcessState
 from nodeagent.seat.steps import Broken, Reverted
@@ -107,16 +114,28 @@ class Found:
                 await below.dumper.keep(init.pid, seat.tree.handle, _DEADLINE)
         except KybernateError as error:
             raise Broken(f"found in the middle of a dump, without a record: {error}") from error
-        await self._see_memory_in(below, seat)
+        await self._see_memory_in(below, seat, init.pid)
         await self._dumps.open(seat)
 
-    async def _see_memory_in(self, below: Below, seat: Seat) -> None:
-        """What it waits for comes in, if it was being restored lazily."""
+    async def _see_memory_in(self, below: Below, seat: Seat, init: int) -> None:
+        """What it waits for comes in, if it was being restored lazily: from an artifact of this
+        node, or from what was fetched, of which only the tree knows. Until that is in, no record
+        may say that the seat is found: the next agent would drop what it reads."""
 
         def say(error: Exception) -> None:
-            why = f"what its memory may come from can't be listed: {error}; trying again"
+            why = f"what its memory may come from is not known: {error}; trying again"
             self._life.complain(seat, "MemoryUnknown", why)
 
         seat.saved.pages(await retry(lambda: below.vault.lent(seat.uid), say))
         if seat.saved.paging:
             self._dumps.lazies.begin(seat)
+            return
+        came_in = partial(below.dumper.pages_done, init, _DEADLINE)
+        try:
+            await retry(came_in, say, but=(NotFoundError, RestoreError))
+        except (NotFoundError, RestoreError) as error:
+            raise Broken(f"found without a record, and its memory never comes: {error}") from error
+        try:
+            await below.vault.abandon(seat.uid)
+        except (KybernateError, OSError) as error:
+            log.warning("%s: what its memory came from can't be removed yet: %s", seat, error)

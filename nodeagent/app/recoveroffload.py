@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kybernate.errors import KybernateError, NotFoundError, RefusedError
+from kybernate.errors import KybernateError, NotFoundError, RefusedError, RestoreError
 from kybernate.lib.retry import retry
 from kybernate.ports import DumpState
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier
@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 _AGAIN = 1.0
 _DEADLINE = 30.0
+_GLANCE = 1.0
 
 
 async def resume_offloaded(loop: Loop, seat: Seat) -> None:
@@ -61,8 +62,21 @@ async def clear_away(loop: Loop) -> None:
     for seat in (one for one in seats if one.state not in OFFLOADED and not one.saved.images):
         if seat.saved.paging:
             loop.life.aside(_abandon_later(loop, below, seat))
-        else:
+        elif not await _may_read(below, seat):
             await _abandon(below, seat.uid)
+
+
+async def _may_read(below: Below, seat: Seat) -> bool:
+    """Whether a tree that the last agent found without a record may get its memory from there."""
+    if seat.state is not SeatState.WAITING or seat.tree.init is None:
+        return False
+    try:
+        await below.dumper.pages_done(seat.tree.init.pid, _GLANCE)
+    except (NotFoundError, RestoreError):
+        return False
+    except KybernateError:
+        return True
+    return False
 
 
 async def _clear_of_the_gone(loop: Loop, below: Below) -> None:

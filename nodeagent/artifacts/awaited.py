@@ -31,12 +31,24 @@ class Adopter(Protocol):
 
 
 class Awaited:
-    """Whether states may come, and how much. Lives on the loop."""
+    """Whether states may come, and how much. Lives on the loop.
+
+    A move that was called off begins again with `meet`: until then nothing more of its pod is
+    expected, also what was sent before and arrives late."""
 
     def __init__(self, node: Node, inbox: Inbox, adopter: Adopter) -> None:
         self._node = node
         self._inbox = inbox
         self._adopter = adopter
+        self._off: dict[PodUid, set[PodUid]] = {}
+
+    def called_off(self, uid: PodUid, successor: PodUid) -> None:
+        """The pod `uid` continues where it is."""
+        self._off.setdefault(successor, set()).add(uid)
+
+    def gone(self, successor: PodUid) -> None:
+        """Its pod is: nothing comes for it anyway."""
+        self._off.pop(successor, None)
 
     def expect(self, pod: PodRef, successor: PodUid) -> Seat:
         """The successor, which is here and waits. Raises RefusedError, RetryableError."""
@@ -54,6 +66,8 @@ class Awaited:
             raise RefusedError(f"pod {seat.identity.pod} is ending; name another successor")
         if seat.state in OCCUPYING or seat.history.started_once:
             raise RefusedError(f"pod {seat.identity.pod} runs already; name one that waits")
+        if pod.uid in self._off.get(successor, ()):
+            raise RefusedError(f"the move of pod {pod} was called off; begin it again")
         why = self._adopter.awaits(seat, pod.uid)
         if why:
             raise RefusedError(why)
@@ -64,6 +78,7 @@ class Awaited:
     async def meet(self, pod: PodRef, successor: PodUid, size: int) -> None:
         """The successor waits, and about so many bytes have room. Raises RefusedError,
         RetryableError, DeadlineError, OSError."""
+        self._off.get(successor, set()).discard(pod.uid)
         self.expect(pod, successor)
         if not size:
             return

@@ -65,6 +65,7 @@ class Target:
 
     def seat_gone(self, seat: Seat) -> None:
         """See `node.Observer`: nobody needs any more what came for it."""
+        self.awaited.gone(seat.uid)
         self._agent.aside(self.coming.forget(seat.uid))
         self._custody.abandon(seat.uid)
 
@@ -133,6 +134,9 @@ class Target:
         return f"it is {seat_now.state}" if seat_now else "it went on here, and its pod is gone"
 
     async def _cancel(self, call: _Call) -> None:
+        self.awaited.called_off(call.pod.uid, call.successor)
+        async with self.coming.one(call.successor):
+            pass  # a delivery that had begun has ended, and no other one begins
         for act in step(self._state(call), Event.CANCELLED).acts:
             await self._do(act, call)
 

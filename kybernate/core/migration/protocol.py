@@ -220,9 +220,14 @@ _TABLE: dict[tuple[State, Event], Step] = {
     (State.ASKING, Event.ACCEPTED): Step(State.STAGING, (), "there is somebody to send to"),
     (State.ASKING, Event.ACCEPTED_HERE): Step(State.LEAVING, (), "on one node nothing travels"),
     (State.STAGING, Event.STAGED): Step(State.LEAVING, (), "without it, it only takes longer"),
-    (State.LEAVING, Event.SENT): Step(State.LEAVING, (), "the target has not verified it yet"),
+    (State.LEAVING, Event.SENT): Step(
+        State.LEAVING, (), "people are shown it; the target has not verified it yet"
+    ),
     (State.LEAVING, Event.VERIFIED): Step(
         State.DELIVERED, (Act.NOTE_SYNCED,), "the next agent must know before the tree is ended"
+    ),
+    (State.DELIVERED, Event.VERIFIED): Step(
+        State.DELIVERED, (Act.NOTE_SYNCED,), "the dump came to nothing after all, and was repeated"
     ),
     (State.DELIVERED, Event.TREE_ENDED): Step(
         State.RELEASING,

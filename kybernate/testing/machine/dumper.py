@@ -175,7 +175,10 @@ class FakeDumper:
         """After a second, unless pages-late (after ten) or pages-lost (the container ends)."""
         machine, uid = self._machine, self._init(init).uid
         if init in machine.paging:
-            await asyncio.sleep(10.0 if machine.fault("pages-late") else 1.0)
+            takes = 10.0 if machine.fault("pages-late") else 1.0
+            await asyncio.sleep(min(takes, deadline))
+            if takes > deadline:
+                raise DeadlineError("its memory is still coming in")
             await self._filled(machine.paging[init], deadline)
         if machine.fault("pages-lost"):
             machine.end_container(uid)

@@ -46,14 +46,14 @@ def test_storms_find_nothing(first):
     assert sum(o.kills for o in outcomes) > 10
 
 
-@pytest.mark.parametrize("first", range(0, 160, 40))
+@pytest.mark.parametrize("first", [0, 80])
 @pytest.mark.filterwarnings("ignore")
 def test_storms_over_two_nodes_find_nothing(first):
     said: list[str] = []
-    outcomes = [run(seed, "pair", said.append) for seed in range(first, first + 40)]
+    outcomes = [run(seed, "pair", said.append) for seed in range(first, first + 80)]
     assert {o.seed: o.violations for o in outcomes if o.violations} == {}
-    assert sum("Adopted" in line for line in said) > 5
-    assert sum("has one successor" in line for line in said) > 0
+    assert sum("Adopted" in line for line in said) > 10
+    assert sum("has one successor" in line for line in said) > 1
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -135,6 +135,8 @@ def test_storms_with_moves_run_nothing_twice_and_lose_nothing():
         # Room in RAM that was made for a park was filled by a restore, again and again.
         ("storm", 400588),
         ("storm", 402877),
+        # A journal was lost while a tree read its memory from what was fetched for it.
+        ("storm", 501350),
     ],
 )
 @pytest.mark.filterwarnings("ignore")

@@ -92,8 +92,13 @@ def test_both_agents_die(within):
             assert (world.successor == "runs") is (world.seat is not ACTIVE), (first, second)
 
 
+HAPPENS = ["source", "target", "wake", "cancel", "successor_goes", "dump_reverts"]
+
+
 @BOTH
-@pytest.mark.parametrize("event", ["wake", "cancel", "successor_goes", "container_ends"])
+@pytest.mark.parametrize(
+    "event", ["wake", "cancel", "successor_goes", "container_ends", "dump_reverts"]
+)
 def test_an_event_before_any_effect_and_then_the_source_dies(within, event):
     most = ticks(within=within)
     for first in range(most):
@@ -111,7 +116,7 @@ def test_anything_at_any_time(within, seed):
     ends = set()
     for _ in range(30):
         likely = rng.choice((0.01, 0.05, 0.2))
-        events = rng.sample(["source", "target", "wake", "cancel", "successor_goes"], 3)
+        events = rng.sample(HAPPENS, 3)
         events += ["container_ends"] * (rng.random() < 0.3)
 
         def chance(where, likely=likely, events=events):

@@ -50,6 +50,7 @@ class World:
         self.seat, self.artifact, self.asleep = ACTIVE, "", False
         self.held = self.dumping = False  # it is kept away from its GPUs; its tree is written down
         self.version, self.at_source = 1, {}
+        self.reverts, self.dumps = False, 0
         self.parts, self.arrived, self.taken = False, {}, ""
         self.successor, self.continues = "waits", ""
         self.stopped, self.claim = False, ""
@@ -106,6 +107,10 @@ class World:
             self.excused = True
         self.successor, self.continues = "gone", ""
 
+    def dump_reverts(self):
+        """What was delivered is not what the seat's record will name."""
+        self.reverts = True
+
     def container_ends(self):
         """The workload at the source ends by itself: its state is nobody's."""
         if self.seat is ACTIVE:
@@ -145,7 +150,7 @@ class World:
         return state
 
     def _of(self, artifact):
-        return int(artifact.removeprefix("s") or 0)
+        return int(artifact.removeprefix("s").partition("+")[0] or 0)
 
 
 class Source:
@@ -283,6 +288,9 @@ class Source:
         if w.seat is WAITING:
             self.on(Event.FAILED)
             return
+        if w.reverts and w.seat is ACTIVE and not w.artifact:
+            self._dumped_again()
+            return
         w.artifact = self.one.note.artifact
         w.tick("source")
         if w.seat is ACTIVE:
@@ -290,6 +298,22 @@ class Source:
         w.dumping = False
         w.tick("source")
         self.on(Event.TREE_ENDED)
+
+    def _dumped_again(self):
+        w = self.world
+        w.reverts, w.dumps = False, w.dumps + 1
+        w.at_source = {}
+        w.tick("source")
+        artifact = f"s{w.version}+{w.dumps}"
+        w.at_source[artifact] = w.version
+        try:
+            Target(w).deliver(artifact)
+            w.tick("source")
+        except (TargetDies, Refuses):
+            self._reverted(artifact)
+            return
+        if not self.on(Event.VERIFIED, artifact=artifact):
+            self._reverted(artifact)
 
     def _ending(self):
         self.on(Event.TREE_ENDED)

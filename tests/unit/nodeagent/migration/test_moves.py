@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from kybernate.core.seat.operations import Kind, Progress
-from kybernate.errors import RefusedError, RetryableError
+from kybernate.errors import DeadlineError, RefusedError, RetryableError
 from kybernate.types import SeatState, Tier
 from nodeagent.api.streams import Streams
 from nodeagent.migration.journal import MOVE
@@ -157,3 +157,24 @@ async def test_a_dry_run_says_what_would_happen(rig):
     with pytest.raises(RefusedError, match="successor"):
         operations.plan(Ask(Kind.MOVE, "", uid))
     assert r.state(uid) is ACTIVE
+
+
+async def test_a_dump_that_comes_to_nothing_after_its_delivery_is_repeated(rig):
+    there = There()
+    r, operations, uid = await begun(rig, there, dump_retry_s=1.0)
+    vault, sizes = r.node.world.below.vault, []
+    manifest = vault.manifest
+
+    async def unread(artifact, deadline):
+        sizes.append(artifact)
+        if len(sizes) == 1:
+            raise DeadlineError("the disk is slow")
+        return await manifest(artifact, deadline)
+
+    vault.manifest = unread
+    done = await ended(await operations.ask(move(uid)))
+    assert done.state is Progress.SUCCEEDED, done.sentence
+    assert len(there.keeps) == 2
+    assert there.taken == r.node.seats[uid].saved.artifact
+    assert there.taken != sizes[0]
+    r.check()

@@ -116,3 +116,18 @@ async def test_what_is_not_the_pods_own_is_neither_kept_nor_noted(rig, tls, tmp_
             await peers.deliver(to, artifact, LIMIT)
         assert not two.has(artifact)
         assert ARRIVED + artifact not in two.r.machine.journal
+
+
+@pytest.mark.real_time
+async def test_what_arrives_after_its_move_was_called_off_is_not_kept(rig, tls, tmp_path):
+    async with two_nodes(rig, tls, tmp_path) as (two, peers):
+        artifact = two.sealed(two.dump(1))
+        await peers.expect(two.to, LIMIT)
+        await peers.call_off(two.to, LIMIT)
+        with pytest.raises(RefusedError, match="was called off"):
+            await peers.deliver(two.to, artifact, LIMIT)
+        assert not two.has(artifact)
+        assert ARRIVED + artifact not in two.r.machine.journal
+        await peers.expect(two.to, LIMIT)
+        await peers.deliver(two.to, artifact, LIMIT)
+        assert two.has(artifact)
