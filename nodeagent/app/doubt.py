@@ -1,8 +1,9 @@
 """A journal of which lines are lost: the newest record of any seat may be missing, or an older one.
 
-What such records say together may be impossible. Seats that could not all be in GPU memory are
-treated as if they had no record: each is asked where it is. Nothing is dropped because no record
-names it, since the record that named it may be the one that is lost.
+A seat that waits at the gate by its record may have been started since: its GPUs go to nobody until
+its kyb-init says where it is. What such records say together may be impossible. Seats that could
+not all be in GPU memory are treated as if they had no record: each is asked where it is. Nothing is
+dropped because no record names it, since the record that named it may be the one that is lost.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from kybernate.core.seat.seats import OCCUPYING
+from kybernate.core.seat.seats import AT_GATE, OCCUPYING
 from kybernate.core.swap.swap import fits
 from kybernate.types import SeatState
 from nodeagent import metrics
@@ -44,6 +45,14 @@ def doubt(node: Node) -> None:
     for seat in impossible(node):
         log.warning("%s: its record says %s, which can't be; it is asked", seat, seat.state)
         forget(seat)
+    for seat in node.seats.values():
+        if seat.state in AT_GATE and _lives(node, seat):
+            seat.contact.doubted()
+
+
+def _lives(node: Node, seat: Seat) -> bool:
+    init = seat.tree.init
+    return init is not None and node.world.procs.alive(init.pid, init.start)
 
 
 def impossible(node: Node) -> tuple[Seat, ...]:

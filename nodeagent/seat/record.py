@@ -155,7 +155,8 @@ class Seat:
     @property
     def unverified(self) -> bool:
         """Whether nobody knows if it uses its GPUs."""
-        return self.state is SeatState.UNVERIFIED or self.ending.killed
+        found = self.state is SeatState.UNVERIFIED
+        return found or self.ending.killed or self.contact.unheard
 
     @property
     def awaits_state(self) -> bool:

@@ -14,8 +14,9 @@ class Contact:
     """`connected`: its kyb-init is; `next_hello`: of a new one that waits until the old is gone.
 
     `image_mode`: kyb-init runs the image's command. `address` is where requests go once it has
-    started. `unlooked`: nobody has looked yet whether something arrived at its sockets since it was
-    frozen.
+    started. `unheard`: lines of the journal are lost, and its kyb-init, which lives, has not said
+    since where the seat is. `unlooked`: nobody has looked yet whether something arrived at its
+    sockets since it was frozen.
     """
 
     connected: bool = False
@@ -24,10 +25,15 @@ class Contact:
     pod_ip: str = ""
     address: str = ""
     unlooked: bool = False
+    unheard: bool = False
+
+    def doubted(self) -> None:
+        """Its record may be an older one."""
+        self.unheard = True
 
     def greeted(self, *, image_mode: bool) -> None:
         """Its kyb-init says whose command it runs."""
-        self.image_mode = image_mode
+        self.image_mode, self.unheard = image_mode, False
 
     def made(self) -> None:
         """Its kyb-init is connected."""
@@ -39,7 +45,7 @@ class Contact:
 
     def ended(self) -> None:
         """Its container has ended: nobody answers."""
-        self.connected, self.address = False, ""
+        self.connected, self.address, self.unheard = False, "", False
 
     def queue(self, hello: GateHello) -> None:
         """A new kyb-init waits until the old one is gone."""
