@@ -15,7 +15,7 @@ from kybernate.errors import ConfigError
 from kybernate.local.specs import ModelSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
 
     from kybernate.api.models import Model, ModelsFile
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _EVERY = 1.0
+_WEIGHT = 100
+"""What models.yaml has where it says nothing."""
 _FORMAT = 1
 """Of the file of ports."""
 _CONTAINERS = frozenset({"docker", "podman", "nerdctl"})
@@ -49,7 +51,7 @@ class Source:
         found = read(text, os.environ, self._given or self._kept())
         for name, model in found.file.models.items():
             check(name, model)
-        for warning in found.warnings:
+        for warning in (*found.warnings, *unmet(found.file)):
             log.warning("%s", warning)
         self._keep({**self._given, **found.ports})
         self.file = found.file
@@ -107,6 +109,27 @@ def check(name: str, model: Model) -> None:
             f"{model.argv[0]} has the container's processes run by its service, where this process "
             "can neither park nor find them; write the server's own command, such as vllm serve",
         )
+
+
+def unmet(file: ModelsFile) -> Iterator[str]:
+    """What it asks for and this box doesn't do, a sentence for each key."""
+    in_ram = "parked models stay in RAM: to write them to NVMe takes CRIU and root"
+    if file.tiers.nvme:
+        yield f"tiers.nvme: {in_ram}"
+    for name, model in file.models.items():
+        if model.idle.ram:
+            yield f"models.{name}.idle.ram: {in_ram}"
+        if model.cmd_stop:
+            yield f"models.{name}.cmdStop: is not run; SIGTERM ends the model, then SIGKILL"
+        if model.weight != _WEIGHT:
+            yield f"models.{name}.weight: is not read; models take turns by their requests"
+    for name, group in file.groups.items():
+        if group.persistent:
+            yield f"groups.{name}.persistent: is not read; pin: true keeps a model in GPU memory"
+        if group.swap:
+            yield f"groups.{name}.swap: members that fit beside each other are active together"
+        if group.exclusive:
+            yield f"groups.{name}.exclusive: others leave only where their GPU memory is needed"
 
 
 def specs(file: ModelsFile) -> list[ModelSpec]:

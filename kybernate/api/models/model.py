@@ -140,7 +140,7 @@ class Model(Part):
     )
     vram: Bytes | None = Field(
         default=None,
-        description="its GPU memory at most, on each GPU; measured on its first start if absent",
+        description="its GPU memory at most, on each GPU; all of each if absent",
     )
     ttl: Seconds = Field(
         default=-1.0,

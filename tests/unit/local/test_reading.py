@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kybernate.errors import ConfigError
-from kybernate.local.reading import Source, specs
+from kybernate.local.reading import Source, specs, unmet
 
 
 @pytest.fixture
@@ -74,3 +74,20 @@ async def test_a_wrong_file_leaves_the_last_one(source, caplog):
     assert told == []
     assert one.file is first
     assert "stay as they are" in caplog.text
+
+
+def test_what_a_box_does_not_do_is_said_for_each_key(source):
+    text = """
+tiers: {nvme: /var/cache}
+models:
+  a: {cmd: 'serve --port ${PORT}', cmdStop: 'stop ${PID}', weight: 7, idle: {ram: 1h}}
+groups: {g: {members: [a], swap: true, exclusive: true, persistent: true}}
+"""
+    said = [one.partition(": ")[0] for one in unmet(source(text).load())]
+    keys = ["idle.ram", "cmdStop", "weight"]
+    group = ["groups.g.persistent", "groups.g.swap", "groups.g.exclusive"]
+    assert said == ["tiers.nvme", *(f"models.a.{key}" for key in keys), *group]
+
+
+def test_a_plain_file_asks_for_nothing_that_is_not_done(source):
+    assert list(unmet(source(models("a", "b")).load())) == []
