@@ -122,9 +122,9 @@ class Engine:
             wall=time.time,
         )
         self.world = world
-        self.node = Node(settings, world, Leases(settings.lease_break_s))
+        leases = Leases(settings.lease_break_s)
+        self.node = Node(settings, world, leases, healthy=self._is_healthy)
         self.node.park_budget = settings.park_bytes
-        self.node.healthy = self._is_healthy
         self.loop = Loop(self.node)
         outside = Outside(procs, KernelMemory(), Pidfds(), NoEvents(), Roster(), lambda: True)
         self._warden = Warden(self.loop, outside)
@@ -374,7 +374,7 @@ class Engine:
             name=model.spec.name,
             state=seat.state,
             gpus=tuple(gpu.uuid for gpu in model.gpus),
-            size=(self.node.seen(seat.uid) or 0) if using else held,
+            size=self.node.seen.get(seat.uid, 0) if using else held,
             tier=tier.value if tier else "",
             wake_s=wake,
             address=seat.contact.address,

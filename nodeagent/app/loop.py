@@ -94,7 +94,7 @@ class Loop:
             departures,
         )
         self.tiers = Tiers(node, self.dumps, self.policy, self.kick)
-        node.saved = Places(node, self.custody).rows
+        self.places = Places(node, self.custody)
         newest = Newest(node, self.registry, self.custody)
         self.claims = Claims(node, self.registry, self.reports, newest)
         self.adoptions = Adoptions(node, self.life, self.kick, self.dumps, self.claims, newest)

@@ -163,7 +163,8 @@ class Agent:
         self._running = asyncio.get_running_loop()
         self._api = asyncio.create_task(self._connect())
         attendance = Attendance()
-        publisher = Publisher(self.node, self._get_api, self._address(), attendance)
+        saved = self.loop.places.rows
+        publisher = Publisher(self.node, self._get_api, self._address(), attendance, saved)
         cache = PodCache(self.loop.pod_changed, self.loop.pod_gone)
         preparer = self._preparer(cache, publisher)
         warden = self._warden(publisher)

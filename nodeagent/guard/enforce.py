@@ -80,14 +80,9 @@ class Enforcer:
         self._told: dict[tuple[Hashable, Cause], str] = {}
         self._over: tuple[Excess, ...] = ()
         self._told_over: set[tuple[PodUid, GpuUuid, Remedy]] = set()
-        self._held: dict[PodUid, int] = {}
         self._own = self._own_pod()
         self._began = self._node.world.now()
         self.parking_again: set[PodUid] = set()
-
-    def held(self, uid: PodUid) -> int | None:
-        """Bytes of device memory that the seat's tree held when it was last seen to hold any."""
-        return self._held.get(uid)
 
     async def look(self) -> None:
         """Look once, and act on what stood at one of the last looks, too."""
@@ -169,8 +164,8 @@ class Enforcer:
             if one.in_tree and one.pod is not None:
                 size = sum(size or 0 for size in one.memory.values())
                 held[one.pod] = held.get(one.pod, 0) + size
-        self._held = {uid: size for uid, size in self._held.items() if uid in self._node.seats}
-        self._held |= {uid: size for uid, size in held.items() if size}
+        seen = {uid: size for uid, size in self._node.seen.items() if uid in self._node.seats}
+        self._node.seen = seen | {uid: size for uid, size in held.items() if size}
 
     def _standing(self, seat: Seat, *, settled: bool) -> Standing:
         return Standing(

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from kybernate.ports import Culprits, Deaths, Memory
     from nodeagent.guard.announce import Announcer, Roster
+    from nodeagent.offload.tiers import Tiers
     from nodeagent.seat.lifecycle import Lifecycle
     from nodeagent.seat.node import Node
     from nodeagent.seat.operatorside import OperatorSide
@@ -38,6 +39,7 @@ class Deciding(Protocol):
     life: Lifecycle
     steps: Steps
     operators: OperatorSide
+    tiers: Tiers
 
     def kick(self) -> None:
         """Decide once this round of events is through."""

@@ -72,7 +72,7 @@ class _Levels:
 class Pressure:
     """`held` knows how many bytes of device memory a seat holds, if anybody has looked.
 
-    Where parked seats' states can leave RAM (`Node.makes_room`), a seat is not refused: the swap
+    Where parked seats' states can leave RAM (`makes_room`), a seat is not refused: the swap
     decision has it wait for as long as that takes."""
 
     def __init__(
@@ -80,12 +80,12 @@ class Pressure:
         node: Node,
         kick: Callable[[], None],
         memory: Memory,
-        held: Callable[[PodUid], int | None],
+        makes_room: Callable[[Seat, int], bool],
     ) -> None:
         self._node = node
         self._kick = kick
         self._memory = memory
-        self._node.seen = held
+        self._makes_room = makes_room
         self._reading: _Reading | None = None
         self._levels: dict[PodUid, _Levels] = {}
         self._refused: Mapping[PodUid, Refusal] = {}
@@ -103,7 +103,7 @@ class Pressure:
             for seat in candidates
             if seat.uid in refused
             and refused[seat.uid].lack in MAKES_ROOM
-            and self._node.makes_room(seat, self._node.park_size(seat))
+            and self._makes_room(seat, self._node.park_size(seat))
         )
         forfeits = self._forfeits()
         for seat in known:

@@ -20,7 +20,7 @@ class Warden:
     def __init__(self, deciding: Deciding, outside: Outside) -> None:
         node, memory = deciding.node, outside.memory
         self.enforcer = Enforcer(deciding, outside)
-        self.pressure = Pressure(node, deciding.kick, memory, self.enforcer.held)
+        self.pressure = Pressure(node, deciding.kick, memory, deciding.tiers.makes_room)
         self.deaths = ParkedDeaths(node, deciding.life, outside.deaths, memory, self._excused)
         node.refusals = self.pressure
         node.observers.append(self.deaths)

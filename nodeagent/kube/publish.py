@@ -48,6 +48,7 @@ from nodeagent.seat.node import Inventory
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
+    from kybernate.api.gpunodes import ArtifactRow
     from kybernate.ports import KubeApi
     from kybernate.types import PodRef, PodUid, SeatName
     from nodeagent.kube.attendance import Attendance
@@ -135,7 +136,7 @@ class Writes:
 
 
 class Publisher:
-    """Implements `node.Observer` and `prepare.Pods`."""
+    """Implements `node.Observer` and `prepare.Pods`. `saved`: where artifacts are."""
 
     def __init__(
         self,
@@ -143,8 +144,10 @@ class Publisher:
         api: Callable[[], Awaitable[KubeApi]],
         address: str,
         attendance: Attendance,
+        saved: Callable[[], list[ArtifactRow]] = list,
     ) -> None:
         self._node = node
+        self._saved = saved
         self._attendance = attendance
         self._api = api
         self._address = address
@@ -300,7 +303,7 @@ class Publisher:
             budget=Budget(node.park_budget, node.parked_bytes(), node.host_available),
             tiers=tuple(TierRow(*row) for row in tier_rows(node)),
             seats=tuple(_seat_row(node, seat) for seat in node.seats.values()),
-            saved=tuple(node.saved()),
+            saved=tuple(self._saved()),
         )
         return status.dump()
 

@@ -62,7 +62,6 @@ class Tiers:
             idle={tier: limit for tier, limit in sinks.items() if limit},
             prefetch_calls=settings.prefetch_calls,
         )
-        node.makes_room = self.makes_room
 
     def look(self) -> None:
         """Begin what is to be done now."""
@@ -80,7 +79,7 @@ class Tiers:
             del self._weights[uid]
 
     def makes_room(self, seat: Seat, size: int) -> bool:
-        """See `Node.makes_room`."""
+        """Whether other seats' states can leave RAM so that so many bytes of this one fit."""
         if self._node.world.below is None:
             return False
         now = self._node.world.now()

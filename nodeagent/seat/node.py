@@ -21,7 +21,6 @@ from nodeagent import metrics
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-    from kybernate.api.gpunodes import ArtifactRow
     from kybernate.ports import (
         DriverHelpers,
         Freezer,
@@ -168,16 +167,6 @@ async def taken_for_healthy(seat: Seat) -> bool:
     return True
 
 
-def no_room_made(seat: Seat, size: int) -> bool:
-    """`Node.makes_room` where no parked seat can leave RAM."""
-    return False
-
-
-def nothing_seen(uid: PodUid) -> int | None:
-    """`Node.seen` where nobody looks."""
-    return None
-
-
 def nothing_refused(seats: Iterable[Seat]) -> Mapping[PodUid, str]:
     """`Refusals` where nothing limits what may be parked."""
     return {}
@@ -205,11 +194,10 @@ class Node:
     GPU of processes of no seat; `draining` why nothing may start or wake here, empty if it may;
     `refusals` says which seats can't be parked; `notices` are the conditions besides Ready;
     `host_available` is about how many bytes of host memory are available, 0 while unknown.
-    `activity` is what is published of when each seat is used, `saved` of saved states. `seen` says
-    how many bytes of device memory a seat was last seen to hold; `park_room` is how many bytes more
-    may be parked into RAM now, `free_ram` the host's part of that, None while unknown;
-    `ram_freed_at` when a state last left RAM; `makes_room` says whether other seats' states can
-    leave RAM so that so many bytes of this one fit. `healthy` asks a workload that listens whether
+    `activity` is what is published of when each seat is used. `seen` says how many bytes of
+    device memory a seat was last seen to hold; `park_room` is how many bytes more may be parked
+    into RAM now, `free_ram` the host's part of that, None while unknown; `ram_freed_at` when a
+    state last left RAM. `healthy` asks a workload that listens whether
     it serves yet. `turns` is what seats that always want their GPUs have had of them since this
     agent began.
     """
@@ -228,12 +216,10 @@ class Node:
     observers: list[Observer] = field(default_factory=list)
     demand_listeners: list[DemandListener] = field(default_factory=list)
     activity: dict[PodUid, dict[str, Any]] = field(default_factory=dict)
-    saved: Callable[[], list[ArtifactRow]] = list
-    seen: Callable[[PodUid], int | None] = nothing_seen
+    seen: Mapping[PodUid, int] = field(default_factory=dict)
     park_room: int | None = None
     free_ram: int | None = None
     ram_freed_at: float = 0.0
-    makes_room: Callable[[Seat, int], bool] = no_room_made
     healthy: Callable[[Seat], Awaitable[bool]] = taken_for_healthy
     turns: Book = field(init=False)
 
@@ -367,7 +353,7 @@ class Node:
         that its GPUs have."""
         if seat.tree.held:
             return sum(seat.tree.held.values())
-        seen = self.seen(seat.uid)
+        seen = self.seen.get(seat.uid)
         if seen is not None:
             return seen
         one = seat.identity

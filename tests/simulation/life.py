@@ -239,7 +239,9 @@ class Life:
         self.node.park_budget = self.plan.ram or _ENOUGH
         self.node.observers.append(self.watch)
         self.node.refusals = self._refusals
-        return Loop(self.node, reports)
+        agent = Loop(self.node, reports)
+        self._tiers = agent.tiers
+        return agent
 
     def _with_registry(self, world: World) -> tuple[World, Reports | None]:
         """As the agent is wired to one, where there is one."""
@@ -270,7 +272,7 @@ class Life:
         node, free = self.node, self.node.park_budget - self.watch.in_ram()
         node.park_room = max(0, free)
         short = [s for s in seats if s.state in _MAY_PARK and node.park_size(s) > free]
-        stuck = [s.uid for s in short if not node.makes_room(s, node.park_size(s))]
+        stuck = [s.uid for s in short if not self._tiers.makes_room(s, node.park_size(s))]
         return {**dict.fromkeys(stuck, "RAM is full"), **self.refused}
 
     def _slots(self, uid: PodUid) -> int:

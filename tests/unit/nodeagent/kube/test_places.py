@@ -24,15 +24,15 @@ CRD = Path(__file__).parents[4] / "config/crd/gpunode.yaml"
 async def test_the_state_of_a_seat_is_told_while_it_is_below_ram_and_when_its_pod_has_left_it(rig):
     r = rig(tiers=TIERS)
     cold, _ = await two(r)
-    assert r.node.saved() == []
+    assert r.loop.places.rows() == []
     await down(r, cold)
     seat = r.node.seats[cold]
     row = ArtifactRow(seat.saved.artifact, cold, "nvme", seat.saved.size)
-    assert r.node.saved() == [row]
+    assert r.loop.places.rows() == [row]
     r.loop.pod_gone(cold)
     r.machine.end_container(cold)
     await when(lambda: cold not in r.node.seats)
-    assert r.node.saved() == [row]
+    assert r.loop.places.rows() == [row]
 
 
 async def test_what_was_saved_is_told_until_it_is_deleted(rig):
@@ -45,12 +45,12 @@ async def test_what_was_saved_is_told_until_it_is_deleted(rig):
     await r.until(uid, ACTIVE)
     done = await ended(await operations.ask(Ask(Kind.SAVE, "s1", uid, by="ops")))
     await r.until(uid, ACTIVE)
-    (row,) = r.node.saved()
+    (row,) = r.loop.places.rows()
     assert (row.artifact, row.uid, row.tier) == (done.artifact, uid, "nvme")
     assert row.bytes > 0
     for tier in Tier:
         r.loop.custody.listed(tier, ())
-    assert r.node.saved() == []
+    assert r.loop.places.rows() == []
 
 
 def test_of_too_many_the_newest_are_told_and_the_crd_takes_them(rig):
@@ -61,7 +61,7 @@ def test_of_too_many_the_newest_are_told_and_the_crd_takes_them(rig):
             artifact = f"default/{'zy'[at % 2]}@20260101T{at:06}Z-0000000{at % 10}"
             places = {Tier.RAM: 1, Tier.NVME: 2, Tier.OBJECT: 3}
             await r.loop.custody.keep(PersonHold(artifact, f"s{at}", f"u{at}", places))
-        rows = Publisher(r.node, None, "", Attendance()).status()["saved"]
+        rows = Publisher(r.node, None, "", Attendance(), r.loop.places.rows).status()["saved"]
         assert len(rows) == MOST_SAVED
         assert {row["tier"] for row in rows} == {"nvme", "object"}
         assert {row["uid"] for row in rows} == {

@@ -154,12 +154,12 @@ async def test_how_much_is_in_the_object_store_is_told(rig):
 
 async def test_what_is_kept_takes_its_room_on_nvme_until_it_is_deleted(rig):
     r, operations, uid = await begun(rig, {Tier.NVME: 120 * GIB})
-    r.node.seen = lambda _: 40 * GIB
+    r.node.seen = dict.fromkeys(r.node.seats, 40 * GIB)
     for number in range(2):
         done = await ended(await operations.ask(save(uid, f"s{number}")))
         assert done.state is Progress.SUCCEEDED, done.sentence
         await r.until(uid, ACTIVE)
-    r.node.seen = lambda _: 41 * GIB
+    r.node.seen = dict.fromkeys(r.node.seats, 41 * GIB)
     full = await ended(await operations.ask(save(uid, "s2")))
     assert full.state is Progress.FAILED
     assert "delete saved states (kybernate artifacts rm)" in full.sentence
