@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kybernate.adapters.arrivals import NetworkGate, nftables
-from kybernate.adapters.criu.checks import refusals
+from kybernate.adapters.criu.checks import undumpable
 from kybernate.adapters.criu.container import Container
 from kybernate.adapters.criu.net import addresses, loans
 from kybernate.errors import RefusedError
@@ -77,5 +77,5 @@ def test_what_an_older_release_did_there_is_taken_back(seat: Container, tmp_path
 
 
 def test_its_seat_stays_in_ram_and_is_told_why(seat: Container) -> None:
-    (said,) = refusals._network(seat)
+    (said,) = undumpable._network(seat)
     assert "leave hostNetwork out" in said

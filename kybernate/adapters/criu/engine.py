@@ -24,7 +24,7 @@ from kybernate.adapters.criu import (
     running,
     starving,
 )
-from kybernate.adapters.criu.checks import imagerights, ipc, looks, refusals
+from kybernate.adapters.criu.checks import imagerights, ipc, looks, undumpable
 from kybernate.adapters.criu.container import Container
 from kybernate.adapters.criu.net import loans, tcp
 from kybernate.errors import (
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _DUMP = (
     *("dump", "--leave-stopped", "--manage-cgroups=ignore", "--file-locks"),
-    *("--tcp-established", "--network-lock", "skip", "--ghost-limit", str(refusals.GHOST_LIMIT)),
+    *("--tcp-established", "--network-lock", "skip", "--ghost-limit", str(undumpable.GHOST_LIMIT)),
     *("--freeze-cgroup", f"/proc/self/fd/{running.FREEZER}"),
 )
 _RESTORE = (
@@ -269,7 +269,7 @@ class Criu:
                 await self._freezer.freeze(str(container.handle), until.left)
         elif container.state is DumpState.HOLDING:
             await container.resume(until)
-        if not suspect and (reason := refusals.from_log(said)):
+        if not suspect and (reason := undumpable.from_log(said)):
             raise DumpRefusedError(reason)
         tail = " / ".join(said[:3]) or "it was killed, or said nothing"
         raise DumpError(f"CRIU's dump failed: {tail}", suspect=suspect)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 from kybernate.core.migration.protocol import (
@@ -63,8 +64,9 @@ def _end(name: str, states: list[State]) -> Iterator[str]:
     yield from (f"| {state} | {STATE_MEANING[state]} |" for state in states)
     yield from ("", "| event | meaning |", "|---|---|")
     yield from (f"| {event} | {EVENT_MEANING[event]} |" for event in events)
-    yield from ("", "| from | event | to | acts, in order | why |", "|---|---|---|---|---|")
+    yield from ("", "Steps, with their acts in order:", "")
     for (state, event), step in rows.items():
-        acts = ", ".join(step.acts) or "none"
-        yield f"| {state} | {event} | {step.to} | {acts} | {step.why} |"
+        acts, why = ", ".join(step.acts) or "no act", f" ({step.why})" if step.why else ""
+        entry = f"- {state}, **{event}** → {step.to}: {acts}{why}"
+        yield textwrap.fill(entry, 120, subsequent_indent="  ", break_on_hyphens=False)
     yield ""

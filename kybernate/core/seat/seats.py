@@ -7,6 +7,7 @@ is confirmed free.
 
 from __future__ import annotations
 
+import textwrap
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -242,9 +243,9 @@ def render_markdown() -> str:
             for state in SeatState
         ),
         "",
-        "| event | meaning | from → to |",
-        "|---|---|---|",
-        *(f"| {event} | {EVENT_MEANING[event]} | {_edges(event)} |" for event in SeatEvent),
+        "What each event means, and where it leads:",
+        "",
+        *(_wrapped(f"- **{e}** ({_edges(e)}): {EVENT_MEANING[e]}") for e in SeatEvent),
         "",
     ]
     return "\n".join(lines)
@@ -258,6 +259,10 @@ def _id(state: SeatState) -> str:
 def _drawn(state: SeatState, event: SeatEvent) -> bool:
     everywhere = {SeatEvent.FAIL, SeatEvent.ENDED, SeatEvent.DELETE}
     return event not in everywhere or state in {SeatState.ACTIVE, SeatState.FAILED}
+
+
+def _wrapped(entry: str) -> str:
+    return textwrap.fill(entry, 120, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _edges(event: SeatEvent) -> str:

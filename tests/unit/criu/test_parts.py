@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kybernate.adapters.criu import Tools, limits, running
-from kybernate.adapters.criu.checks import refusals
+from kybernate.adapters.criu.checks import undumpable
 from kybernate.adapters.criu.container import Container, state_of
 from kybernate.adapters.criu.record import FILE, Record
 from kybernate.adapters.kernel import smallfile
@@ -140,14 +140,14 @@ def test_a_terminal_is_told(tmp_path: Path, target: str, told: int) -> None:
     (proc / "fd").mkdir()
     (proc / "fd/1").symlink_to(target)
     one = Container(7, tmp_path / "handle", 0, tmp_path, proc.parent)
-    assert sum("terminal" in sentence for sentence in refusals.find(one, {})) == told
+    assert sum("terminal" in sentence for sentence in undumpable.find(one, {})) == told
 
 
 def test_reasons_of_criu_are_told_in_words() -> None:
     said = ["(00.01) Error (criu/sk-inet.c:185): inet: In-flight connection (l) for 5"]
-    assert "waits to be accepted" in refusals.from_log(said)
-    assert refusals.from_log(["Error (criu/x.c:1): No space left on device"]) == ""
-    assert refusals.from_log([]) == ""
+    assert "waits to be accepted" in undumpable.from_log(said)
+    assert undumpable.from_log(["Error (criu/x.c:1): No space left on device"]) == ""
+    assert undumpable.from_log([]) == ""
 
 
 def test_a_cache_that_others_may_write_is_refused(tmp_path: Path) -> None:

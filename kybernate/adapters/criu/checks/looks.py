@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.adapters.criu import record
-from kybernate.adapters.criu.checks import descriptors, refusals
+from kybernate.adapters.criu.checks import descriptors, undumpable
 from kybernate.adapters.kernel import smallfile
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def check(container: Container) -> tuple[tuple[str, ...], Look | None]:
     tree = container.tree() if container.is_frozen() else None
     counts = _counts(container) if tree is not None else None
     opened = descriptors.of(container)
-    problems = refusals.find(container, opened)
+    problems = undumpable.find(container, opened)
     if tree is None or counts is None or problems:
         return problems, None
     return problems, _take(container, tree, counts, opened)
@@ -63,7 +63,7 @@ def ready(container: Container, tree: int, images: Path, before: Look | None) ->
 
 def _take(container: Container, tree: int, counts: Counts | None, opened: Opened) -> Look:
     number = str(container.number_inside(tree))
-    options = ("-t", number, *refusals.extra_options(container, opened))
+    options = ("-t", number, *undumpable.extra_options(container, opened))
     return Look(tree, counts, record.take(container, tree, opened), options)
 
 
