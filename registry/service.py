@@ -100,15 +100,19 @@ def open_cluster(settings: RegistrySettings) -> Cluster | None:
 
 
 def open_store(
-    settings: RegistrySettings, database: Database, cluster: Cluster | None = None
+    settings: RegistrySettings,
+    database: Database,
+    keys: NamespaceKeys,
+    cluster: Cluster | None = None,
 ) -> Store | None:
     """The object store; None where none is given. Raises ConfigError."""
     if not settings.object_store:
         return None
-    url, seconds = settings.object_store, settings.object_leave_s
+    url, seconds, check = settings.object_store, settings.object_leave_s, keys.check_data_key
     if cluster is None:
-        return Store(url, database, seconds)
-    return Store(url, database, seconds, gone=cluster.gone, grants=cluster.grants.all)
+        return Store(url, database, seconds, check_data_key=check)
+    gone, grants = cluster.gone, cluster.grants.all
+    return Store(url, database, seconds, gone=gone, grants=grants, check_data_key=check)
 
 
 class Service:
@@ -121,8 +125,8 @@ class Service:
         self._cluster = open_cluster(settings)
         self._granted = no_grants if self._cluster is None else self._cluster.grants.all
         self._facts = None if self._cluster is None else self._cluster.facts
-        self._store = open_store(settings, self._database, self._cluster)
-        self._kms = open_kms(settings)
+        self._keys = NamespaceKeys(self._database, open_kms(settings), self._facts, self._gone)
+        self._store = open_store(settings, self._database, self._keys, self._cluster)
         self._stopping = threading.Event()
         self._problem: str | None = "the database is not ready yet"
         self._probes = ProbeServer(*settings.probe_address, self.not_ready)
@@ -157,11 +161,10 @@ class Service:
         revocations = None if self._cluster is None else self._cluster.revocations
         admission = Admission(revocations, shared=self._settings.shared_agent_keys)
         standing = Standing(pods, artifacts, self._facts)
-        keys = NamespaceKeys(self._database, self._kms, self._facts, self._gone)
         calls = (
             *routes(artifacts, pods, standing),
             *store_routes(self._store),
-            *key_routes(keys, self._shredder, self._granted),
+            *key_routes(self._keys, self._shredder, self._granted),
         )
         return create_app(calls, self._settings.max_body_bytes, admission=admission)
 
@@ -195,9 +198,8 @@ def make_server(settings: RegistrySettings) -> Server:
     """Raises ConfigError for certificates, a database or keys that can't be right."""
     tls = MutualTls(settings.tls_dir, "registry", more=["agents-ca.crt"])
     tls.check()
-    open_kms(settings)
     database = open_database(settings)
-    open_store(settings, database)
+    open_store(settings, database, NamespaceKeys(database, open_kms(settings)))
     database.close()
     if open_cluster(settings) is None:
         log.warning(

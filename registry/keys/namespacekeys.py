@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sqlalchemy import and_, select
 
-from kybernate.adapters.keys.artifactkeys import wrapping_id
+from kybernate.adapters.keys.artifactkeys import WrapKeys, wrapping_id
+from kybernate.core.artifacts import keyobjects
 from kybernate.core.artifacts.keyobjects import NamespaceKey
 from kybernate.errors import (
     ConfigError,
     ConflictError,
+    CorruptError,
     LockedError,
     RefusedError,
     RetryableError,
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Row
 
+    from kybernate.core.artifacts.keyobjects import KeyObject
     from kybernate.ports import Kms
     from registry.database import Database
 
@@ -162,6 +165,32 @@ class NamespaceKeys:
                 f"was lost, `kyb-registry rebuild` finds the keys of namespaces ({error})",
                 _AWAY_S,
             ) from error
+
+    def check_data_key(self, namespace: str, number: str, data: bytes) -> None:
+        """What is to lie in the object store as the namespace's data key of this number opens, and
+        so does its own key beside it. Where nothing here wraps keys, agents alone can tell.
+
+        Raises RefusedError if not, ConflictError, RetryableError.
+        """
+        try:
+            self._see_opens(namespace, number, keyobjects.decode(data, "data"))
+        except (CorruptError, LockedError, RefusedError) as error:
+            raise RefusedError(f"data: is no data key of namespace {namespace}: {error}") from error
+
+    def _see_opens(self, namespace: str, number: str, key: KeyObject) -> None:
+        own = key.of
+        if str(key.number) != number:
+            raise CorruptError(f"number is {key.number}, not {number}")
+        if not own.id:
+            if self._kms.newest:
+                self._unwrapped(key.by, key.wrapped, namespace)
+            return
+        given = self.named(namespace, own.id)
+        if given is None or key.by != own.id:
+            raise CorruptError(f"it is wrapped by {key.by}, beside {own.id}, which is not known")
+        if self._unwrapped(own.by, own.wrapped, own.bound_to(namespace)) != given.key:
+            raise CorruptError("the namespace's key beside it is another")
+        WrapKeys((given.key,)).unwrap(key.by, key.wrapped, namespace)
 
     def _check_first(self, namespace: str, uid: str) -> None:
         with self._database.read() as connection:

@@ -66,10 +66,12 @@ class Store:
         *,
         gone: Callable[[str, str], bool] = lambda _namespace, _uid: False,
         grants: Callable[[], Iterable[Grant]] = tuple,
+        check_data_key: Callable[[str, str, bytes], None] = lambda _namespace, _number, _data: None,
     ) -> None:
         """`seconds`: how long URLs are good. `gone`: whether the cluster says that the pod of this
         namespace and UID is no more, or raises RetryableError. `grants`: what namespaces let others
-        read; may raise RetryableError, too. Raises ConfigError for what is no store that requests
+        read; may raise RetryableError, too. `check_data_key`: raises RefusedError for what is no
+        data key of this namespace and number. Raises ConfigError for what is no store that requests
         can be signed for.
         """
         objects = open_objects(url)
@@ -82,6 +84,7 @@ class Store:
         self._database = database
         self._gone = gone
         self._grants = grants
+        self._check_data_key = check_data_key
         self._remembered: dict[tuple[str, str], float] = {}
 
     # --- what agents ask for ----------------------------------------------------------------------
@@ -118,6 +121,8 @@ class Store:
             raise RefusedError(f"key: {key} is not put by way of the registry")
         elif kind != layout.CLOCKS:
             self._check(node, rest[0])
+            if kind == layout.KEYS:
+                self._check_data_key(rest[0], rest[1], content)
         self._objects.put(key, content, create=create or kind == layout.KEYS)
 
     def head(self, node: str, key: str) -> ObjectInfo:

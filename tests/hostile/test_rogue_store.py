@@ -7,6 +7,7 @@ namespace `lair`; `victim` has pods on node `b` alone.
 from __future__ import annotations
 
 import asyncio
+import base64
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -28,9 +29,10 @@ from kybernate.checkpoint.packs.blocks import raw_sources
 from kybernate.checkpoint.packs.fetch import fetch
 from kybernate.checkpoint.places import open_place, place_of, read_manifest
 from kybernate.checkpoint.raw import seal
-from kybernate.core.artifacts import layout
+from kybernate.core.artifacts import keyobjects, layout
 from kybernate.core.artifacts import manifest as manifests
 from kybernate.core.artifacts.into import Into
+from kybernate.core.artifacts.keyobjects import KeyObject, NamespaceKey
 from kybernate.core.artifacts.manifest import facts_of
 from kybernate.errors import (
     ConflictError,
@@ -155,12 +157,15 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     with s3.server(folder / "s3") as store, pytest.MonkeyPatch.context() as patched:
         for name, value in store.environment.items():
             patched.setenv(name, value)
+        (folder / "wrap").mkdir()
+        (folder / "wrap" / "wrap-1.key").write_text(KEYS.kms.keys[-1].hex())
         server = Server(
             certificates(folder / "tls", ("a", "b")),
             folder / "registry.log",
             f"sqlite:///{folder}/registry.db",
             OBJECT_STORE=store.url,
             OBJECT_LEAVE_S=str(LEAVE_S),
+            WRAP_KEYS=str(folder / "wrap"),
         )
         server.start()
         server.client().settle("new")
@@ -232,6 +237,29 @@ def test_nothing_is_put_in_another_namespace(scene: Scene) -> None:
     for key in wrong:
         with pytest.raises(RefusedError):
             scene.a.registry.put_object(Putting(key=key, data="eA=="))
+
+
+def test_no_data_key_that_nobody_opens_is_put(scene: Scene) -> None:
+    """A hundred of them would keep the namespace from being packed in this place."""
+    at = f"{layout.KEYS}lair/7"
+    by, wrapped = KEYS.kms.wrap(b"k" * 32, "lair")
+    spoilt = (
+        b"x",
+        keyobjects.encode(KeyObject(7, by, "00" * 60)),
+        keyobjects.encode(KeyObject(7, "0" * 16, "00" * 60)),
+        keyobjects.encode(KeyObject(7, *KEYS.kms.wrap(b"k" * 32, "victim"))),
+        keyobjects.encode(KeyObject(8, by, wrapped)),
+        keyobjects.encode(KeyObject(7, by, wrapped, NamespaceKey("0" * 16, "", 1, by, wrapped))),
+    )
+
+    def put(data: bytes) -> None:
+        scene.a.registry.put_object(Putting(key=at, data=base64.b64encode(data).decode()))
+
+    for data in spoilt:
+        with pytest.raises(RefusedError, match="no data key of namespace lair"):
+            put(data)
+    put(keyobjects.encode(KeyObject(7, by, wrapped)))
+    scene.owner.objects.delete([at])
 
 
 def test_nothing_that_is_there_is_overwritten(scene: Scene) -> None:

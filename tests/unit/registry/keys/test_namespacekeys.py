@@ -13,9 +13,10 @@ from sqlalchemy import select
 from kybernate import keys
 from kybernate.adapters.keys.artifactkeys import WrapKeys
 from kybernate.checkpoint.places import Place, data_key, read_key
+from kybernate.core.artifacts import keyobjects
 from kybernate.core.artifacts.grants import Grant
 from kybernate.core.artifacts.keyobjects import NamespaceKey
-from kybernate.errors import RetryableError
+from kybernate.errors import RefusedError, RetryableError
 from registry.keys import places as keyplaces
 from registry.schema import NAMESPACE_KEYS
 from tests.unit.checkpoint.kit import KEYS, BreakingObjects, KilledError
@@ -361,6 +362,30 @@ def test_rewrapping_says_what_it_would_do_and_does_it_once(one: Replica, store: 
     one.keys._kms = WrapKeys((kms.keys[-1],))
     assert ask(one, "n1").body["key"] == given["key"]
     assert packs(ask(one, "n1").body, store) == secret
+
+
+def test_what_nodes_lay_in_the_store_opens(one: Replica, store: Place) -> None:
+    """As a node makes it, also after its registry has wrapped the namespace's key anew."""
+    one.token("n1", "u1")
+    packs(ask(one, "n1").body, store)
+    made = read_key(store, "keys/ns/1")
+    one.keys.check_data_key("ns", "1", keyobjects.encode(made))
+    kms = renewed(one)
+    keyplaces.rewrap(one.database, kms, (), lambda _: None, dry_run=False)
+    one.keys._kms = kms
+    one.keys.check_data_key("ns", "1", keyobjects.encode(made))
+    other = replace(made.of, wrapped=kms.wrap(b"o" * 32, made.of.bound_to("ns"))[1])
+    for spoilt in (
+        replace(made, wrapped="00" * 60),
+        replace(made, by="0" * 16),
+        replace(made, of=replace(made.of, id="0" * 16)),
+        replace(made, of=replace(made.of, uid=SECOND)),
+        made.with_own(other),
+    ):
+        with pytest.raises(RefusedError, match="is no data key of namespace ns"):
+            one.keys.check_data_key("ns", "1", keyobjects.encode(spoilt))
+    with pytest.raises(RefusedError, match="is no data key of namespace other"):
+        one.keys.check_data_key("other", "1", keyobjects.encode(made))
 
 
 def test_data_keys_of_before_are_wrapped_anew_and_it_is_told_what_needs_the_old_key(
