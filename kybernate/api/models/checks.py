@@ -15,8 +15,17 @@ if TYPE_CHECKING:
 
 
 def inherited(file: ModelsFile) -> ModelsFile:
-    """The file whose models have the limits that are set for all of them."""
-    models = {name: _with_limits(model, file) for name, model in file.models.items()}
+    """The file whose models have what is set for all of them, or for their group."""
+    staying = {
+        name
+        for group in file.groups.values()
+        if group.persistent and not group.swap
+        for name in group.members
+    }
+    models = {
+        name: _with_limits(model, file, pin=model.pin or name in staying)
+        for name, model in file.models.items()
+    }
     return file.model_copy(update={"models": models})
 
 
@@ -53,8 +62,9 @@ def checked(file: ModelsFile, warnings: Warnings) -> ModelsFile:
     )
 
 
-def _with_limits(model: Model, file: ModelsFile) -> Model:
+def _with_limits(model: Model, file: ModelsFile, *, pin: bool) -> Model:
     limits = {
+        "pin": pin,
         "ttl": file.global_ttl if model.ttl < 0 else model.ttl,
         "unload_timeout": model.unload_timeout or file.unload_timeout,
         "health_check_timeout": model.health_check_timeout or file.health_check_timeout,

@@ -13,12 +13,16 @@ from kybernate.api.models.values import NEVER, Bytes, Macros, Part, Seconds
 
 
 class Group(Part):
-    """Models that are active together or take turns."""
+    """llama-swap's groups. Which models are active together is a matter of their GPUs and vram."""
 
     members: tuple[str, ...] = Field(description="names of models")
-    swap: bool = Field(default=True, description="one member is active at a time")
-    exclusive: bool = Field(default=True, description="a member's wake parks other groups")
-    persistent: bool = Field(default=False, description="other groups do not park its members")
+    swap: bool = Field(default=True, description="false, with persistent: its members are pinned")
+    exclusive: bool = Field(
+        default=True, description="read for llama-swap's sake: what fits stays active"
+    )
+    persistent: bool = Field(
+        default=False, description="other groups do not park its members; see swap"
+    )
 
 
 class OnStartup(Part):
@@ -85,7 +89,7 @@ class ModelsFile(Part):
     )
     groups: dict[str, Group] = Field(
         default_factory=dict,
-        description="which models are active together; those of no group take turns",
+        description="llama-swap's groups; gpus and vram say which models are active together",
     )
     hooks: Hooks = Field(default=Hooks(), description="what happens when")
     upstream: Upstream = Field(default=Upstream(), description="paths of /upstream/MODEL")

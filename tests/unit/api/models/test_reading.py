@@ -280,3 +280,12 @@ def test_any_shape_is_read_or_refused_in_a_sentence(value: object) -> None:
 
 def test_an_error_does_not_show_a_key() -> None:
     assert "secret" not in str(refused("apiKeys: ['a secret']"))
+
+
+@pytest.mark.parametrize(
+    ("group", "pinned"),
+    [("persistent: true, swap: false", True), ("persistent: true", False), ("swap: false", False)],
+)
+def test_a_persistent_group_that_does_not_swap_is_pinned(group: str, pinned: bool) -> None:
+    text = f"models: {{a: {{cmd: 's ${{PORT}}'}}}}\ngroups: {{g: {{members: [a], {group}}}}}"
+    assert read(text, {}).file.models["a"].pin is pinned

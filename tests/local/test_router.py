@@ -1,0 +1,132 @@
+"""What llama-swap's users expect of requests, on a box that parks: its router's scenarios here."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.local.conftest import PATIENCE, Box, eventually, lives
+
+
+def running(box: Box) -> dict[str, str]:
+    """Each model that runs, and its state."""
+    told = json.loads(box.get("/running"))
+    return {one["model"]: one["state"] for one in [*told["running"], *told["parked"]]}
+
+
+def post(box: Box, path: str, **body: object) -> tuple[int, dict]:
+    """Status and JSON of a POST."""
+    url, kind = f"http://127.0.0.1:{box.port}{path}", {"Content-Type": "application/json"}
+    try:
+        request = urllib.request.Request(url, json.dumps(body).encode(), kind)
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:  # noqa: S310
+            text = answer.read()
+            return answer.status, json.loads(text) if text.startswith(b"{") else {}
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+def test_requests_for_a_model_that_does_not_run_start_it_once(box: Box):
+    box.has("a")
+    box.start()
+    assert running(box) == {}
+    with ThreadPoolExecutor(6) as pool:
+        told = list(pool.map(lambda _: box.ask("a"), range(6)))
+    assert len({one["pid"] for one in told}) == 1
+    assert sorted(one["counter"] for one in told) == [1, 2, 3, 4, 5, 6]
+    assert running(box) == {"a": "ready"}
+
+
+def test_requests_for_two_models_at_once_are_all_answered_in_turn(box: Box):
+    box.has("a")
+    box.has("b")
+    box.start()
+    with ThreadPoolExecutor(8) as pool:
+        told = list(pool.map(lambda number: box.ask("ab"[number % 2]), range(16)))
+    for name in (0, 1):
+        own = told[name::2]
+        assert len({one["pid"] for one in own}) == 1
+        assert sorted(one["counter"] for one in own) == list(range(1, 9))
+    assert box.never_two()
+    assert sorted(running(box).values()) == ["parked", "ready"]
+
+
+def test_unload_ends_models_and_the_next_request_starts_them_again(box: Box):
+    box.has("a")
+    box.has("b")
+    box.start()
+    pids = {name: box.ask(name)["pid"] for name in "ab"}
+    assert post(box, "/api/models/unload/a")[0] == 200
+    assert not lives(pids["a"])
+    assert running(box) == {"b": "ready"}
+    assert box.get("/unload") == b"OK"
+    eventually(lambda: not lives(pids["b"]))
+    assert running(box) == {}
+    again = box.ask("a")
+    assert again["counter"] == 1
+    assert again["pid"] != pids["a"]
+
+
+def test_a_model_is_parked_and_woken_by_hand(box: Box):
+    box.has("a")
+    box.start()
+    before = box.ask("a")
+    assert post(box, "/api/models/park/a")[0] == 200
+    assert running(box) == {"a": "parked"}
+    assert lives(before["pid"])
+    assert post(box, "/api/models/wake/a")[0] == 200
+    assert running(box) == {"a": "ready"}
+    assert box.ask("a")["counter"] == 2
+
+
+def test_a_name_of_no_model_is_answered_404_and_starts_nothing(box: Box):
+    box.has("a")
+    box.start()
+    status, told = post(box, "/v1/chat/completions", model="nobody", messages=[])
+    assert (status, told["error"]["code"]) == (404, "model_not_found")
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        box.get("/upstream/nobody/health")
+    assert caught.value.code == 404
+    assert running(box) == {}
+
+
+def test_aliases_and_paths_below_upstream_wake_the_same_model(box: Box):
+    box.has("a", aliases=["gpt-4o-mini"], useModelName="a")
+    box.has("b")
+    box.start()
+    first = box.ask("gpt-4o-mini")
+    box.ask("b")
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        box.get("/upstream/a/favicon.ico")
+    assert caught.value.code == 409
+    assert running(box) == {"a": "parked", "b": "ready"}
+    box.get("/upstream/gpt-4o-mini/health")
+    assert running(box) == {"a": "ready", "b": "parked"}
+    assert box.ask("a")["pid"] == first["pid"]
+
+
+def test_ollamas_clients_load_a_model_and_let_it_go(box: Box):
+    box.has("a")
+    box.start()
+    assert post(box, "/api/generate", model="a:latest")[1]["done_reason"] == "load"
+    assert [one["name"] for one in json.loads(box.get("/api/ps"))["models"]] == ["a"]
+    assert post(box, "/api/generate", model="a", keep_alive=0)[1]["done_reason"] == "unload"
+    assert running(box) == {"a": "parked"}
+    assert json.loads(box.get("/api/ps"))["models"] == []
+
+
+def test_a_pinned_group_of_llama_swaps_file_stays(box: Box):
+    box.has("a", size=20)
+    box.has("b", size=40)
+    box.has("c", size=40)
+    box.write()
+    with box.file.open("a") as file:
+        file.write("groups: {forever: {members: [a], persistent: true, swap: false}}\n")
+    box.start()
+    for name in "abcbc":
+        box.ask(name)
+    assert running(box) == {"a": "ready", "b": "parked", "c": "ready"}
