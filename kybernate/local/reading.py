@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from kybernate.api.models import read
+from kybernate.api.models import read, without
 from kybernate.errors import ConfigError
 from kybernate.local.specs import ModelSpec
 
@@ -42,20 +42,19 @@ class Source:
     _stamp: tuple[int, int, int] | None = None
 
     def load(self) -> ModelsFile:
-        """Read it. Raises ConfigError, also for what can't be run; then the last one counts."""
+        """Read it, without models that can't be run here. Raises ConfigError; then the last one
+        counts."""
         self._stamp = self._look()
         try:
             text = self.path.read_text()
         except OSError as error:
             raise ConfigError(str(self.path), f"can't be read: {error.strerror}") from error
         found = read(text, os.environ, self._given or self._kept())
-        for name, model in found.file.models.items():
-            check(name, model)
         for warning in (*found.warnings, *unmet(found.file)):
             log.warning("%s", warning)
         self._keep({**self._given, **found.ports})
-        self.file = found.file
-        return found.file
+        self.file = without(found.file, _refused(found.file))
+        return self.file
 
     async def watch(self, changed: Callable[[ModelsFile], Awaitable[None]]) -> None:
         """Tell of each change of it that can be used, for ever."""
@@ -99,6 +98,18 @@ class Source:
         except OSError:
             return None
         return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _refused(file: ModelsFile) -> set[str]:
+    """Models that can't be run here, each with a line in the log: all others are served."""
+    refused = set()
+    for name, model in file.models.items():
+        try:
+            check(name, model)
+        except ConfigError as error:
+            log.error("%s; this model is left out", error)
+            refused.add(name)
+    return refused
 
 
 def check(name: str, model: Model) -> None:

@@ -29,6 +29,14 @@ def inherited(file: ModelsFile) -> ModelsFile:
     return file.model_copy(update={"models": models})
 
 
+def without(file: ModelsFile, names: Collection[str]) -> ModelsFile:
+    """The file as if these models were not in it."""
+    kept = {name: model for name, model in file.models.items() if name not in names}
+    left = file.model_copy(update={"models": kept})
+    left.__dict__.pop("names", None)  # a copy has what was worked out of all models, too
+    return checked(left, [])
+
+
 def checked(file: ModelsFile, warnings: Warnings) -> ModelsFile:
     """The file without names of models that it doesn't have, each with a warning.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from kybernate.errors import ConfigError
 from kybernate.local.reading import Source, specs, unmet
 
 
@@ -55,10 +54,14 @@ def test_a_list_of_ports_that_cant_be_read_is_made_anew(source, spoilt):
 
 
 @pytest.mark.parametrize("program", ["docker", "/usr/bin/podman"])
-def test_a_container_is_refused_with_what_to_do_instead(source, program):
-    one = source(f"models: {{a: {{cmd: '{program} run -p ${{PORT}}:80 image'}}}}")
-    with pytest.raises(ConfigError, match=r"models\.a\.cmd: .*write the server's own command"):
-        one.load()
+def test_a_container_is_left_out_with_what_to_do_instead(source, program, caplog):
+    text = models("b") + f"  a: {{cmd: '{program} run -p ${{PORT}}:80 image', aliases: [x]}}\n"
+    one = source(text + "hooks: {on_startup: {preload: [a, b]}}\ngroups: {g: {members: [a, b]}}\n")
+    file = one.load()
+    assert (set(file.models), set(file.names)) == ({"b"}, {"b"})
+    assert (file.hooks.on_startup.preload, file.groups["g"].members) == (("b",), ("b",))
+    assert "models.a.cmd: " in caplog.text
+    assert "write the server's own command" in caplog.text
 
 
 async def test_a_wrong_file_leaves_the_last_one(source, caplog):
