@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from kybernate.errors import RefusedError
+from kybernate.errors import ConfigError, RefusedError
 
 _TO = click.option(
     "--to",
@@ -22,13 +22,17 @@ def command() -> None:
 
 
 @command.command("llama-swap")
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True))
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @_TO
 def llama_swap(file: Path, to: Path | None) -> None:
     """Of llama-swap's configuration FILE, with comments on what differs."""
     from kybernate.local.importing import llamaswap  # noqa: PLC0415 - slow
 
-    _write(llamaswap.converted(file.read_text(), os.environ), to)
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(str(file), f"can't be read: {error}") from error
+    _write(llamaswap.converted(text, os.environ), to)
 
 
 @command.command("ollama")
