@@ -135,8 +135,8 @@ def unmet(file: ModelsFile) -> Iterator[str]:
         if model.weight != _WEIGHT:
             yield f"models.{name}.weight: is not read; models take turns by their requests"
     for name, group in file.groups.items():
-        if group.persistent:
-            yield f"groups.{name}.persistent: is not read; pin: true keeps a model in GPU memory"
+        if group.persistent and group.swap:
+            yield f"groups.{name}.persistent: pins the members with swap: false alone"
         if group.swap:
             yield f"groups.{name}.swap: members that fit beside each other are active together"
         if group.exclusive:
