@@ -27,7 +27,8 @@ def post(box: Box, path: str, **body: object) -> tuple[int, dict]:
             text = answer.read()
             return answer.status, json.loads(text) if text.startswith(b"{") else {}
     except urllib.error.HTTPError as error:
-        return error.code, json.loads(error.read())
+        with error:
+            return error.code, json.loads(error.read())
 
 
 def test_requests_for_a_model_that_does_not_run_start_it_once(box: Box):
@@ -90,6 +91,7 @@ def test_a_name_of_no_model_is_answered_404_and_starts_nothing(box: Box):
     assert (status, told["error"]["code"]) == (404, "model_not_found")
     with pytest.raises(urllib.error.HTTPError) as caught:
         box.get("/upstream/nobody/health")
+    caught.value.close()
     assert caught.value.code == 404
     assert running(box) == {}
 
@@ -102,6 +104,7 @@ def test_aliases_and_paths_below_upstream_wake_the_same_model(box: Box):
     box.ask("b")
     with pytest.raises(urllib.error.HTTPError) as caught:
         box.get("/upstream/a/favicon.ico")
+    caught.value.close()
     assert caught.value.code == 409
     assert running(box) == {"a": "parked", "b": "ready"}
     box.get("/upstream/gpt-4o-mini/health")
