@@ -127,7 +127,7 @@ def test_a_plan_is_made_by_the_command(extender: Extender, world: World) -> None
     waiting = world.pod(ONE, vram="20Gi", **{"require-group": "G0"})
     name = waiting["metadata"]["name"]
     until(lambda: not extender.filter(waiting, tight, wide)["NodeNames"], "there is no seat")
-    ask = ["plan", "defrag", name, "-n", NAMESPACE, "--tls-dir", str(extender.tls)]
+    ask = ["rebalance", "--dry-run", name, "-n", NAMESPACE, "--tls-dir", str(extender.tls)]
     ask += ["--extender", f"https://127.0.0.1:{extender.port}"]
     result = CliRunner().invoke(main, [*ask, "--json"])
     found = json.loads(result.output)

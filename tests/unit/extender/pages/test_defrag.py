@@ -15,7 +15,7 @@ from extender.pages.defrag import Defragmenter, read_budget
 from extender.state.snapshot import Snapshot
 from kybernate import keys
 from kybernate.cli import main
-from kybernate.cli.plan import show
+from kybernate.cli.rebalance import show
 from kybernate.core.defrag import Budget
 from kybernate.core.ledger.ledger import Claim
 from kybernate.core.tiers.tiers import move_seconds
@@ -156,17 +156,19 @@ def test_a_dump_gives_the_same_plan(scene, tmp_path):
     file = tmp_path / "dump.json"
     file.write_bytes(orjson.dumps(snapshot.dump("2026-11-21T10:00:00Z")))
     asked = Defragmenter(snapshot, cluster).plan("*", "*", Budget())
-    run = CliRunner().invoke(main, ["plan", "defrag", "--dump", str(file), "--json"])
+    run = CliRunner().invoke(main, ["rebalance", "--dry-run", "--dump", str(file), "--json"])
     assert run.exit_code == 0, run.output
     told = json.loads(run.output)
     assert {**told, "fixed": {}} == {**asked, "fixed": {}}
-    one = CliRunner().invoke(main, ["plan", "defrag", "new", "--dump", str(file)])
+    one = CliRunner().invoke(main, ["rebalance", "--dry-run", "new", "--dump", str(file)])
     assert "1. Move default/s2" in one.output
     assert "Not moved" not in one.output
-    none = CliRunner().invoke(main, ["plan", "defrag", "--moves", "0", "--dump", str(file)])
+    none = CliRunner().invoke(main, ["rebalance", "--dry-run", "--moves", "0", "--dump", str(file)])
     assert (none.exit_code, "within 0 moves" in none.output) == (1, True)
-    other = CliRunner().invoke(main, ["plan", "defrag", "unknown", "--dump", str(file)])
+    other = CliRunner().invoke(main, ["rebalance", "--dry-run", "unknown", "--dump", str(file)])
     assert "no pod default/unknown waits for a seat" in other.output
     file.write_text("{")
-    broken = CliRunner().invoke(main, ["plan", "defrag", "--dump", str(file)])
+    broken = CliRunner().invoke(main, ["rebalance", "--dry-run", "--dump", str(file)])
     assert "is not JSON" in broken.output
+    bare = CliRunner().invoke(main, ["rebalance", "--dump", str(file)])
+    assert (bare.exit_code, "say --dry-run" in bare.output) == (2, True)

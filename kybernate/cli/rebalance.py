@@ -1,4 +1,4 @@
-"""`kybernate plan`: what would have to change so that pods that wait have a place."""
+"""`kybernate rebalance --dry-run`: what must change so that pods that wait have a place."""
 
 from __future__ import annotations
 
@@ -41,20 +41,15 @@ has the CPU and memory that a pod asks for, and whether it tolerates the node's 
 scheduler says.
 
 \b
-  kybernate plan defrag llama -n shop
-  kybernate plan defrag --moves 3 --seconds 120
-  kybernate plan defrag --json | jq .steps
+  kybernate rebalance --dry-run llama -n shop
+  kybernate rebalance --dry-run --moves 3 --seconds 120
+  kybernate rebalance --dry-run --json | jq .steps
 
 The extender is asked, over mutual TLS, as by kybernate explain.
 """
 
 
-@click.group("plan")
-def command() -> None:
-    """Say what would make room for pods that wait."""
-
-
-@command.command("defrag", help=_HELP)
+@click.command("rebalance", help=_HELP)
 @click.argument("name", required=False)
 @click.option(
     "-n", "--namespace", default="default", show_default=True, help="The namespace of NAME."
@@ -78,6 +73,7 @@ def command() -> None:
     show_default=True,
     help="States to search before the best plan so far is told. More takes longer.",
 )
+@click.option("--dry-run", is_flag=True, help="Say it, and move nothing: needed today.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 @click.option(
     "--dump",
@@ -86,8 +82,12 @@ def command() -> None:
     help="Plan for the ledger in this file, which kybernate dump wrote, and ask nobody.",
 )
 @extender_options
-def defrag(name: str | None, namespace: str, *, as_json: bool, **options: Any) -> None:
+def command(
+    name: str | None, namespace: str, *, dry_run: bool, as_json: bool, **options: Any
+) -> None:
     """See _HELP."""
+    if not dry_run:
+        raise click.UsageError("it moves no pods by itself yet: say --dry-run, and move them")
     if options["file"]:
         budget = Budget(
             inf if options["seconds"] is None else options["seconds"],
