@@ -21,7 +21,14 @@ from kybernate.api.schema import (
 )
 from kybernate.api.schema import text as texts
 from kybernate.api.schema import whole as number
-from kybernate.core.requests.checkpoint import Copied, Mode, Outcome, Request, Status
+from kybernate.core.requests.checkpoint import (
+    Copied,
+    Mode,
+    Outcome,
+    Request,
+    Status,
+    operation_name,
+)
 from kybernate.core.requests.reasons import Reason, Standing
 from kybernate.errors import ConfigError
 from kybernate.types import Tier
@@ -167,7 +174,7 @@ def read_request(item: Mapping[str, Any]) -> Request:
             created_at=_seconds(meta.get("creationTimestamp")),
             deadline_s=float(whole(spec.get("deadlineSeconds"), DEADLINE_S)),
             keep_s=_keep(spec),
-            status=_read_status(mapping(item.get("status"))),
+            status=_own(str(meta["uid"]), _read_status(mapping(item.get("status")))),
         )
     except (KeyError, ValueError) as error:
         raise ConfigError(name, f"this version can't read it: {error}") from error
@@ -229,6 +236,12 @@ def _read_status(status: Json) -> Status:
         if total
         else None,
     )
+
+
+def _own(uid: str, status: Status) -> Status:
+    """The status, unless it names an operation that isn't this request's: then none of it is the
+    controller's, which would follow, and cancel, what somebody else has asked for."""
+    return status if status.operation in ("", operation_name(uid)) else Status()
 
 
 def _keep(spec: Json) -> float | None:

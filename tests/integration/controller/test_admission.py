@@ -126,3 +126,16 @@ def test_users_write_no_status(api: Api, users: Callable[..., Api]) -> None:
     version = made["metadata"]["resourceVersion"]
     change = {"metadata": {"resourceVersion": version}, "status": forged}
     assert "status" not in editor.patch(f"{REQUESTS}/once", change)
+
+
+def test_not_even_who_may_do_all_in_the_namespace_writes_a_status(
+    control_plane: Cluster, api: Api, users: Callable[..., Api]
+) -> None:
+    owner = users("owner", [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}])
+    until(lambda: _may(owner, "Park"), "the owner has no right yet")
+    owner.post(REQUESTS, request("once", "Park"))
+    forged = {"status": {"podUID": "x", "node": "n2", "operation": "drain-n2"}}
+    for user in (owner, api):
+        with pytest.raises(RefusedError, match="nobody but Kybernate's controller writes"):
+            user.patch(f"{REQUESTS}/once/status", forged)
+    control_plane.api("controller").patch(f"{REQUESTS}/once/status", forged)

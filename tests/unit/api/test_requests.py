@@ -53,6 +53,12 @@ def test_a_status_is_read_as_it_was_written(status):
     assert read_request(item(told)).status == status
 
 
+def test_a_status_that_names_an_operation_of_others_is_none():
+    """Whoever could write one would have the controller follow, and cancel, a drain."""
+    forged = Status("u1", "n2", "drain-n2", began_at=1000.0, reason=Reason.RUNNING)
+    assert read_request(item(dump_status(forged, None, 1, 1000.0))).status == Status()
+
+
 def test_a_condition_keeps_the_time_of_its_last_change():
     first = dump_status(Status(reason=Reason.PENDING), None, 1, 1000.0)
     then = dump_status(Status(reason=Reason.RUNNING), first, 1, 2000.0)
