@@ -2,12 +2,10 @@
 
 One process, since what is known of the cluster is in memory; threads, since connections stay open:
 a TLS handshake costs more than most calls. Of gunicorn only settings, hooks, the methods that its
-own workers override, one constant, and its two lists of those whom no thread serves are used.
+own workers override, one constant and the list of those who have said nothing are used.
 
 gunicorn gives no deadline to a request. Whoever opens as many connections as there are threads and
-then sends nothing more, or reads nothing, would keep every other caller out. So would who opens as
-many as there may be, or sends a handshake byte by byte: no thread waits for those, and where room
-is short the one who has most connections loses one.
+then sends nothing more, or reads nothing, would keep every other caller out.
 """
 
 from __future__ import annotations
@@ -20,20 +18,16 @@ import signal
 import socket
 import ssl
 import time
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import ref
 
 import orjson
 from gunicorn.app.base import BaseApplication
-from gunicorn.http import get_parser
 from gunicorn.http.errors import ParseException
-from gunicorn.sock import ssl_wrap_socket
 from gunicorn.workers import gthread
 
 if TYPE_CHECKING:
-    from collections import deque
     from collections.abc import Callable, Iterable, Mapping
     from contextlib import AbstractContextManager
     from wsgiref.types import WSGIApplication
@@ -43,15 +37,6 @@ if TYPE_CHECKING:
 KEEP_ALIVE_S = 120
 """Seconds for which an idle connection is kept: longer than Go's client keeps it, so that the
 client closes first."""
-
-MOST_CONNECTIONS = 1000
-"""Beside those over HTTP/2, which have a limit of their own."""
-
-_SPARE = 50
-"""So many fewer may wait, so that who comes can be let in before somebody else has gone."""
-
-_LOOK_S = 0.5
-"""Between two looks for those whose time is over."""
 
 _END_S = 5
 """Seconds that the service's own end may take, once its calls have ended."""
@@ -88,7 +73,6 @@ class Server(BaseApplication):  # type: ignore[misc]
         """`context` is asked for with each connection. `serving` is entered and left in the worker,
         after gunicorn has forked it, and gives the application; it must leave within seconds."""
         self._listening = listening
-        self.request_s = listening.request_s
         self._tls = context
         self._serving = serving
         self._entered = contextlib.ExitStack()
@@ -108,7 +92,6 @@ class Server(BaseApplication):  # type: ignore[misc]
             "workers": 1,
             "worker_class": Worker,
             "threads": listening.threads,
-            "worker_connections": MOST_CONNECTIONS,
             "keepalive": KEEP_ALIVE_S,
             # When this is over the worker is killed, and so must have ended its calls before.
             "graceful_timeout": listening.stop_s + _END_S,
@@ -149,7 +132,7 @@ class Server(BaseApplication):  # type: ignore[misc]
             for waiting in tuple(worker.pending_conns):
                 # Nothing has come on it yet; gunicorn finds it ended.
                 with contextlib.suppress(OSError):
-                    socket.socket.shutdown(waiting.sock, socket.SHUT_RDWR)
+                    waiting.sock.shutdown(socket.SHUT_RDWR)
 
         signal.signal(signal.SIGTERM, leave)
 
@@ -200,9 +183,8 @@ class DeadlineSocket(ssl.SSLSocket):
 
     def do_handshake(self, block: bool = False) -> None:
         """As ever, but in time; what is read next is part of the same request."""
-        if not self._deadline:
-            self.connections[self.fileno()] = ref(self)
-            self._begin()
+        self.connections[self.fileno()] = ref(self)
+        self._begin()
         self._in_time(super().do_handshake, block)
 
     def read(self, len: int = 1024, buffer: Any = None) -> Any:  # noqa: A002 - the base's name
@@ -308,72 +290,7 @@ def _closing(app: WSGIApplication) -> WSGIApplication:
 
 
 class Worker(gthread.ThreadWorker):  # type: ignore[misc]
-    """Has no thread wait for a handshake, and always has room for one more connection. Says in
-    JSON, too, what is wrong with a request that is no HTTP."""
-
-    _looked = 0.0
-
-    def accept(self, listener: socket.socket) -> None:
-        """Called by gunicorn for each who comes."""
-        if self.nr_conns >= MOST_CONNECTIONS - _SPARE:
-            self._make_room()
-        super().accept(listener)
-
-    def enqueue_req(self, conn: Any) -> None:
-        """Called by gunicorn when something may have come, first for who is new."""
-        if conn.timeout is None:
-            conn.until = time.monotonic() + self.app.request_s
-        super().enqueue_req(conn)
-
-    def handle(self, conn: Any) -> Any:
-        """Called by gunicorn in a thread."""
-        if conn.initialized:
-            return super().handle(conn)
-        if time.monotonic() > conn.until:
-            return False
-        try:
-            # What has come of a handshake is all that is looked at; then it waits without a thread.
-            if conn.wait_for_data(0):
-                _shake_hands(conn)
-                if not self.alive:
-                    return super().handle(conn)
-        except ssl.SSLWantReadError:
-            conn.data_ready = False
-        except ssl.SSLError as error:
-            self.handle_error(None, conn.sock, conn.client, error)
-            return False
-        except OSError as error:
-            self.log.debug("a caller has gone: %s", error)
-            return False
-        return gthread._DEFER  # noqa: SLF001 - what it has its own threads say
-
-    def murder_pending(self) -> None:
-        """Called by gunicorn now and then, to end those who have sent no request in time."""
-        now = time.monotonic()
-        if now > self._looked + _LOOK_S:
-            self._looked = now
-            for conn in tuple(self.pending_conns):
-                if now > conn.until:
-                    self._end(conn, self.pending_conns)
-        super().murder_pending()
-
-    def _make_room(self) -> None:
-        """End a connection of the caller who has most: one that never had a request, if any."""
-        lists = (self.pending_conns, self.keepalived_conns)
-        most = Counter(conn.client[0] for waiting in lists for conn in waiting).most_common(1)
-        for waiting in lists:
-            for conn in tuple(waiting):
-                if conn.client[0] == most[0][0]:
-                    self._end(conn, waiting)
-                    super().murder_pending()
-                    super().murder_keepalived()
-                    return
-
-    def _end(self, conn: Any, waiting: deque[Any]) -> None:
-        # gunicorn looks at the first alone.
-        conn.timeout = 0.0
-        waiting.remove(conn)
-        waiting.appendleft(conn)
+    """Says in JSON, too, what is wrong with a request that is no HTTP."""
 
     def handle_error(
         self, req: object, client: socket.socket, addr: tuple[str, int] | None, exc: Exception
@@ -388,16 +305,6 @@ class Worker(gthread.ThreadWorker):  # type: ignore[misc]
         else:
             self.log.error("a request from %s met a fault", caller, exc_info=exc)
             _tell(client, "500 Internal Server Error", "a fault of its own; the log says which")
-
-
-def _shake_hands(conn: Any) -> None:
-    """Go on with what has come. Raises OSError; ssl.SSLWantReadError while it isn't all."""
-    if not isinstance(conn.sock, ssl.SSLSocket):
-        conn.sock = ssl_wrap_socket(conn.sock, conn.cfg)
-    conn.sock.setblocking(False)
-    conn.sock.do_handshake()
-    conn.parser = get_parser(conn.cfg, conn.sock, conn.client)
-    conn.init()
 
 
 def _tell(client: socket.socket, status: str, sentence: str) -> None:
