@@ -48,6 +48,10 @@ A cluster comes to it in this order:
   kubectl apply -f config/samples/two-models.yaml      two models to begin with
 
 \b
+One box needs none of that:
+  kybernate serve                                      its models, without Kubernetes and root
+
+\b
 Every service explains its own settings: kyb-agent --help, and so on. What runs where, and what
 each seat does, is in the cluster: kubectl get gpunodes -o yaml
 """
