@@ -1,8 +1,8 @@
 """Which processes are this box's: each model has a kyb-init of its own, and the rest is below it.
 
 kyb-init is told by its command line where its model's socket is, in a folder that only this user
-may enter. Other programs of the user could say the same; they may do to the models what they like
-anyway.
+may enter. Other users' processes may say the same, and aren't believed. So may other programs of
+this user; they may do to the models what they like anyway.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class BoxProcs(Procfs):
     def __init__(self, seats: Path) -> None:
         super().__init__()
         self._seats = str(seats)
+        self._user = str(os.getuid())
 
     def pod_uid_of(self, pid: int) -> PodUid | None:
         """The model in whose tree the process is, or whose kyb-init it is. NotFoundError."""
@@ -67,7 +68,12 @@ class BoxProcs(Procfs):
             return None
         folder, _, name = words[2].rpartition("/")
         home, _, uid = folder.rpartition("/")
-        return PodUid(uid) if (home, name) == (self._seats, keys.SEAT_SOCKET_NAME) else None
+        ours = (home, name) == (self._seats, keys.SEAT_SOCKET_NAME) and self._is_own(pid)
+        return PodUid(uid) if ours else None
+
+    def _is_own(self, pid: int) -> bool:
+        # By its real user: that of a setuid program is who started it.
+        return self._status(pid, "Uid").split()[0] == self._user
 
 
 class BoxInits:
