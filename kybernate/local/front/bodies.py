@@ -18,6 +18,8 @@ from proxy.openai import ApiError, model_of
 if TYPE_CHECKING:
     from kybernate.api.models import Model
 
+_FORM = "application/x-www-form-urlencoded"
+JSON = "application/json"
 _MOST_FIELDS = 10_000
 _MOST_PARTS = 1000
 _LONGEST_NAME = 512
@@ -36,11 +38,17 @@ class Named:
     end: int = 0
 
 
+def kind_of(stated: str, body: bytearray) -> str:
+    """The content type of a body. An object in JSON is none of a form: `curl -d` says so of all
+    that it sends."""
+    return JSON if stated == _FORM and body[:64].lstrip().startswith(b"{") else stated
+
+
 def named(kind: str, header: str, body: bytearray) -> Named:
     """The model that a body of this content type names. Raises ApiError (400) if none."""
     if kind == "multipart/form-data":
         return _in_parts(header, body)
-    if kind == "application/x-www-form-urlencoded":
+    if kind == _FORM:
         return Named(_checked(dict(_form(body)).get("model", "")))
     return Named(model_of(body))
 
@@ -52,7 +60,7 @@ def prepared(kind: str, body: bytearray, found: Named, model: Model) -> bytearra
         if own:
             body[found.start : found.end] = own.encode()
         return body
-    if kind == "application/x-www-form-urlencoded":
+    if kind == _FORM:
         fields = [(key, own if own and key == "model" else value) for key, value in _form(body)]
         return bytearray(urlencode(fields).encode()) if own else body
     if not own and not model.filters:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlencode
 
@@ -43,11 +44,14 @@ class Reader:
     def by_body(self, request: web.Request, body: bytearray) -> Asking:
         """Its body names the model."""
         header = request.headers.get("Content-Type", "")
-        kind = request.content_type
+        kind = bodies.kind_of(request.content_type, body)
         found = bodies.named(kind, header, body)
         name, model = self.model(found.name)
         body = bodies.prepared(kind, body, found, model)
-        return self._asking(request, name, model, seats_path(request.rel_url.raw_path), body)
+        asking = self._asking(request, name, model, seats_path(request.rel_url.raw_path), body)
+        if kind == request.content_type:
+            return asking
+        return replace(asking, headers={"Content-Type": kind})
 
     def by_query(self, request: web.Request, body: bytearray) -> Asking:
         """Its query names the model."""

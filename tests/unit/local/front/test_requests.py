@@ -80,6 +80,18 @@ def test_a_plain_form_names_the_model(play):
     play(scenario, 'models: {a: {cmd: "s ${PORT}", useModelName: own}}')
 
 
+def test_json_that_curl_calls_a_form_is_json(play):
+    async def scenario(stage):
+        form = {"Content-Type": "application/x-www-form-urlencoded"}
+        body = b'\n {"model": "a", "prompt": "1=2&3"}'
+        status, _ = await stage.post("/v1/completions", data=body, headers=form)
+        assert status == 200
+        assert stage.server.last[2] == {"model": "own", "prompt": "1=2&3"}
+        assert stage.server.requests[-1][2]["Content-Type"] == "application/json"
+
+    play(scenario, 'models: {a: {cmd: "s ${PORT}", useModelName: own}}')
+
+
 @pytest.mark.parametrize(
     ("header", "body"),
     [
