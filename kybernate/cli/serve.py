@@ -50,6 +50,10 @@ def command(file: Path | None, simulate: int | None, keep: bool, log_level: str)
         _run(file or own.config / _FILE, helpers, keep=keep, log_level=log_level)
     finally:
         helpers.close()
+    if simulate is not None and not keep:
+        from kybernate.local.simulate import forget  # noqa: PLC0415 - seldom asked for
+
+        forget(own.state)
 
 
 def _run(file: Path, helpers: CudaHelpers, *, keep: bool, log_level: str) -> None:

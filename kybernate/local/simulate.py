@@ -6,7 +6,11 @@ starts itself again with it.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
+import shutil
+import stat
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,16 +40,29 @@ def environment(gpus: int, given: Mapping[str, str], run: Path) -> dict[str, str
     """The variables with which processes see these GPUs. Their folder is made if it isn't there;
     one of the same GPUs is left as it is: parked models may use it. Raises ConfigError."""
     libraries = native("simgpu")
-    root = (_SHARED if os.access(_SHARED, os.W_OK) else run) / f"kybernate-{os.geteuid()}"
+    root = folder_of(run)
+    _have_own(root.parent)
     spec = describe(gpus)
     if not _is_there(root, spec):
-        if root.exists() and root.stat().st_uid != os.geteuid():
-            raise ConfigError(str(root), "belongs to another user; remove it")
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
         install(spec, root, libraries)
-        root.chmod(0o700)
     path = ":".join(filter(None, (str(libraries), given.get("LD_LIBRARY_PATH", ""))))
     return {**given, "SIMGPU_DIR": str(root), "LD_LIBRARY_PATH": path}
+
+
+def folder_of(run: Path) -> Path:
+    """Where the GPUs of the box with this folder lie, below one that only this user may enter."""
+    shared = _SHARED if os.access(_SHARED, os.W_OK) else run
+    return shared / f"kybernate-{os.geteuid()}" / hashlib.sha256(os.fsencode(run)).hexdigest()[:16]
+
+
+def forget(run: Path) -> None:
+    """Give the memory of this box's GPUs back, where they are the ones that this process uses."""
+    root = folder_of(run)
+    if os.environ.get("SIMGPU_DIR") != str(root):
+        return
+    shutil.rmtree(root, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        root.parent.rmdir()  # if no other box of this user has its GPUs there
 
 
 def start_again(gpus: int, run: Path) -> None:
@@ -53,6 +70,17 @@ def start_again(gpus: int, run: Path) -> None:
     if "SIMGPU_DIR" in os.environ:
         return
     os.execve(sys.executable, sys.orig_argv, environment(gpus, os.environ, run))  # noqa: S606
+
+
+def _have_own(folder: Path) -> None:
+    # Anybody may lay something there in advance, a link as well.
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise ConfigError(str(folder), "is not this user's own folder; remove it")
+    folder.chmod(0o700)
 
 
 def _is_there(root: Path, spec: NodeSpec) -> bool:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
 from pathlib import Path
+
+import pytest
 
 from tests.local.conftest import AS_USER, MIB, NOBODY, ROOT, Box, eventually, lives, python
 
@@ -165,3 +168,22 @@ def test_the_first_run_writes_what_it_found_and_serves_it(box: Box):
     file = box.folder / "config" / "kybernate" / "models.yaml"
     assert str(file) in told[3]
     assert "listen: 127.0.0.1:8080" in file.read_text()
+
+
+@pytest.mark.parametrize("options", [(), ("--keep",)])
+def test_memory_of_simulated_gpus_goes_with_the_box_unless_it_is_kept(
+    box: Box, options: tuple[str, ...]
+):
+    for name in ("SIMGPU_DIR", "LD_LIBRARY_PATH"):
+        del box.environment[name]
+    box.has("a")
+    box.start("--simulate", *options)
+    assert box.process is not None
+    variables = Path(f"/proc/{box.process.pid}/environ").read_text().split("\0")
+    (folder,) = (Path(one[11:]) for one in variables if one.startswith("SIMGPU_DIR="))
+    try:
+        assert box.ask("a")["counter"] == 1
+        assert box.end() == 0
+        assert folder.exists() == bool(options)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
