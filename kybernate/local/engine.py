@@ -33,6 +33,7 @@ from kybernate.errors import (
     NotFoundError,
     RefusedError,
 )
+from kybernate.lib.rounds import rounds
 from kybernate.local.box import ModelRow
 from kybernate.local.launch import Command, Launcher
 from kybernate.local.link import Link
@@ -148,9 +149,10 @@ class Engine:
         for uid in self.node.seats.keys() - {model.uid for model in self._models.values()}:
             log.info("%s is not in the file any more: it is ended", self.node.seats[uid])
             self._end_left(uid, running.get(uid))
+        looking = rounds(self._look_again, _LOOK, "looking at the GPUs")
         self._tasks = [
             asyncio.create_task(part)
-            for part in (self._warden.run(), self.loop.reports.run(), self._keep_looking())
+            for part in (self._warden.run(), self.loop.reports.run(), looking)
         ]
 
     async def apply(
@@ -264,20 +266,14 @@ class Engine:
         groups = self.node.inventory.groups if self.node.inventory else ()
         return Inventory(gpus, (), groups, driver, cuda)
 
-    async def _keep_looking(self) -> None:
-        while True:
-            await asyncio.sleep(_LOOK)
-            for model in self._models.values():
-                model.log.cut()
-            try:
-                found = await self._look()
-            except (DriverError, DeadlineError) as error:
-                log.warning("the GPUs can't be looked at: %s", error)
-                continue
-            if found != self.node.inventory:
-                self.node.set_inventory(found)
-                self.loop.fail_lost()
-                self.loop.kick()
+    async def _look_again(self) -> None:
+        for model in self._models.values():
+            model.log.cut()
+        found = await self._look()
+        if found != self.node.inventory:
+            self.node.set_inventory(found)
+            self.loop.fail_lost()
+            self.loop.kick()
 
     # --- what the loop asks ---------------------------------------------------------------------
 

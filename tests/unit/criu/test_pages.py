@@ -37,7 +37,7 @@ sys.stdin.readline()
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server stands for its kyb-enter, too: this process has other children, which live on."""
-    monkeypatch.setattr(holders, "below", lambda pid: iter((pid,)))
+    monkeypatch.setattr(holders, "descendants", lambda pid: iter((pid,)))
 
 
 class Server:

@@ -92,7 +92,7 @@ def test_an_export_opens_no_other_artifact_of_the_namespace(tmp_path):
     ours = {info.key.rsplit("/", 1)[1] for info in here.objects.scan(layout.PACKS)}
     theirs = {info.key.rsplit("/", 1)[1] for info in folder.objects.scan(layout.PACKS)}
     assert not ours & theirs
-    with pytest.raises(RefusedError, match="not here"):
+    with pytest.raises(LockedError, match="not here"):
         fetched(here, made.id, tmp_path / "back", BELIEVED)
 
 
@@ -104,7 +104,7 @@ def test_who_is_not_trusted_is_not_believed(export, tmp_path):
 
 def test_without_the_transport_key_nothing_opens(export, tmp_path):
     without = replace(BELIEVED, kms=WrapKeys((os.urandom(32),)))
-    with pytest.raises(RefusedError, match="not here"):
+    with pytest.raises(LockedError, match="not here"):
         arrive(archive(export[0]), without, place(tmp_path / "there"))
 
 
