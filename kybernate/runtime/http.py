@@ -2,10 +2,12 @@
 
 One process, since what is known of the cluster is in memory; threads, since connections stay open:
 a TLS handshake costs more than most calls. Of gunicorn only settings, hooks, the methods that its
-own workers override, one constant and the list of those who have said nothing are used.
+own workers override, one constant, and its two lists of those whom no thread serves are used.
 
 gunicorn gives no deadline to a request. Whoever opens as many connections as there are threads and
-then sends nothing more, or reads nothing, would keep every other caller out.
+then sends nothing more, or reads nothing, would keep every other caller out. So would who opens as
+many as there may be, or sends a handshake byte by byte: no thread waits for those, and where room
+is short the one who has most connections loses one.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import resource
 import select
 import signal
 import socket
@@ -22,10 +25,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import ref
 
-import orjson
 from gunicorn.app.base import BaseApplication
-from gunicorn.http.errors import ParseException
 from gunicorn.workers import gthread
+
+from .worker import MOST_CONNECTIONS, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -37,6 +40,9 @@ if TYPE_CHECKING:
 KEEP_ALIVE_S = 120
 """Seconds for which an idle connection is kept: longer than Go's client keeps it, so that the
 client closes first."""
+
+_DESCRIPTORS = 4096
+"""For all connections, and what a service has open itself; without one more it would end."""
 
 _END_S = 5
 """Seconds that the service's own end may take, once its calls have ended."""
@@ -73,6 +79,7 @@ class Server(BaseApplication):  # type: ignore[misc]
         """`context` is asked for with each connection. `serving` is entered and left in the worker,
         after gunicorn has forked it, and gives the application; it must leave within seconds."""
         self._listening = listening
+        self.request_s = listening.request_s
         self._tls = context
         self._serving = serving
         self._entered = contextlib.ExitStack()
@@ -92,6 +99,7 @@ class Server(BaseApplication):  # type: ignore[misc]
             "workers": 1,
             "worker_class": Worker,
             "threads": listening.threads,
+            "worker_connections": MOST_CONNECTIONS,
             "keepalive": KEEP_ALIVE_S,
             # When this is over the worker is killed, and so must have ended its calls before.
             "graceful_timeout": listening.stop_s + _END_S,
@@ -110,6 +118,7 @@ class Server(BaseApplication):  # type: ignore[misc]
 
     def load(self) -> WSGIApplication:
         """Called by gunicorn in the worker."""
+        _allow_descriptors(_DESCRIPTORS)
         app = self._entered.enter_context(self._serving)
         listening = self._listening
         if listening.http2 is not None:
@@ -132,7 +141,7 @@ class Server(BaseApplication):  # type: ignore[misc]
             for waiting in tuple(worker.pending_conns):
                 # Nothing has come on it yet; gunicorn finds it ended.
                 with contextlib.suppress(OSError):
-                    waiting.sock.shutdown(socket.SHUT_RDWR)
+                    socket.socket.shutdown(waiting.sock, socket.SHUT_RDWR)
 
         signal.signal(signal.SIGTERM, leave)
 
@@ -183,8 +192,9 @@ class DeadlineSocket(ssl.SSLSocket):
 
     def do_handshake(self, block: bool = False) -> None:
         """As ever, but in time; what is read next is part of the same request."""
-        self.connections[self.fileno()] = ref(self)
-        self._begin()
+        if not self._deadline:
+            self.connections[self.fileno()] = ref(self)
+            self._begin()
         self._in_time(super().do_handshake, block)
 
     def read(self, len: int = 1024, buffer: Any = None) -> Any:  # noqa: A002 - the base's name
@@ -273,6 +283,13 @@ class ServedSocket(DeadlineSocket):
         super().close()
 
 
+def _allow_descriptors(least: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    least = least if hard == resource.RLIM_INFINITY else min(least, hard)
+    if soft != resource.RLIM_INFINITY and soft < least:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (least, hard))
+
+
 def _closing(app: WSGIApplication) -> WSGIApplication:
     """The application, with a connection closed after each 503: behind a Kubernetes Service the
     next one may lead to the replica that can answer. gunicorn drops an application's own header
@@ -287,28 +304,3 @@ def _closing(app: WSGIApplication) -> WSGIApplication:
         return app(environ, start)
 
     return wrapped
-
-
-class Worker(gthread.ThreadWorker):  # type: ignore[misc]
-    """Says in JSON, too, what is wrong with a request that is no HTTP."""
-
-    def handle_error(
-        self, req: object, client: socket.socket, addr: tuple[str, int] | None, exc: Exception
-    ) -> None:
-        """Called by gunicorn for what came before the application, or went past it."""
-        caller = addr[0] if addr else "?"
-        if isinstance(exc, ssl.SSLError):
-            self.log.warning("no TLS from %s: %s", caller, exc)
-        elif isinstance(exc, ParseException):
-            self.log.warning("no request from %s: %s", caller, repr(exc)[:500])
-            _tell(client, "400 Bad Request", f"this is no HTTP request of the API: {exc}"[:500])
-        else:
-            self.log.error("a request from %s met a fault", caller, exc_info=exc)
-            _tell(client, "500 Internal Server Error", "a fault of its own; the log says which")
-
-
-def _tell(client: socket.socket, status: str, sentence: str) -> None:
-    body = orjson.dumps({"error": sentence, "Error": sentence})
-    head = f"HTTP/1.1 {status}\r\nConnection: close\r\nContent-Type: application/json\r\n"
-    with contextlib.suppress(OSError):
-        client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)

@@ -45,6 +45,9 @@ class Socket(Protocol):
     def fileno(self) -> int:
         """Its descriptor."""
 
+    def getpeername(self) -> Any:
+        """Whose it is; the address comes first."""
+
     def recv(self, buflen: int, /) -> bytes:
         """What has come."""
 
@@ -64,6 +67,8 @@ class Connection:
         is left unsent."""
         self.sock = sock
         sock.setblocking(False)
+        self.caller = _address(sock)
+        """The peer's address; empty if it has gone."""
         self.again = False
         """Whether there was more to read than one `read` takes."""
         self.heard = time.monotonic()
@@ -181,6 +186,13 @@ class Connection:
         if host is not None:
             environ["HTTP_HOST"] = host.decode("latin-1")
         return environ
+
+
+def _address(sock: Socket) -> str:
+    try:
+        return str(sock.getpeername()[0])
+    except OSError:
+        return ""
 
 
 class _Answer:

@@ -8,6 +8,7 @@ import selectors
 import socket
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MOST_CONNECTIONS = 256
-"""Further ones are closed: an idle one costs a descriptor and some 100 KiB."""
+"""Above it, whoever has most loses the one that was silent longest: an idle one costs a descriptor
+and some 100 KiB."""
 
 IDLE_S = 120.0
 """Seconds for which a connection is kept on which nothing comes."""
@@ -120,12 +122,22 @@ class Peers:
         with suppress(Empty):
             while True:
                 sock = self._new.get_nowait()
-                if len(self._connections) >= MOST_CONNECTIONS or self._leaving:
+                if self._leaving:
                     sock.hang_up()
                     continue
                 one = Connection(sock, self._options.most_body, self._ring)
                 self._connections[one] = selectors.EVENT_READ
                 self._selector.register(sock, selectors.EVENT_READ, one)
+                if len(self._connections) > MOST_CONNECTIONS:
+                    self._make_room()
+
+    def _make_room(self) -> None:
+        of = Counter(one.caller for one in self._connections)
+        most = of.most_common(1)[0][0]
+        its = (one for one in self._connections if one.caller == most)
+        silent = min(its, key=lambda one: one.heard)
+        silent.end()
+        self._wait_for(silent)
 
     def _attend(self, one: Connection, now: float) -> None:
         try:

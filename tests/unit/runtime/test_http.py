@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import resource
 import socket
 import ssl
 import subprocess
@@ -12,7 +13,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,9 @@ import pytest
 from bench.processes import free_port
 from kybernate.adapters.pki import Folder, Validity
 from kybernate.errors import ConfigError
+from kybernate.runtime.http2.peers import MOST_CONNECTIONS as MOST_PEERS
 from kybernate.runtime.tls import MutualTls
+from kybernate.runtime.worker import MOST_CONNECTIONS
 from tests.kit.clients.http2 import GOAWAY, GREETING, PING, answers, call, frame, frames
 from tests.unit.runtime.served import LARGE, REQUEST_S, STOP_S, THREADS
 
@@ -37,6 +40,17 @@ LIMIT_S = 20.0
 PATIENCE_S = 3 * REQUEST_S + 2
 """In which a good caller is answered, whoever else holds threads; on a busy machine."""
 
+STRANGER = "127.0.0.2"
+
+
+@contextmanager
+def many_descriptors() -> Iterator[None]:
+    """For the test's own ends of the connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 4096)), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
 
 class Served:
     """The server, and ways to call it."""
@@ -47,7 +61,9 @@ class Served:
         Folder(folder).init([], Validity(), datetime.now(UTC))
         self.log = folder / "log"
         with self.log.open("wb") as log:
-            argv = [sys.executable, "-m", "tests.unit.runtime.served", str(folder), str(self.port)]
+            # What a container has at first, often.
+            limited = ["sh", "-c", 'ulimit -Sn 1024 && exec "$@"', "sh", sys.executable]
+            argv = [*limited, "-m", "tests.unit.runtime.served", str(folder), str(self.port)]
             self.process = subprocess.Popen([*argv, *more], stdout=log, stderr=log)
         deadline = time.monotonic() + LIMIT_S
         while True:
@@ -64,12 +80,12 @@ class Served:
             made.set_alpn_protocols(list(protocols))
         return made
 
-    def plain(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), LIMIT_S)
+    def plain(self, source: str = "127.0.0.1") -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), LIMIT_S, (source, 0))
 
-    def tls(self, *protocols: str) -> ssl.SSLSocket:
+    def tls(self, *protocols: str, source: str = "127.0.0.1") -> ssl.SSLSocket:
         context = self.context("scheduler", *protocols)
-        return context.wrap_socket(self.plain(), server_hostname="127.0.0.1")
+        return context.wrap_socket(self.plain(source), server_hostname="127.0.0.1")
 
     def client(self, name: str | None = "scheduler") -> http.client.HTTPSConnection:
         made = http.client.HTTPSConnection(
@@ -181,6 +197,72 @@ def test_who_only_connects_keeps_no_thread_at_all(served: Served) -> None:
         assert get(served.client(), "/read") == (200, b"0")
         took = time.monotonic() - began
     assert took < 3
+
+
+def test_handshakes_that_come_byte_by_byte_keep_no_thread_at_all(served: Served) -> None:
+    with ExitStack() as stack:
+        slow = [silent(served) for _ in range(20 * THREADS)]
+        for connection, _ in slow:
+            stack.enter_context(connection)
+        over = threading.Event()
+
+        def drip() -> None:
+            while not over.wait(REQUEST_S / 20):
+                for connection, drop in slow:
+                    with suppress(OSError):
+                        connection.sendall(drop)
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        began = time.monotonic()
+        try:
+            assert get(served.client(), "/read") == (200, b"0")
+            took = time.monotonic() - began
+            for connection, _ in slow:
+                with suppress(ConnectionResetError):
+                    assert connection.recv(100) == b""
+            ended = time.monotonic() - began
+        finally:
+            over.set()
+            thread.join()
+    assert took < 3
+    assert ended < PATIENCE_S
+
+
+def test_who_has_all_the_connections_there_may_be_keeps_nobody_out(alone: Served) -> None:
+    with ExitStack() as stack, many_descriptors():
+        mine = alone.client()
+        assert get(mine, "/read") == (200, b"0")
+        first = mine.sock
+        for _ in range(100):
+            stack.enter_context(Peer(alone, STRANGER).socket)
+        for _ in range(MOST_CONNECTIONS + 50):
+            stack.enter_context(alone.plain(STRANGER))
+        began = time.monotonic()
+        assert get(alone.client(), "/read") == (200, b"0")
+        assert time.monotonic() - began < REQUEST_S
+        # Nor does somebody else's connection end for it.
+        assert get(mine, "/read") == (200, b"0")
+        assert mine.sock is first
+
+
+def test_who_has_to_wait_for_a_thread_is_not_cut_off_for_it(served: Served) -> None:
+    with ExitStack() as stack:
+        # Each has a thread for as long as its answer may take to be read.
+        for _ in range(3 * THREADS):
+            stack.enter_context(deaf(served)[0])
+        assert get(served.client(), "/read") == (200, b"0")
+
+
+def test_who_sends_no_request_after_the_handshake_is_cut_off(served: Served) -> None:
+    with ExitStack() as stack:
+        shaken = [stack.enter_context(served.tls()) for _ in range(10 * THREADS)]
+        began = time.monotonic()
+        assert get(served.client(), "/read") == (200, b"0")
+        assert time.monotonic() - began < REQUEST_S
+        for connection in shaken:
+            assert connection.recv(100) == b""
+        assert time.monotonic() - began < PATIENCE_S
 
 
 def test_who_only_connects_holds_up_no_end(alone: Served) -> None:
@@ -306,8 +388,8 @@ def test_its_own_end_comes_even_if_a_call_does_not(alone: Served) -> None:
 class Peer:
     """A connection of HTTP/2."""
 
-    def __init__(self, served: Served) -> None:
-        self.socket = served.tls("h2", "http/1.1")
+    def __init__(self, served: Served, source: str = "127.0.0.1") -> None:
+        self.socket = served.tls("h2", "http/1.1", source=source)
         assert self.socket.selected_alpn_protocol() == "h2"
         self.got = b""
         self.socket.sendall(GREETING)
@@ -350,6 +432,23 @@ def test_many_idle_peers_keep_no_thread(served: Served) -> None:
         assert get(served.client(), "/read") == (200, b"0")
         peers[0].socket.sendall(call(1, "/read", b"123"))
         assert peers[0].until(1)[1] == b"3"
+
+
+def test_a_peer_with_all_the_connections_there_may_be_keeps_no_other_out(alone: Served) -> None:
+    first = Peer(alone)
+    with ExitStack() as stack, first.socket:
+        strangers = [Peer(alone, STRANGER) for _ in range(MOST_PEERS + 10)]
+        for one in strangers:
+            stack.enter_context(one.socket)
+        other = Peer(alone)
+        with other.socket:
+            for stream, peer in ((1, first), (1, other), (3, first)):
+                peer.socket.sendall(call(stream, "/read", b"123"))
+                assert peer.until(stream)[stream] == b"3"
+        # Its own oldest ones went, and its newest is served.
+        assert strangers[0].rest()
+        strangers[-1].socket.sendall(call(1, "/read", b"123"))
+        assert strangers[-1].until(1)[1] == b"3"
 
 
 def test_a_peer_who_reads_nothing_keeps_nobody_waiting(served: Served) -> None:
