@@ -7,13 +7,16 @@ import shlex
 
 def split(command: str) -> tuple[str, ...]:
     """The command's words. Lines that begin with # are left out, and a line that ends with \\ goes
-    on in the next. Raises ValueError if a quotation mark has no end, or if no word is there."""
+    on in the next. Raises ValueError if a quotation mark has no end, if no word is there, or for a
+    character that no program can be given."""
     lines = [line for line in command.splitlines() if not line.strip().startswith("#")]
     joined = "\n".join(_continued(line) for line in lines)
     try:
         words = tuple(shlex.split(joined))
     except ValueError as error:
         raise ValueError(f"the command can't be taken apart: {error}") from error
+    if "\0" in joined:
+        raise ValueError("the command has a character of value 0; leave it out")
     if not words:
         raise ValueError("the command is empty; write for example: vllm serve NAME --port ${PORT}")
     return words

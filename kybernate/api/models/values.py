@@ -71,7 +71,7 @@ def _bytes(value: object) -> int:
 
 def _environment(value: object) -> object:
     if isinstance(value, dict):
-        return tuple((name, _plain(one)) for name, one in value.items())
+        return tuple(_variable(str(name), _plain(one)) for name, one in value.items())
     if not isinstance(value, list | tuple):
         raise ConfigError("", "write a list such as [CUDA_VISIBLE_DEVICES=0], or a mapping")
     return tuple(_assignment(one) for one in value)
@@ -79,10 +79,15 @@ def _environment(value: object) -> object:
 
 def _assignment(one: object) -> tuple[str, str]:
     if isinstance(one, tuple) and len(one) == 2:
-        return str(one[0]), str(one[1])
+        return _variable(str(one[0]), str(one[1]))
     name, equals, text = str(one).partition("=")
-    if not equals or not _VARIABLE.fullmatch(name) or "\0" in text:
-        raise ConfigError("", f"write {str(one)[:60]!r} as NAME=value")
+    return _variable(name, text if equals else None)
+
+
+def _variable(name: str, text: str | None) -> tuple[str, str]:
+    # What is wrong isn't shown: it may be a key, and a log keeps it.
+    if text is None or "\0" in text or not _VARIABLE.fullmatch(name):
+        raise ConfigError("", "write each variable as NAME=value, as in CUDA_VISIBLE_DEVICES=0")
     return name, text
 
 

@@ -63,6 +63,9 @@ def test_a_model_needs_a_command_and_has_defaults() -> None:
         ("cmd: s ${PORT}\nmacros: {a: 'x${a}'}", "macros.a", "uses itself"),
         ("cmd: s ${PORT}\nmacros: {a: [1]}", "macros.a", "a text, a number"),
         ("cmd: s ${PORT}\nenv: [a b]", "env", "NAME=value"),
+        ("cmd: s ${PORT}\nenv: {A=B: 1}", "env", "NAME=value"),
+        ('cmd: s ${PORT}\nenv: {A: "x\\0"}', "env", "NAME=value"),
+        ('cmd: "s\\0 ${PORT}"', "cmd", "leave it out"),
         ("cmd: s ${PORT}\nfilters: 3", "filters", "must be a mapping"),
         ("cmd: s ${PORT}\ncheckEndpoint: health", "checkEndpoint", "pattern"),
         ("cmd: s ${PORT}\nport: 70000", "port", "65535"),
@@ -162,6 +165,11 @@ def test_models_with_one_address_are_told_of() -> None:
     told = read("models: {a: {cmd: s --port 9}, b: {cmd: t --port 9}}", {})
     assert told.file.rivals("a") == ("b",)
     assert any("models.a: has the address of b" in one for one in told.warnings)
+
+
+@pytest.mark.parametrize("env", ["[HF_TOKEN: hf_1]", "['HF_TOKEN hf_1']", "{A B: hf_1}", "hf_1"])
+def test_a_key_in_a_variable_that_is_written_wrong_stays_out_of_the_log(env: str) -> None:
+    assert "hf_1" not in str(refused(f"models: {{m: {{cmd: 's ${{PORT}}', env: {env}}}}}"))
 
 
 def test_devices_come_from_gpus_or_the_commands_environment() -> None:
