@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from kybernate.api.models import read, without
-from kybernate.errors import ConfigError
+from kybernate.errors import ConfigError, KybernateError
 from kybernate.local.specs import ModelSpec
 
 if TYPE_CHECKING:
@@ -40,15 +40,18 @@ class Source:
     file: ModelsFile | None = None
     _given: dict[str, int] = field(default_factory=dict)
     _stamp: tuple[int, int, int] | None = None
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def load(self) -> ModelsFile:
         """Read it, without models that can't be run here. Raises ConfigError; then the last one
         counts."""
         self._stamp = self._look()
         try:
-            text = self.path.read_text()
+            text = self.path.read_text("utf-8")
         except OSError as error:
             raise ConfigError(str(self.path), f"can't be read: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise ConfigError(str(self.path), f"is not UTF-8, at byte {error.start}") from error
         found = read(text, os.environ, self._given or self._kept())
         for warning in (*found.warnings, *unmet(found.file)):
             log.warning("%s", warning)
@@ -64,13 +67,16 @@ class Source:
                 await self.reload(changed)
 
     async def reload(self, changed: Callable[[ModelsFile], Awaitable[None]]) -> None:
-        """Read it again; what can't be used is told in the log."""
-        try:
-            await changed(self.load())
-        except ConfigError as error:
-            log.error("%s; the models stay as they are", error)
-        else:
-            log.info("%s was read again", self.path)
+        """Read it again, one call after the other; what can't be used is told in the log."""
+        async with self._turn:
+            try:
+                await changed(self.load())
+            except ConfigError as error:
+                log.error("%s; the models stay as they are", error)
+            except (KybernateError, OSError, ValueError) as error:
+                log.error("not all of %s counts: %s; change it once more", self.path, error)
+            else:
+                log.info("%s was read again", self.path)
 
     def _kept(self) -> dict[str, int]:
         try:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from kybernate.errors import RefusedError
 from kybernate.local.reading import Source, specs, unmet
 
 
@@ -77,6 +80,45 @@ async def test_a_wrong_file_leaves_the_last_one(source, caplog):
     assert told == []
     assert one.file is first
     assert "stay as they are" in caplog.text
+
+
+async def test_a_file_in_another_encoding_leaves_the_last_one(source, caplog):
+    one = source(models("a"))
+    one.load()
+    one.path.write_bytes("# für uns\n".encode("latin-1"))
+    await one.reload(None)
+    assert "is not UTF-8, at byte 3" in caplog.text
+    assert list(one.file.models) == ["a"]
+
+
+@pytest.mark.parametrize("error", [OSError("no space"), RefusedError("not now")])
+async def test_what_fails_with_one_file_is_told_and_the_next_one_counts(source, caplog, error):
+    one, seen = source(models("a")), []
+
+    async def changed(file):
+        seen.append(list(file.models))
+        if len(seen) == 1:
+            raise error
+
+    watching = asyncio.create_task(one.watch(changed))
+    await asyncio.sleep(2.0)
+    assert str(error) in caplog.text
+    one.path.write_text(models("a", "b"))
+    await asyncio.sleep(2.0)
+    watching.cancel()
+    assert seen == [["a"], ["a", "b"]]
+
+
+async def test_a_file_is_taken_over_before_it_is_read_again(source):
+    one, under_way = source(models("a")), []
+
+    async def changed(file):
+        under_way.append(file)
+        assert len(under_way) == 1
+        await asyncio.sleep(1.0)
+        under_way.pop()
+
+    await asyncio.gather(one.reload(changed), one.reload(changed))
 
 
 def test_what_a_box_does_not_do_is_said_for_each_key(source):
