@@ -40,7 +40,7 @@ from kybernate.local.link import Link
 from kybernate.local.logs import Log
 from kybernate.local.nobody import NoContainers, NoEvents
 from kybernate.local.processes import BoxInits, BoxProcs
-from kybernate.local.specs import declared, group_of, placed, seat_of
+from kybernate.local.specs import declared, group_of, placed, seat_of, why_left_out
 from kybernate.types import PodUid, SeatState
 from nodeagent.app.install import install_kyb_init
 from nodeagent.app.loop import Loop
@@ -161,11 +161,12 @@ class Engine:
         """Have just these models. Those whose command, address, variables, GPUs or memory changed
         are ended and made anew; all others are not touched. `running`: kyb-inits by model."""
         wanted, inventory = list(specs), self.node.inventory or Inventory()
-        gpus = placed(wanted, tuple(gpu for gpu in inventory.gpus if gpu.healthy))
+        healthy = tuple(gpu for gpu in inventory.gpus if gpu.healthy)
+        gpus = placed(wanted, healthy)
         models = {one.name: self._model(one, gpus[one.name]) for one in wanted if one.name in gpus}
         for spec in wanted:
             if spec.name not in models:
-                log.error("model %s: this box has not got the GPUs that it asks for", spec.name)
+                log.error("%s", why_left_out(spec, healthy))
         before, self._models = self._models, models
         for old in before.values():
             if old.uid not in {model.uid for model in models.values()}:

@@ -117,6 +117,25 @@ def placed(specs: Iterable[ModelSpec], gpus: tuple[Gpu, ...]) -> dict[str, tuple
     return found
 
 
+def why_left_out(spec: ModelSpec, gpus: tuple[Gpu, ...]) -> str:
+    """What a model asks for that the box hasn't got, and what it has."""
+    has = ", ".join(f"{gpu.index} ({_mib(gpu.memory)})" for gpu in gpus) or "none that is healthy"
+    return f"model {spec.name} is left out: it asks for {_wants(spec)}; GPUs here: {has}"
+
+
+def _wants(spec: ModelSpec) -> str:
+    if spec.gpus is None:
+        return "all GPUs"
+    if isinstance(spec.gpus, tuple):
+        return f"the GPUs {', '.join(map(str, spec.gpus))} (gpus)"
+    memory = "" if spec.vram is None else f", with {_mib(spec.vram)} each (vram)"
+    return f"{spec.gpus} of the GPUs (gpus){memory}"
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:.0f} MiB"
+
+
 def _choose(spec: ModelSpec, gpus: tuple[Gpu, ...], load: Mapping[int, int]) -> tuple[Gpu, ...]:
     by_index = {gpu.index: gpu for gpu in gpus}
     if isinstance(spec.gpus, tuple):

@@ -94,8 +94,13 @@ class Front:
             taken.append(asking.model)
             return asking
 
+        def told(error: ApiError) -> web.Response:
+            # The file has what was taken, so it isn't unknown.
+            left_out = taken and error.code == "model_not_found"
+            return refusal(_left_out(taken[0]) if left_out else error)
+
         try:
-            return await self._visits.serve(request, self.access.who, counted, refusal)
+            return await self._visits.serve(request, self.access.who, counted, told)
         finally:
             for model in taken:
                 busy[model] -= 1
@@ -220,3 +225,8 @@ class Front:
 def answer(data: Any) -> web.Response:
     """An answer in JSON."""
     return web.Response(body=orjson.dumps(data), content_type="application/json")
+
+
+def _left_out(name: str) -> ApiError:
+    said = f"{name} is in the file, but this box can't run it; the log of kybernate serve says why."
+    return ApiError(404, "model_left_out", said)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from kybernate.api.turns import VRAM
-from kybernate.local.specs import ModelSpec, group_of, placed, seat_of
+from kybernate.local.specs import ModelSpec, group_of, placed, seat_of, why_left_out
 from kybernate.types import Gpu, GpuUuid
 
 GIB = 1 << 30
@@ -33,6 +35,22 @@ def test_indices_are_taken_as_they_are_and_none_is_all():
 def test_what_the_box_has_not_got_is_left_out():
     models = [spec("a", gpus=(7,)), spec("b", gpus=5), spec("c", vram=90 * GIB), spec("d")]
     assert list(indices(*models)) == ["d"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ({"gpus": (7,)}, "the GPUs 7 (gpus);"),
+        ({"gpus": 5}, "5 of the GPUs (gpus);"),
+        ({"vram": 90 * GIB}, "1 of the GPUs (gpus), with 92160 MiB each (vram);"),
+        ({"gpus": None}, "all GPUs;"),
+    ],
+)
+def test_what_is_left_out_says_what_it_asks_for_and_what_there_is(wanted, said):
+    text = why_left_out(spec("a", **wanted), GPUS[:2])
+    assert text.startswith(f"model a is left out: it asks for {said}")
+    assert text.endswith("GPUs here: 0 (81920 MiB), 1 (81920 MiB)")
+    assert why_left_out(spec("a"), ()).endswith("GPUs here: none that is healthy")
 
 
 def test_the_same_file_gives_the_same_places():

@@ -17,11 +17,12 @@ models:
 
 @pytest.fixture
 def play():
-    """Run a scenario: an async function that takes the stage of a file, given as its text."""
+    """Run a scenario: an async function that takes the stage of a file, given as its text; the
+    box can't run the models that it `lacks`."""
 
-    def run(scenario, text=TWO, environ=None):
+    def run(scenario, text=TWO, environ=None, lacks=()):
         async def act():
-            async with asyncio.timeout(20), Stage(text, environ) as stage:
+            async with asyncio.timeout(20), Stage(text, environ, lacks) as stage:
                 await scenario(stage)
 
         asyncio.run(act())

@@ -175,10 +175,10 @@ class Server:
 class Stage:
     """Server, box and front; used as `async with`."""
 
-    def __init__(self, text, environ=None):
+    def __init__(self, text, environ=None, lacks=()):
         self.file = read(text, environ or {}).file
         self.server = Server()
-        self.box = Box(self.file.models)
+        self.box = Box([name for name in self.file.models if name not in lacks])
         self.client: aiohttp.ClientSession
         self.serving: Serving
 

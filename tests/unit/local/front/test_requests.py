@@ -11,6 +11,8 @@ import pytest
 from kybernate.local.front.bodies import named
 from proxy.openai import ApiError
 
+HI = {"role": "user", "content": "hi"}
+
 
 @pytest.mark.parametrize(
     ("path", "there"),
@@ -52,6 +54,19 @@ def test_requests_swap_models_and_wait_for_those_in_flight(play):
         assert stage.box.started == ["a", "b"]
 
     play(scenario)
+
+
+def test_a_model_that_the_box_can_not_run_is_told_from_an_unknown_one(play):
+    async def scenario(stage):
+        for path in ("/v1/completions", "/upstream/b/x"):
+            status, said = await stage.post(path, json={"model": "b"})
+            assert (status, said["error"]["code"]) == (404, "model_left_out")
+            assert said["error"]["message"].startswith("b is in the file, but this box can't run")
+        status, said = await stage.post("/api/chat", json={"model": "b", "messages": [HI]})
+        assert (status, said["error"].partition(",")[0]) == (404, "b is in the file")
+        assert (await stage.post("/v1/completions", json={"model": "a"}))[0] == 200
+
+    play(scenario, lacks=["b"])
 
 
 @pytest.mark.parametrize("path", ["/v1/audio/transcriptions", "/v1/images/edits"])
