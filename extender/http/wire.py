@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=object)
 
-MAX_SCORE = 10
-
 
 @dataclass(frozen=True, slots=True)
 class FilterArgs:

@@ -47,11 +47,6 @@ class KernelMemory:
         self._base = str(mount if self._v2 else mount / "memory")
         self._proc = proc
 
-    @property
-    def cgroup_version(self) -> int:
-        """1 or 2."""
-        return 2 if self._v2 else 1
-
     def host(self) -> HostMemory:
         """The node's memory. Raises OSError if /proc isn't what it should be."""
         fields = {}

@@ -8,13 +8,10 @@ the own key, wherever it lies wrapped, has destroyed what all data keys below it
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 
 from kybernate.core.artifacts import codec
 from kybernate.core.artifacts.manifest import DataKey
-
-_ID = re.compile(r"[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +58,3 @@ def encode(key: KeyObject) -> bytes:
 def decode(data: bytes, what: str) -> KeyObject:
     """The object. Raises CorruptError, naming the field."""
     return codec.decode(KeyObject, data, what)
-
-
-def is_id(text: str) -> bool:
-    """Whether a namespace's own key can be called so."""
-    return _ID.fullmatch(text) is not None

@@ -2,7 +2,7 @@
 
 A plan follows from the ledger alone and not from the time, so that asked twice it is the same, and
 after any step it is what is left. Nothing has to be kept but the step that is under way: its `id`
-is the same in each plan that has it, and `is_done` says from the ledger whether it has happened.
+is the same in each plan that has it, and the ledger shows whether it has happened.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Iterable
 
-    from kybernate.core.ledger.ledger import NodeView
-    from kybernate.types import GroupName, NodeName, PodRef, PodUid
+    from kybernate.types import GroupName, NodeName, PodRef
 
     Spot = tuple[NodeName, GroupName]
 
@@ -62,25 +61,6 @@ class Step:
     def id(self) -> str:
         """The same for the same step of any plan: no plan does the same to a pod twice."""
         return f"{self.kind}/{self.pod.uid}"
-
-
-def is_done(
-    step: Step,
-    views: Mapping[NodeName, NodeView],
-    successors: Mapping[PodUid, PodUid] | None = None,
-) -> bool:
-    """Whether the ledger shows that the step has happened. `successors` names the pods that go on
-    for others, by whoever made them."""
-    if step.target is not None:
-        follower = (successors or {}).get(step.pod.uid, step.pod.uid)
-        return _holds(views, step.target, {step.pod.uid, follower})
-    return step.source is None or not _holds(views, step.source, {step.pod.uid})
-
-
-def _holds(views: Mapping[NodeName, NodeView], spot: Spot, pods: Collection[PodUid]) -> bool:
-    node, group = spot
-    there = views[node].claims if node in views else ()
-    return any(claim.pod.uid in pods and claim.group == group for claim in there)
 
 
 def plan_id(steps: Iterable[Step]) -> str:

@@ -24,10 +24,10 @@ from kybernate.core.defrag import (
 from kybernate.core.ledger.ledger import Claim, Ledger, NodeSeats, NodeView
 from kybernate.core.ledger.parking import bears
 from kybernate.core.placement import Demand, candidates
-from kybernate.core.plans.steps import is_done
 from kybernate.core.swap.activity import HOURS
 from kybernate.core.swap.forecast import Traffic
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, NodeName, PodRef, PodUid
+from tests.unit.core.plans.done import is_done
 
 GIB = 1 << 30
 ONE, TWO = "kyb.ai/gpu-1x-seat", "kyb.ai/gpu-2x-seat"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kybernate.core.plans.preemption import Holder, plan
-from kybernate.core.plans.steps import Kind, Step, document, is_done, plan_id, sentence
+from kybernate.core.plans.steps import Kind, Step, document, plan_id, sentence
 from kybernate.types import GroupName, NodeName, PodUid
+from tests.unit.core.plans.done import is_done
 from tests.unit.core.plans.test_preemption import POLICY, node, pending, ref
 
 N1, G0, G1 = NodeName("n1"), GroupName("G0"), GroupName("G1")
