@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 
 from kybernate.adapters.nvml import Nvml
-from kybernate.errors import RefusedError
+from kybernate.errors import DriverError, RefusedError
 from kybernate.local.engine import Engine
 from kybernate.local.folders import native
 from kybernate.local.front.serving import Serving
@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 _HEALTH_LIMIT = 1.0
 _NVML_LIMIT = 10.0
+_WITHOUT = "mend that, or try Kybernate without a GPU: kybernate serve --simulate"
 _RESERVE, _SHARE = 512 << 20, 32
 """Of each GPU is given to no model: so many bytes, and no more than one part in so many."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -48,7 +49,7 @@ async def serve(source: Source, folders: Folders, helpers: CudaHelpers, *, keep:
         loop.add_signal_handler(number, stop.set)
     async with aiohttp.ClientSession() as session:
         nvml = Nvml()
-        gpus = await nvml.ask(nvml.devices, _NVML_LIMIT)
+        gpus = await devices(nvml)
         settings, healthy = _settings(file, folders, gpus), Health(session)
         engine = Engine(folders, helpers, settings, healthy, native("kyb-init"))
         try:
@@ -61,6 +62,17 @@ async def serve(source: Source, folders: Folders, helpers: CudaHelpers, *, keep:
             await serving.stop()
         finally:
             await engine.stop(keep=keep)
+
+
+async def devices(nvml: Nvml) -> tuple[Gpu, ...]:
+    """The box's GPUs, one at least. Raises RefusedError, DeadlineError."""
+    try:
+        gpus = await nvml.ask(nvml.devices, _NVML_LIMIT)
+    except DriverError as error:
+        raise RefusedError(f"NVIDIA's driver does not answer ({error}): {_WITHOUT}") from error
+    if not gpus:
+        raise RefusedError(f"this box has no GPU: {_WITHOUT}")
+    return gpus
 
 
 async def _follow(source: Source, engine: Engine, serving: Serving) -> None:
