@@ -1,4 +1,7 @@
-"""What is to be looked at, when: each key once, by one thread at a time, later after a failure."""
+"""What is to be looked at, when: each key once, by one thread at a time, later after a failure.
+
+Namespaces take turns: however much one asks for, another waits for one look at most of each.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,7 @@ class Queue:
         self._changed = threading.Condition()
         self._due: dict[Key, float] = {}
         self._heap: list[tuple[float, Key]] = []
+        self._lines: dict[str, dict[Key, None]] = {}
         self._held: set[Key] = set()
         self._pauses: dict[Key, Iterator[float]] = {}
         self._closed = False
@@ -47,9 +51,9 @@ class Queue:
         """The next key that is due, once it is; None once the queue is closed."""
         with self._changed:
             while not self._closed:
-                found, wait = self._next()
-                if found is not None:
-                    return found
+                wait = self._line_up()
+                if (key := self._take_turn()) is not None:
+                    return key
                 self._changed.wait(wait)
             return None
 
@@ -76,24 +80,33 @@ class Queue:
         with self._changed:
             return sum(at <= now for at in self._due.values())
 
-    def _next(self) -> tuple[Key | None, float | None]:
-        """A key that is due and that nobody has, or how long none will be; None: until a change."""
-        now, held = self._clock(), []
-        try:
-            while self._heap:
-                at, key = self._heap[0]
-                if self._due.get(key) != at:
-                    heapq.heappop(self._heap)
-                elif at > now:
-                    return None, at - now
-                else:
-                    heapq.heappop(self._heap)
-                    if key not in self._held:
-                        del self._due[key]
-                        self._held.add(key)
-                        return key, None
-                    held.append((at, key))
-            return None, None
-        finally:
-            for one in held:
-                heapq.heappush(self._heap, one)
+    def _line_up(self) -> float | None:
+        """Put what is due behind the others of its namespace; in how many seconds the next will be,
+        None: not until a change."""
+        now = self._clock()
+        while self._heap:
+            at, key = self._heap[0]
+            current = self._due.get(key) == at
+            if current and at > now:
+                return at - now
+            heapq.heappop(self._heap)
+            if current:
+                self._lines.setdefault(key[0], {})[key] = None
+        return None
+
+    def _take_turn(self) -> Key | None:
+        """The first key that no thread has, of the namespace whose turn it is."""
+        for namespace, line in self._lines.items():
+            key = next((one for one in line if one not in self._held), None)
+            if key is not None:
+                self._take(namespace, key)
+                return key
+        return None
+
+    def _take(self, namespace: str, key: Key) -> None:
+        line = self._lines.pop(namespace)
+        del line[key], self._due[key]
+        if line:
+            # Behind the others.
+            self._lines[namespace] = line
+        self._held.add(key)

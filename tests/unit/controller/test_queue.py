@@ -41,6 +41,33 @@ def test_a_key_that_a_thread_has_waits_for_it_and_no_other_does():
     assert queue.get() == A
 
 
+def test_namespaces_take_turns_however_many_one_has():
+    queue = Queue(clock := Clock())
+    for number in range(1000):
+        queue.add(("noisy", f"{number:03}"))
+    clock.now = 1.0
+    queue.add(("quiet", "a"))
+    queue.add(("quiet", "b"))
+    taken = [queue.get() for _ in range(5)]
+    assert [namespace for namespace, _ in taken] == ["noisy", "quiet", "noisy", "quiet", "noisy"]
+    for key in taken:
+        queue.done(key)
+    # Within a namespace it is who was due first.
+    assert [name for namespace, name in taken if namespace == "noisy"] == ["000", "001", "002"]
+    assert len(queue) == 997
+
+
+def test_a_namespace_whose_keys_are_all_held_keeps_no_other_one_waiting():
+    queue = Queue(Clock())
+    queue.add(A)
+    assert queue.get() == A
+    queue.add(A)
+    queue.add(("yard", "c"))
+    assert queue.get() == ("yard", "c")
+    queue.done(A)
+    assert queue.get() == A
+
+
 def test_after_a_failure_it_is_due_later_each_time_until_it_succeeds():
     queue = Queue(clock := Clock())
     pauses = []
