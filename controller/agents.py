@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from kybernate import keys
+from kybernate.api.requests import LONGEST_ARTIFACT
 from kybernate.core.requests.checkpoint import KINDS, Copied, Operation, Outcome, Problem, Trouble
 from kybernate.core.seat.operations import Kind, Progress
 from kybernate.errors import (
@@ -19,6 +20,7 @@ from kybernate.errors import (
 from kybernate.gen import agent_pb2 as pb
 from kybernate.gen import agent_pb2_grpc
 from kybernate.runtime.agents import authorities, translated
+from kybernate.types import Tier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from kybernate.core.requests.checkpoint import Request
 
 _KEEPALIVE_MS = 10_000
+_MOST_BYTES = (1 << 63) - 1
 
 
 class Agents:
@@ -69,8 +72,7 @@ class Agents:
         except NotFoundError as error:
             return Problem(Trouble.NO_SEAT, str(error))
         except RefusedError as error:
-            rival = self._rival(status.node, status.pod_uid)
-            return Problem(Trouble.BUSY if rival else Trouble.REFUSED, str(error))
+            return Problem(self._refused(request, kind), str(error))
         except KybernateError as error:
             return Problem(Trouble.UNREACHABLE, str(error))
 
@@ -99,6 +101,22 @@ class Agents:
     def close(self) -> None:
         """End all connections."""
         self.drop(tuple(self._channels))
+
+    def _refused(self, request: Request, kind: Kind) -> Trouble:
+        """Whether it is refused for good, or for an operation of the same seat."""
+        status = request.status
+        if self._rival(status.node, status.pod_uid):
+            return Trouble.BUSY
+        call, message = _asked(request, kind, 0.0)
+        message.dry_run = True
+        try:
+            # The rival may have ended since.
+            self._call(status.node, call, message)
+        except RefusedError:
+            return Trouble.REFUSED
+        except KybernateError:
+            return Trouble.BUSY
+        return Trouble.BUSY
 
     def _rival(self, node: str, uid: str) -> bool:
         try:
@@ -168,13 +186,28 @@ def _asked(request: Request, kind: Kind, left: float) -> tuple[str, Any]:
 
 def _read(message: pb.Operation) -> Operation | Problem:
     try:
-        state = Progress(message.state)
-    except ValueError:
+        state, outcome, copied = Progress(message.state), _outcome(message), _copied(message)
+    except ValueError as error:
         # A newer agent's word; what it means is in its sentence.
-        return Problem(Trouble.UNREACHABLE, f"{message.state}: {message.sentence}")
-    outcome = None
-    if message.HasField("saved"):
-        outcome = Outcome(message.artifact, message.saved.tier, message.saved.bytes)
-    total = message.bytes_total
-    copied = Copied(message.bytes_done, total) if total else None
+        return Problem(Trouble.UNREACHABLE, f"{error}: {message.sentence}")
     return Operation(state, message.sentence, outcome, copied)
+
+
+def _outcome(message: pb.Operation) -> Outcome | None:
+    """Raises ValueError for what no status can say."""
+    if not message.HasField("saved"):
+        return None
+    if len(message.artifact) > LONGEST_ARTIFACT:
+        raise ValueError(f"its artifact's name has {len(message.artifact)} characters")
+    return Outcome(message.artifact, Tier(message.saved.tier).value, _size(message.saved.bytes))
+
+
+def _copied(message: pb.Operation) -> Copied | None:
+    total = _size(message.bytes_total)
+    return Copied(_size(message.bytes_done), total) if total else None
+
+
+def _size(size: int) -> int:
+    if size > _MOST_BYTES:
+        raise ValueError(f"{size} bytes are more than there can be")
+    return size

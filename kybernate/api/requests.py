@@ -42,6 +42,9 @@ COMPLETE = "Complete"
 """The one condition. True: it is done. False: the reason says whether more becomes of it."""
 
 DEADLINE_S = 600
+LONGEST_ARTIFACT = 400
+"""Characters of an artifact's name in a status."""
+
 _DAY_S = 86_400
 _NAME = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 _STATUSES = {Standing.SUCCESS: "True", Standing.RETRYABLE: "False", Standing.TERMINAL: "False"}
@@ -110,7 +113,9 @@ class ArtifactRow:
     """What came of it."""
 
     __pydantic_config__ = CAMEL
-    name: Annotated[str, texts(400, "Of a snapshot: the artifact, for kyb.ai/restore-from.")] = ""
+    name: Annotated[
+        str, texts(LONGEST_ARTIFACT, "Of a snapshot: the artifact, for kyb.ai/restore-from.")
+    ] = ""
     tier: Annotated[str, one_of(Tier)] = Tier.RAM.value
     bytes: Annotated[int, number()] = 0
 

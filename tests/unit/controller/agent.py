@@ -13,6 +13,7 @@ from kybernate.gen import agent_pb2 as pb
 from kybernate.gen import agent_pb2_grpc
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 _ENDED = ("succeeded", "failed", "cancelled")
@@ -20,12 +21,14 @@ _ENDED = ("succeeded", "failed", "cancelled")
 
 class Door(agent_pb2_grpc.NodeAgentServicer):
     """`seats` are the UIDs of pods with seats here. An operation succeeds `takes` seconds after it
-    was begun; `begun` has each begin that was not of a name that is known."""
+    was begun; `begun` has each begin that was not of a name that is known. `refusing` is called
+    when one is refused."""
 
     def __init__(self, takes: float = 0.0) -> None:
         self.takes = takes
         self.seats: set[str] = set()
         self.refuses = ""
+        self.refusing: Callable[[], None] = lambda: None
         self.begun: list[tuple[str, str, str, str]] = []
         self.limits: list[float] = []
         self.cancelled: list[str] = []
@@ -70,7 +73,10 @@ class Door(agent_pb2_grpc.NodeAgentServicer):
                 context.abort(grpc.StatusCode.NOT_FOUND, f"no seat of {request.uid}")
             rivals = [one for one in self.operations.values() if one.uid == request.uid]
             if self.refuses or any(one.state not in _ENDED for one in rivals):
+                self.refusing()
                 context.abort(grpc.StatusCode.FAILED_PRECONDITION, self.refuses or "busy")
+            if request.dry_run:
+                return pb.Operation(name=request.name, kind=kind, dry_run=True)
             self.limits.append(request.deadline_seconds)
             self.begun.append((request.name, kind, request.uid, tier))
             (name,) = context.auth_context()["x509_common_name"]

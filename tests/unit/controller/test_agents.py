@@ -21,6 +21,7 @@ from kybernate.core.requests.checkpoint import (
 )
 from kybernate.core.seat.operations import Progress
 from kybernate.errors import RetryableError
+from kybernate.gen import agent_pb2 as pb
 from kybernate.types import Tier
 from tests.unit.controller.agent import Door, serve
 
@@ -103,6 +104,34 @@ def test_a_seat_with_another_operation_is_busy_and_not_refused_for_good(agents, 
     door.refuses = "this node has no tier nvme"
     refused = agents.begin(asked(uid="r2"), 60.0)
     assert (refused.trouble, "no tier nvme" in refused.sentence) == (Trouble.REFUSED, True)
+
+
+def test_a_rival_that_ends_between_refusal_and_list_is_no_refusal_for_good(agents, door):
+    door.takes = 60.0
+    agents.begin(asked(), 60.0)
+    door.refusing = lambda: door.operations["ckpt-r1"].MergeFrom(pb.Operation(state="succeeded"))
+    assert agents.begin(asked(uid="r2"), 60.0).trouble is Trouble.BUSY
+    assert agents.begin(asked(uid="r2"), 60.0).state is Progress.RUNNING
+    assert [one[0] for one in door.begun] == ["ckpt-r1", "ckpt-r2"]
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [pb.Saved(tier="tape", bytes=7), pb.Saved(tier="nvme", bytes=1 << 63)],
+)
+def test_what_no_status_can_say_is_not_believed(agents, door, saved):
+    """The API server would take no status with it, and so the request would never end."""
+    agents.begin(asked(Mode.SNAPSHOT), 60.0)
+    door.operations["ckpt-r1"].saved.CopyFrom(saved)
+    found = agents.find("n1", "ckpt-r1")
+    assert isinstance(found, Problem)
+    assert found.trouble is Trouble.UNREACHABLE
+    door.operations["ckpt-r1"].saved.CopyFrom(pb.Saved(tier="nvme", bytes=7))
+    door.operations["ckpt-r1"].artifact = "a" * 401
+    assert isinstance(agents.find("n1", "ckpt-r1"), Problem)
+    door.operations["ckpt-r1"].artifact = "shop/a@1"
+    door.operations["ckpt-r1"].bytes_total, door.operations["ckpt-r1"].bytes_done = 7, 1 << 63
+    assert isinstance(agents.find("n1", "ckpt-r1"), Problem)
 
 
 def test_what_an_agent_does_not_know(agents):
