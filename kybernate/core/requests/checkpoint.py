@@ -29,6 +29,8 @@ OPERATION = "ckpt-"
 _LEAST_PAUSE, _LONGEST_PAUSE, _PAUSE_PART = 0.5, 10.0, 0.2
 """Seconds between two looks, and the part of the time since the first that they take."""
 _LONGEST_WHY = 500
+_LONGEST_LEFT = 30 * 86_400.0
+"""Seconds for which the end of a copy is foretold."""
 
 
 class Mode(StrEnum):
@@ -104,9 +106,14 @@ class Request:
         """Whether nothing more becomes of it."""
         return bool(self.status.ended_at)
 
+    @property
+    def under_way(self) -> bool:
+        """Whether an agent may have an operation of it that has not ended."""
+        return bool(self.status.operation) and not self.ended
+
     def left(self, now: float) -> float:
-        """Seconds until its deadline; negative if that is over."""
-        return self.created_at + self.deadline_s - now
+        """Seconds until its deadline, of the controller's clock; negative if that is over."""
+        return min(self.created_at - now, 0.0) + self.deadline_s
 
     @property
     def why(self) -> str:
@@ -298,8 +305,9 @@ def _copied(status: Status, operation: Operation, now: float) -> Copied | None:
         return told
     if found is None or not 0 < found.done < found.total or not status.began_at:
         return found
-    took = now - status.began_at
-    return replace(found, ready_at=now + took * (found.total - found.done) / found.done)
+    left = (now - status.began_at) * (found.total - found.done) / found.done
+    # As good as never: no request has that long, and a date may have four digits of years.
+    return replace(found, ready_at=now + left) if left < _LONGEST_LEFT else found
 
 
 def _begun(status: Status, now: float) -> Status:

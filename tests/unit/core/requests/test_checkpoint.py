@@ -132,6 +132,15 @@ def test_what_is_copied_is_told_and_when_the_rest_is_expected():
         assert decide(seen, NOW + 10).status.copied == figures
 
 
+def test_a_time_that_nobody_can_write_is_not_told():
+    slow = Operation(Progress.RUNNING, "it is copied", copied=Copied(1, 1 << 62))
+    assert decide(Observed(BEGUN, operation=slow), NOW + 10).status.copied == Copied(1, 1 << 62)
+
+
+def test_a_clock_that_is_behind_gives_no_more_time_than_was_asked():
+    assert ASKED.left(NOW - 500) == ASKED.deadline_s
+
+
 def test_nothing_is_begun_after_the_deadline():
     found = decide(Observed(PINNED, POD), NOW + 60)
     assert (found.act, found.status.reason) == (Act.NOTHING, Reason.DEADLINE_EXCEEDED)
