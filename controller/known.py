@@ -50,7 +50,7 @@ class Requests:
             before = self._seen.pop(key, None)
             self._unread.pop(key, None)
             uid = "" if deleted else str(item["metadata"]["uid"])
-            if before and before.request.uid != uid:
+            if before and before.request.uid != uid and before.request.under_way:
                 self._gone.setdefault(key, []).append(before.request)
             if seen is not None:
                 self._seen[key] = seen
@@ -64,7 +64,8 @@ class Requests:
         seen = _seen(item)
         key = _key(item)
         with self._lock:
-            if seen is not None and key in self._seen:
+            known = self._seen.get(key)
+            if seen is not None and known and known.request.uid == seen.request.uid:
                 self._seen[key] = seen
 
     def get(self, key: Key) -> Seen | None:
@@ -72,7 +73,7 @@ class Requests:
         return self._seen.get(key)
 
     def gone(self, key: Key) -> list[Request]:
-        """Those of this name that went since the last call."""
+        """Those of this name that went since the last call, and had not ended."""
         with self._lock:
             return self._gone.pop(key, [])
 

@@ -136,7 +136,6 @@ class Worker:
 
     def _call_off(self, request: Request) -> None:
         """It was deleted; if its agent can't be told now, the sweep tells it."""
-        if request.status.operation and not request.ended:
-            self._fence.check()
-            found = self._agents.cancel(request.status.node, request.status.operation)
-            log.info("operation %s: its request is gone: %s", request.status.operation, found)
+        self._fence.check()
+        found = self._agents.cancel(request.status.node, request.status.operation)
+        log.info("operation %s: its request is gone: %s", request.status.operation, found)

@@ -194,6 +194,16 @@ def test_another_one_of_the_name_does_not_inherit_the_operation(world, worker, r
     assert world.item["status"]["operation"] == "ckpt-r2"
 
 
+def test_an_answer_about_one_that_is_gone_hides_no_new_one_of_its_name(world, worker, requests):
+    late = world.item
+    other = item()
+    other["metadata"] |= {"uid": "r2", "resourceVersion": "9"}
+    requests.on_event("DELETED", late)
+    requests.on_event("ADDED", other)
+    requests.wrote(late)
+    assert requests.get(KEY).request.uid == "r2"
+
+
 def test_the_sweep_finds_what_nobody_was_told_of(world, worker, requests):
     worker.look(KEY)
     worker.look(KEY)
@@ -264,6 +274,15 @@ def test_one_that_this_version_cannot_read_is_left_alone(world, worker, requests
     assert requests.wanted() == {"r1"}
     requests.on_event("DELETED", changed)
     assert requests.wanted() == frozenset()
+
+
+def test_of_those_that_had_ended_nothing_is_remembered(world, requests, worker):
+    """A replica that doesn't lead hears of each that goes, and looks at none."""
+    world.pods = {}
+    worker.look(KEY)
+    assert reasons(world) == ("False", "PodNotFound")
+    requests.on_event("DELETED", world.item)
+    assert requests.gone(KEY) == []
 
 
 def test_what_it_writes_itself_does_not_make_it_due(world, requests):
