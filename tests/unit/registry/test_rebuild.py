@@ -238,7 +238,7 @@ class Signs:
 
 
 def test_which_node_signed_a_state_is_known_again(
-    world: World, fresh: Replica, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    world: World, fresh: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of what a shared key signed nobody is; nor with which token it was, since those are lost."""
     shared = world.save("n1", 1)
@@ -249,7 +249,19 @@ def test_which_node_signed_a_state_is_known_again(
     for made, nodes in ((own, ["n1"]), (shared, [])):
         found = fresh.proxy(f"/v1/artifacts/{made.id}/signers").body
         assert (found["nodes"], found["token"]) == (nodes, 0)
-    # Of a node that was ever revoked a manifest alone proves nothing.
-    known = {"n1": Access(revoked=False, at_ms=clock.now - 3_600_000)}
-    judged = Artifacts(fresh.database, lambda node, at: not why_not(known, node, at))
-    assert judged.signers(own.id)["nodes"] == []
+
+
+def test_of_a_node_that_was_ever_revoked_a_manifest_alone_proves_nothing(
+    world: World, fresh: Replica, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saving, "KEYS", replace(KEYS, signer=None, nodes=Signs("n1")))
+    own = world.save("n1", 1)
+    world.copy(own, "n1", "")
+    rebuilt(world, fresh)
+
+    def signers(known: dict[str, Access]) -> object:
+        judged = Artifacts(fresh.database, lambda node, at: not why_not(known, node, at))
+        return judged.signers(own.id)["nodes"]
+
+    assert signers({}) == ["n1"]
+    assert signers({"n1": Access(revoked=False, at_ms=clock.now - 3_600_000)}) == []

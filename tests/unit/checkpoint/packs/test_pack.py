@@ -17,6 +17,7 @@ from kybernate.checkpoint.packs import fetch, pack
 from kybernate.checkpoint.packs.blocks import raw_sources
 from kybernate.checkpoint.places import PACK, read_manifest
 from kybernate.core.artifacts import layout
+from kybernate.core.chunks.leaf import OVERHEAD
 from kybernate.core.chunks.pages import BLOCK, PAGE
 from kybernate.errors import CorruptError, DeadlineError, RefusedError
 from kybernate.lib.deadline import Deadline
@@ -234,6 +235,31 @@ def test_a_leaf_of_another_artifact_is_not_taken(tmp_path):
     wrong = replace(file, leaves=tuple(replace(x, covers=x.covers + 1) for x in file.leaves))
     with pytest.raises(CorruptError, match="covers too little"):
         list(swapped.chunks(wrong))
+
+
+def test_who_has_built_upon_a_pack_that_was_replaced_notices(tmp_path):
+    """Even if whoever replaced it has the namespace's key, and seals other bytes by it."""
+    dump, where = make_dump(tmp_path / "dump"), place(tmp_path / "place")
+    pack_dump(dump, where, 1)
+    built = pack_dump(dump, where, 2)
+    assert built.stored == 0
+    made = read_manifest(where, built.id, KEYS)
+    reader = fetch.ChunkReader(where, made, KEYS)
+    chunk = next(
+        placed.chunk
+        for file in made.files
+        for placed in reader.chunks(file)
+        if placed.chunk.pack and placed.chunk.stored == placed.chunk.size + OVERHEAD
+    )
+    key = f"{layout.PACKS}{made.facts.namespace}/{chunk.pack}"
+    replaced = bytearray(where.objects.get(key))
+    at = slice(chunk.offset, chunk.offset + chunk.stored)
+    other = os.urandom(chunk.size)
+    sealed = memoryview(replaced)[at]
+    reader.cipher.seal_into(chunk.pack, chunk.offset, chunk.name, other, sealed)
+    where.objects.put(key, replaced)
+    with pytest.raises(CorruptError, match=chunk.pack):
+        fetched(where, made.id, tmp_path / "back")
 
 
 def test_after_many_chunks_that_do_not_compress_those_that_do_are_found_again():
