@@ -133,7 +133,7 @@ class Engine:
         program = install_kyb_init(kyb_init, folders.state / "bin")
         self._launcher = Launcher(program, folders.seats, self._ended)
         self._models: dict[str, _Model] = {}
-        self._leaving: dict[PodUid, Log] = {}
+        self._coming: dict[PodUid, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     # --- its life -------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ class Engine:
         if not keep:
             await self._end_all()
         self._launcher.leave()
-        for task in self._tasks:
+        for task in (*self._tasks, *self._coming.values()):
             task.cancel()
         self.world.helpers.close()
         self.world.journal.close()
@@ -219,6 +219,11 @@ class Engine:
 
     async def _have(self, model: _Model, *, fresh: bool, running: Mapping[PodUid, int]) -> None:
         seat = self.node.seats.get(model.uid)
+        if model.uid in self._coming:
+            return
+        if seat is not None and seat.ending.deleted:
+            self._coming[model.uid] = asyncio.create_task(self._have_again(model))
+            return
         if seat is None:
             self.loop.add(seat_of(model.spec, model.gpus, self.world.now(), self.world.wall()))
         elif seat.wishes.declared(declared(model.spec)):
@@ -226,6 +231,17 @@ class Engine:
         await self.world.doors.open(model.uid)
         if fresh:
             self._launcher.keep(model.uid, self._command(model), running.get(model.uid))
+
+    async def _have_again(self, model: _Model) -> None:
+        """It left the file and came back: it is had once all of what it was has ended."""
+        folder = self._folders.seats / model.uid
+        while model.uid in self.node.seats or folder.exists():  # noqa: ASYNC110 - of others
+            await asyncio.sleep(_POLL)
+        del self._coming[model.uid]
+        wanted = self._models.get(model.spec.name)
+        if wanted is not None and wanted.uid == model.uid:
+            await self._have(wanted, fresh=True, running={})
+            self.loop.kick()
 
     def _command(self, model: _Model) -> Command:
         spec = model.spec
@@ -299,7 +315,8 @@ class Engine:
 
     def models(self) -> tuple[ModelRow, ...]:
         """See `Box.models`."""
-        return tuple(self._row(model) for model in self._models.values())
+        seats = self.node.seats
+        return tuple(self._row(model) for model in self._models.values() if model.uid in seats)
 
     def join(self, desk: Desk) -> None:
         """See `Box.join`."""
@@ -360,7 +377,10 @@ class Engine:
         return found
 
     def _seat(self, model: str) -> Seat:
-        return self.node.seats[self._known(model).uid]
+        seat = self.node.seats.get(self._known(model).uid)
+        if seat is None:
+            raise NotFoundError(f"model {model} has just ended, and is made anew; try again")
+        return seat
 
     def _row(self, model: _Model) -> ModelRow:
         seat = self.node.seats[model.uid]

@@ -30,6 +30,27 @@ def test_models_are_added_removed_and_changed(box: Box):
     assert box.never_two()
 
 
+def test_a_model_that_comes_back_while_it_ends_is_started_anew(box: Box):
+    box.has("a")
+    box.has("b")
+    held = box.models["a"]
+    # A shell that heeds no SIGTERM, so that it takes until its grace is over.
+    held["cmd"] = f"sh -c 'trap \"\" TERM; {held['cmd']}; sleep 1000'"
+    held["unloadTimeout"] = 1
+    box.start()
+    before = box.ask("a")
+    del box.models["a"]
+    _changed(box)
+    box.models["a"] = held
+    _changed(box)
+    eventually(lambda: not lives(before["pid"]))
+    after = box.ask("a")
+    assert (after["counter"], after["pid"] != before["pid"]) == (1, True)
+    assert box.ask("b")["counter"] == 1
+    assert len(box.inits()) == 4  # two of them are the roots of the models' trees
+    assert box.never_two()
+
+
 def test_a_file_that_is_wrong_changes_nothing(box: Box):
     box.has("a")
     box.start()
