@@ -48,9 +48,11 @@ crds: setup ## generate config/crd and config/models.schema.json from the models
 
 # The pages of objects are made from config/crd.
 .PHONY: generated
-generated: setup ## all of these: proto, crds, states
+generated: setup ## all that is generated: proto, crds, states, tables of failures, figures of benches
 	@$(MAKE) --no-print-directory proto crds
 	@$(MAKE) --no-print-directory states
+	$(PY) -m tests.faults
+	$(PY) -m bench.page
 
 lock: ## renew requirements.lock from pyproject.toml (needs uv)
 	uv pip compile -q --universal --generate-hashes --all-extras --no-emit-index-url \
