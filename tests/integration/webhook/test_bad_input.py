@@ -30,7 +30,7 @@ COUNT = 1000
 def caller(control_plane: Cluster, webhook: Webhook) -> Iterator[Caller]:
     """A caller as the API server is one; afterwards the log holds no traceback."""
     path = f"{HOOKS}/mutatingwebhookconfigurations/kyb-webhook"
-    (hook,) = control_plane.api().get(path)["webhooks"]
+    hook, *_ = control_plane.api().get(path)["webhooks"]
     bundle = base64.b64decode(hook["clientConfig"]["caBundle"]).decode()
     made = Caller(control_plane.ports.webhook, ssl.create_default_context(cadata=bundle))
     yield made

@@ -59,7 +59,7 @@ class Load:
 
     def _shake(self) -> None:
         path = f"{HOOKS}/mutatingwebhookconfigurations/kyb-webhook"
-        (hook,) = self._cluster.api().get(path)["webhooks"]
+        hook, *_ = self._cluster.api().get(path)["webhooks"]
         bundle = base64.b64decode(hook["clientConfig"]["caBundle"]).decode()
         context = ssl.create_default_context(cadata=bundle)
         address = ("127.0.0.1", self._cluster.ports.webhook)
