@@ -67,6 +67,11 @@ check: setup ## lint, types, layers, YAML, proto and shell
 	$(VENV)/bin/shellcheck $$(git ls-files '*.sh' .ci/run)
 	@sh scripts/check-generated.sh $(PY)
 
+.PHONY: format
+format: setup ## mend what ruff can: layout and imports
+	$(VENV)/bin/ruff check --fix-only .
+	$(VENV)/bin/ruff format .
+
 # What isn't built yet is built first: that takes longer than any test may.
 # Those that share the machine's kernel come behind the others; each worker has servers of its own.
 # Both are run in any case; 5 says that K= selects none there.
