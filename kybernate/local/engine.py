@@ -180,28 +180,38 @@ class Engine:
     async def stop(self, *, keep: bool) -> None:
         """End all models, or with `keep` leave them as they are for the next `start`."""
         if not keep:
-            await self._end_all()
+            await self._end(self._launcher.running())
+        self._close()
+
+    async def give_up(self) -> None:
+        """What was to come after `start`, or that itself, failed: models that ran before this
+        process are left as they are, all others end."""
+        await self._end(self._launcher.started())
+        self._close()
+
+    def _close(self) -> None:
         self._launcher.leave()
         for task in (*self._tasks, *self._coming.values()):
             task.cancel()
         self.world.helpers.close()
         self.world.journal.close()
 
-    async def _end_all(self) -> None:
-        models = [*self._models.values()]
-        patience = max((model.spec.grace for model in models), default=0.0)
-        for model in models:
-            self._launcher.release(model.uid)
-            self._launcher.signal(model.uid, signal.SIGTERM)
+    async def _end(self, uids: Iterable[PodUid]) -> None:
+        seats = [self.node.seats[uid] for uid in uids if uid in self.node.seats]
+        patience = max((seat.identity.grace for seat in seats), default=0.0)
+        for seat in seats:
+            self._launcher.release(seat.uid)
+            self._launcher.signal(seat.uid, signal.SIGTERM)
         until = time.monotonic() + patience
-        while self._alive(models) and time.monotonic() < until:  # noqa: ASYNC110 - of several
+        while self._alive(seats) and time.monotonic() < until:  # noqa: ASYNC110 - of several
             await asyncio.sleep(_POLL)
-        for model in self._alive(models):
-            log.warning("model %s did not end within %g s: it is killed", model.spec.name, patience)
-            await self._kill(model.uid)
+        for seat in self._alive(seats):
+            name = seat.identity.model
+            log.warning("model %s did not end within %g s: it is killed", name, patience)
+            await self._kill(seat.uid)
 
-    def _alive(self, models: Iterable[_Model]) -> list[_Model]:
-        return [model for model in models if self._launcher.pid(model.uid) is not None]
+    def _alive(self, seats: Iterable[Seat]) -> list[Seat]:
+        return [seat for seat in seats if self._launcher.pid(seat.uid) is not None]
 
     async def _kill(self, uid: PodUid) -> None:
         seat = self.node.seats.get(uid)

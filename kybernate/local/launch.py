@@ -79,6 +79,14 @@ class Launcher:
         one = self._ones.get(uid)
         return one.pid if one is not None and one.pidfd >= 0 else None
 
+    def running(self) -> tuple[PodUid, ...]:
+        """Whose kyb-init runs now, or is to be started again; released ones, too."""
+        return tuple(self._ones)
+
+    def started(self) -> tuple[PodUid, ...]:
+        """The same, without those that an earlier process started."""
+        return tuple(uid for uid, one in self._ones.items() if one.child or one.pidfd < 0)
+
     def release(self, uid: PodUid) -> None:
         """None is started any more once this one has ended."""
         one = self._ones.get(uid)

@@ -52,10 +52,8 @@ async def serve(source: Source, folders: Folders, helpers: CudaHelpers, *, keep:
         gpus = await devices(nvml)
         settings, healthy = _settings(file, folders, gpus), Health(session)
         engine = Engine(folders, helpers, settings, healthy, native("kyb-init"))
+        serving = await _begin(engine, file)
         try:
-            await engine.start(specs(file))
-            serving = Serving(engine, file)
-            await serving.start()
             following = asyncio.create_task(_follow(source, engine, serving))
             await stop.wait()
             following.cancel()
@@ -73,6 +71,17 @@ async def devices(nvml: Nvml) -> tuple[Gpu, ...]:
     if not gpus:
         raise RefusedError(f"this box has no GPU: {_WITHOUT}")
     return gpus
+
+
+async def _begin(engine: Engine, file: ModelsFile) -> Serving:
+    try:
+        await engine.start(specs(file))
+        serving = Serving(engine, file)
+        await serving.start()
+    except BaseException:
+        await engine.give_up()
+        raise
+    return serving
 
 
 async def _follow(source: Source, engine: Engine, serving: Serving) -> None:

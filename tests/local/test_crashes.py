@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
+import socket
+import subprocess
 import threading
 import time
 
 import pytest
 
-from tests.local.conftest import Box, eventually, lives
+from tests.local.conftest import ROOT, Box, eventually, lives
 
 
 def test_parked_and_active_models_are_adopted(box: Box):
@@ -36,6 +38,35 @@ def test_with_keep_models_outlive_an_orderly_end(box: Box):
     assert all(lives(told["pid"]) for told in before.values())
     box.start()
     assert box.ask("a")["counter"] == before["a"]["counter"] + 1
+
+
+def test_models_outlive_a_start_that_fails(box: Box):
+    box.has("a")
+    box.start("--keep")
+    before = box.ask("a")
+    assert box.end() == 0
+    box.has("b")
+    box.write()
+    with socket.create_server(("127.0.0.1", box.port)):
+        failed = subprocess.run(box.command, env=box.environment, check=False, cwd=ROOT)
+    assert failed.returncode == 1
+    assert len(box.inits()) == 2  # b was not there before
+    box.start()
+    assert box.ask("a")["counter"] == before["counter"] + 1
+
+
+def test_a_model_that_left_the_file_and_still_ends_does_not_outlive_the_box(box: Box):
+    box.has("a")
+    held = box.models["a"]
+    held["cmd"] = f"sh -c 'trap \"\" TERM; {held['cmd']}; sleep 1000'"
+    held["unloadTimeout"] = 3
+    box.start()
+    before = box.ask("a")
+    del box.models["a"]
+    box.write()
+    eventually(lambda: "was read again" in box.log)
+    assert box.end() == 0
+    assert not lives(before["pid"])
 
 
 def test_a_model_that_left_the_file_meanwhile_is_ended(box: Box):
