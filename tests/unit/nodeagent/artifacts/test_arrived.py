@@ -109,11 +109,13 @@ async def test_what_came_before_a_move_was_begun_anew_goes(rig, tls, tmp_path, t
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("found", ["handed over", "by itself", "as a copy"])
-async def test_what_a_seat_goes_on_from_is_not_dropped_for_a_late_word(rig, tls, tmp_path, found):
+async def test_what_a_seat_goes_on_from_is_not_dropped_for_a_late_word(
+    rig, tls, tmp_path, monkeypatch, found
+):
     async with two_nodes(rig, tls, tmp_path) as (two, peers):
         artifact = await delivered(two, peers)
         seat, custody = two.r.node.seats[two.uid], two.r.loop.custody
-        two.receiver._taken._call_for = lambda uid, why: True  # else it is started
+        monkeypatch.setattr(two.r.loop.operators, "call_for", lambda uid, why: True)  # or it starts
         if found == "handed over":
             await peers.let_continue(two.to, artifact, LIMIT)
             seat.saved.artifact = ""
