@@ -66,6 +66,8 @@ class Tiers:
     def look(self) -> None:
         """Begin what is to be done now."""
         if self._node.world.below is None:
+            _, held = self._node.in_tier(Tier.RAM)
+            metrics.TIER_BYTES.labels(Tier.RAM.value).set(held)
             return
         now = self._node.world.now()
         self._drop_transfers()

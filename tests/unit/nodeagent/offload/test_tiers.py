@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+from prometheus_client import REGISTRY
+
 from kybernate.core.seat.budget import HostMemory
 from kybernate.ports import ProcessState
 from kybernate.types import SeatState, Tier
+from nodeagent import metrics
 from tests.unit.nodeagent.below import (
     ACTIVE,
     GIB,
@@ -43,6 +46,29 @@ async def test_a_seat_goes_to_nvme_and_a_request_brings_it_back(rig, proxy):
     assert (r.machine.vault, r.machine.gates) == ({}, {})
     assert (seat.saved.artifact, seat.saved.copies, seat.wishes.tier_asked) == ("", frozenset(), "")
     r.check()
+
+
+def shown(tier):
+    return REGISTRY.get_sample_value("kyb_agent_tier_bytes", {"tier": tier.value})
+
+
+async def test_metrics_show_what_lies_in_each_tier(rig):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    await asyncio.sleep(1)
+    assert (shown(Tier.RAM), shown(Tier.NVME)) == (r.node.park_size(r.node.seats[cold]), 0)
+    await down(r, cold)
+    await asyncio.sleep(1)
+    assert (shown(Tier.RAM), shown(Tier.NVME)) == (0, 40 * GIB)
+
+
+async def test_metrics_show_what_lies_in_ram_where_there_is_no_criu(rig):
+    metrics.TIER_BYTES.clear()
+    r = rig()
+    cold, _ = await two(r)
+    await asyncio.sleep(1)
+    assert shown(Tier.RAM) == r.node.park_size(r.node.seats[cold]) > 0
+    assert shown(Tier.NVME) is None
 
 
 async def test_what_arrives_at_its_pod_wakes_it(rig):
