@@ -90,7 +90,10 @@ class AgentSettings(BaseModel):
         600.0, description="An operation without a deadline of its own has failed after this (s)."
     )
     operations_kept: int = Field(
-        200, ge=1, description="How many operations that have ended are kept to be asked for."
+        200,
+        ge=1,
+        description="How many operations that have ended are kept to be asked for, beside those of "
+        "the last minute.",
     )
     lease_break_s: float = Field(
         5.0, ge=0, description="A broken proxy stream ends its leases after this (s)."

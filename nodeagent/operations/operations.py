@@ -61,6 +61,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LOOK_AGAIN = 1.0
+_KEPT_S = 60.0
+"""Seconds for which one that has ended can be asked for however many there are: a controller looks
+again every 10 s."""
 
 
 class Operations:
@@ -387,7 +390,10 @@ class Operations:
 
     def _forget_the_oldest(self) -> None:
         ended = [one for one in self.known(ended_too=True) if one.ended]
+        long_ago = self._node.world.wall() - _KEPT_S
         for one in ended[: max(0, len(ended) - self._node.settings.operations_kept)]:
+            if one.ended_at > long_ago:
+                continue
             del self._all[one.name]
             self._node.world.journal.delete(OPERATION + one.name)
 

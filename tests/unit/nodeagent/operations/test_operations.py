@@ -264,13 +264,27 @@ def test_an_operation_goes_on_after_a_restart_of_the_agent(rig, after):
 
 async def test_what_has_ended_is_kept_up_to_a_number_also_in_the_journal(rig):
     r, operations, (a,) = await begun(rig, "a", operations_kept=2)
-    for name in ("w1", "w2", "w3"):
+    for name in ("w1", "w2"):
         await ended(await operations.ask(Ask(Kind.WAKE, name, a)))
+    await asyncio.sleep(60.0)
+    await ended(await operations.ask(Ask(Kind.WAKE, "w3", a)))
     assert [one.name for one in operations.known(ended_too=True)] == ["w2", "w3"]
     kept = {key for key in r.machine.journal if key.startswith("operation/")}
     assert kept == {"operation/w2", "operation/w3"}
     with pytest.raises(NotFoundError, match="keeps the last 2"):
         operations.get("w1")
+
+
+async def test_however_many_end_each_can_be_asked_for_until_its_controller_has_looked(rig):
+    """Or one that asks for many has those of others end without anybody knowing how."""
+    _, operations, (a,) = await begun(rig, "a", operations_kept=2)
+    names = [f"w{number:02}" for number in range(20)]
+    for name in names:
+        await ended(await operations.ask(Ask(Kind.WAKE, name, a)))
+    assert [one.name for one in operations.known(ended_too=True)] == names
+    await asyncio.sleep(60.0)
+    await ended(await operations.ask(Ask(Kind.WAKE, "x", a)))
+    assert [one.name for one in operations.known(ended_too=True)] == ["w19", "x"]
 
 
 async def test_without_a_journal_nothing_is_begun(rig):
