@@ -384,8 +384,10 @@ class Lifecycle:
         seat.ending.ended()
         seat.wishes.has_left()
         seat.history.ended(self._world.now())
-        self._node.save(seat)
-        if seat.state is not SeatState.WAITING:
+        if seat.state is SeatState.WAITING:
+            self._node.save(seat)
+        else:
+            # One record: an agent that was killed in between would read of half an end.
             self._node.move(seat, SeatEvent.ENDED, seat.history.reason)
         if seat.ending.deleted:
             self._vanished(seat)

@@ -434,6 +434,23 @@ async def test_a_seat_that_is_adopting_is_recorded_as_earlier_releases_do(rig):
     telling.cancel()
 
 
+async def test_no_record_of_its_container_s_end_adopts_a_state_without_a_name(rig):
+    """An agent that was killed after such a record would look for that, and start it anew."""
+    r = rig(tiers=TIERS)
+    cold, _, _, telling = await left(r)
+    r.loop.dumps.shut = lambda *_: asyncio.sleep(3600)
+    new = await r.seat("new", restore=of(cold))
+    await when(lambda: r.node.seats[new].state is SeatState.ADOPTING)
+    r.machine.end_container(new)
+    await when(lambda: r.node.seats[new].state is SeatState.WAITING)
+    older = [record for key, record in r.machine.written if key == SEAT + new and record]
+    records = (*older, r.machine.journal[SEAT + new])
+    adopting = [record for record in records if record["begins"] == "adopting"]
+    assert adopting
+    assert all(record["artifact"] for record in adopting)
+    telling.cancel()
+
+
 @pytest.mark.parametrize("kind", [RestoreAs.TEMPLATE, RestoreAs.CLONE])
 async def test_no_pod_ends_for_a_copy_of_it(rig, kind):
     r = rig(tiers=TIERS)
