@@ -71,6 +71,9 @@ async def recover(loop: Loop) -> Mapping[str, Mapping[str, object]]:
         if seat.ending.asked or (seat.uid in dying and seat.state in _KEEP_FROZEN):
             loop.life.end(seat)
         _resume(loop, seat, frozen)
+        if seat.contact.unheard:
+            # If it ends before it is heard, nobody else would see that.
+            loop.life.watch_end(seat)
     await asyncio.gather(*(world.doors.open(uid) for uid in loop.node.seats))
     loop.custody.begin()
     if world.below is not None:

@@ -184,7 +184,7 @@ def _ours(seat: Seat) -> list[str]:
 def _spent(seat: Seat) -> bool:
     """Whether its container ends because a step failed, of which people were told that it starts
     anew; or after its tree may have run, so that the state is not its newest any more."""
-    failed = seat.unverified or seat.state is SeatState.FAILED
+    failed = seat.ending.killed or seat.state in (SeatState.UNVERIFIED, SeatState.FAILED)
     return failed or (seat.state not in _NEVER_RAN and not is_copy(seat))
 
 

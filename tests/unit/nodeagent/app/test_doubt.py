@@ -11,8 +11,10 @@ from kybernate.testing.machine import Machine
 from kybernate.testing.machine.journal import spoil
 from kybernate.types import Gpu, Group, SeatState, of_record
 from nodeagent import metrics
+from nodeagent.seat.parts.saved import Begins
 from nodeagent.seat.record import from_record
-from tests.unit.nodeagent.below import ACTIVE, NVME, TIERS, down, two
+from tests.unit.nodeagent.below import ACTIVE, NVME, TIERS, down, two, when
+from tests.unit.nodeagent.succession import left, of, went
 
 PARKED = SeatState.PARKED
 MEMORY = {"GPU-0": 80 << 30, "GPU-1": 80 << 30}
@@ -77,6 +79,62 @@ def test_an_intact_journal_is_not_doubted(rig):
         assert r.state(active["uid"]) is ACTIVE
         assert "JournalIntact" not in r.node.notices
 
+    run_virtual(second(), start=5000.0)
+
+
+def test_a_gate_whose_container_ends_before_it_is_heard_keeps_its_gpus_from_nobody(rig):
+    """Its kubelet starts the next one after minutes."""
+    machine = Machine(MEMORY)
+
+    async def first():
+        r = rig(machine)
+        r.begin()
+        await r.until(await r.seat("a"), ACTIVE)
+        return await r.seat("b")
+
+    gate = run_virtual(first())
+    machine.journal_damage = "1 of the journal's lines can't be read"
+
+    async def second():
+        await ends_unheard(rig(machine), gate)
+
+    run_virtual(second(), start=5000.0)
+
+
+async def ends_unheard(r, gate):
+    recovering = asyncio.ensure_future(r.recover())
+    while gate not in r.node.seats:  # noqa: ASYNC110 - before anybody says hello
+        await asyncio.sleep(0)
+    assert r.node.seats[gate].unverified
+    r.machine.end_container(gate)
+    await recovering
+    await asyncio.sleep(5)
+    assert r.state(gate) is SeatState.WAITING
+    assert not r.node.seats[gate].unverified
+
+
+def test_one_that_was_adopting_and_ends_before_it_is_heard_adopts_the_same_again(rig):
+    machine = Machine(MEMORY)
+
+    async def first():
+        r = rig(machine, tiers=TIERS)
+        cold, _, _, telling = await left(r)
+        r.loop.dumps.shut = lambda *_: asyncio.sleep(3600)
+        new = await r.seat("new", restore=of(cold))
+        await when(lambda: r.state(new) is SeatState.ADOPTING)
+        telling.cancel()
+        return new
+
+    async def second():
+        r = rig(machine, tiers=TIERS)
+        await ends_unheard(r, new)
+        machine.restart_container(new)
+        await r.until(new, NVME)
+        assert r.node.seats[new].saved.begins is Begins.ADOPTED
+        assert went(r, new) == []
+
+    new = run_virtual(first())
+    machine.journal_damage = "1 of the journal's lines can't be read"
     run_virtual(second(), start=5000.0)
 
 
