@@ -39,6 +39,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_GOES = {
+    SeatState.PARKING: Tier.RAM,
+    SeatState.DUMPING: Tier.NVME,
+    SeatState.RESTORING: Tier.RAM,
+}
 _SLACK = 0.001
 _NEVER = float("inf")
 
@@ -93,29 +98,28 @@ class Tiers:
     def _view(self, now: float, *, comes: bool = True) -> TierView:
         node = self._node
         # What is being parked takes its room in RAM already.
-        parking = (s for s in node.seats.values() if s.state is SeatState.PARKING)
+        parking = [s for s in node.seats.values() if s.state is SeatState.PARKING]
         budget = max(0, node.park_budget - sum(node.park_size(seat) for seat in parking))
         limits = {t: max(0, limit - self._others(t)) for t, limit in node.tiers().items()}
         limits[Tier.RAM] = budget
         ram = ram_order(node.swap_view(), self._swap, now)
         seats = tuple(self._parked(s, ram) for s in node.seats.values() if s.state in TIER_OF)
         coming = tuple(self._coming(ram)) if comes else ()
-        return TierView(seats, limits, coming, node.free_ram)
+        leaving = tuple(self._parked(seat, ram) for seat in parking)
+        return TierView(seats, limits, coming, node.free_ram, leaving)
 
     def _others(self, tier: Tier) -> int:
         """Bytes of it that no seat has, and that none of them can make room of."""
         return self._dumps.others_in(tier)
 
     def _parked(self, seat: Seat, ram: RamOrder) -> Parked:
-        tier = TIER_OF[seat.state]
-        goes = {SeatState.DUMPING: Tier.NVME, SeatState.RESTORING: Tier.RAM}
+        tier, to = TIER_OF.get(seat.state, Tier.RAM), _GOES.get(seat.state, seat.saved.sinks_to)
         wanted = wants(seat.view(drained=False))
         turn = ram.turns.get(seat.uid, len(ram.turns)) if wanted else None
-        busy = (
-            seat.ending.asked
-            or seat.unverified
-            or (seat.tasks.work is not None and not seat.tasks.work.done())
-        )
+        work = seat.tasks.work
+        # What brings it to RAM will be over when it is asked to leave.
+        working = work is not None and not work.done() and to is not Tier.RAM
+        busy = seat.ending.asked or seat.unverified or working
         # Who goes on with its state elsewhere would run beside it.
         busy = busy or self._dumps.departures.sleeps(seat.uid)
         busy = busy or seat.wishes.to_save or bool(seat.saved.paging)
@@ -124,7 +128,7 @@ class Tiers:
             str(seat),
             self._node.park_size(seat),
             tier,
-            goes.get(seat.state, seat.saved.sinks_to),
+            to,
             seat.saved.size or self._weight(seat),
             seat.history.used_at,
             self._node.calls_per_hour(seat),

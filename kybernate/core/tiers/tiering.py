@@ -119,12 +119,14 @@ class TierView:
     """A node. `limits`: bytes that each tier may hold; one that isn't named isn't there.
 
     `free_ram`: bytes that the host has left for parked seats besides, None if nobody knows.
+    `parking`: seats on their way out of GPU memory, whose bytes `limits` leave out already.
     """
 
     seats: tuple[Parked, ...]
     limits: Mapping[Tier, int]
     coming: tuple[Coming, ...] = ()
     free_ram: int | None = None
+    parking: tuple[Parked, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +145,8 @@ def decide(view: TierView, policy: TierPolicy, now: float) -> tuple[TierAction, 
 
 def clears(view: TierView, policy: TierPolicy, one: Coming, now: float) -> bool:
     """Whether RAM has room for this seat, or will have once others have left that may leave, now or
-    when they have rested."""
-    return _Decision(view, replace(policy, min_residency=0.0), now).clears(one)
+    when they have come and rested."""
+    return _Decision(view, policy, now).clears(one)
 
 
 def next_check(view: TierView, policy: TierPolicy, now: float) -> float | None:
@@ -211,7 +213,7 @@ class _Decision:
         return tuple(self._actions)
 
     def clears(self, one: Coming) -> bool:
-        return self._clear(Tier.RAM, one.size, _FIRST, "")
+        return self._will_clear(one.size, _FIRST)
 
     # --- what is needed -------------------------------------------------------------------------
 
@@ -332,16 +334,20 @@ class _Decision:
         return need <= self._soon.get(tier, 0)
 
     def _will_clear(self, need: int, turn: float, whose: Parked | None = None) -> bool:
-        """Whether RAM has so much room once those have rested that moved lately. It is kept until
-        then: else others could come up meanwhile, and need rest in their turn, for ever."""
-        now = self._policy, self._actions, self._begun, self._room, self._soon
+        """Whether RAM has so much room once those have rested that moved lately, or that are on
+        their way to it. It is kept until then: else others could come up meanwhile, and need rest
+        in their turn, for ever."""
+        now = self._view, self._policy, self._actions, self._begun, self._room, self._soon
+        there = (*self._view.seats, *self._view.parking)
+        come = {seat.uid for seat in there if seat.to is Tier.RAM}
+        self._view = replace(self._view, seats=tuple(map(_come, there)))
         self._policy = replace(self._policy, min_residency=0.0)
-        self._actions, self._begun = [], {*self._begun}
+        self._actions, self._begun = [], self._begun - come
         self._room, self._soon = {**self._room}, {**self._soon}
         try:
             return self._clear(Tier.RAM, need, turn, "", whose)
         finally:
-            self._policy, self._actions, self._begun, self._room, self._soon = now
+            self._view, self._policy, self._actions, self._begun, self._room, self._soon = now
 
     def _fewest(self, chosen: list[Parked], spare: int, tier: Tier) -> list[Parked]:
         """Without those that a later one made unnecessary; the warmest of them stay first."""
@@ -392,6 +398,11 @@ class _Decision:
     def _begin(self, step: Step, seat: Parked, why: str) -> None:
         self._begun.add(seat.uid)
         self._actions.append(TierAction(step, seat.uid, why))
+
+
+def _come(seat: Parked) -> Parked:
+    """As it is once it is in RAM, if it is on its way there."""
+    return replace(seat, tier=Tier.RAM, to=None) if seat.to is Tier.RAM else seat
 
 
 def _place(one: Coming | Parked) -> tuple[int, bool, str]:

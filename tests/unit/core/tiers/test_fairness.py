@@ -31,6 +31,7 @@ SWAP = SwapPolicy(min_residency=0.3, idle_after=0.1, drain_limit=2.0, max_wait=3
 TIERS = TierPolicy(min_residency=0.3)
 GPUS = [GpuUuid(f"g{number}") for number in range(3)]
 IN_RAM = (S.PARKED, S.DUMPING, S.RESTORING, S.PARKING)
+GOES = {S.PARKING: Tier.RAM, S.DUMPING: Tier.NVME, S.RESTORING: Tier.RAM}
 BEGUN = {Step.DUMP: S.DUMPING, Step.RESTORE: S.RESTORING}
 DONE = {
     S.STARTING: S.ACTIVE,
@@ -167,22 +168,23 @@ class Node:
         )
 
     def _tier_view(self, *, comes=True):
-        parking = sum(pod.size for pod in self.pods.values() if pod.state is S.PARKING)
+        parking = [pod for pod in self.pods.values() if pod.state is S.PARKING]
         ram = ram_order(self._swap_view(), SWAP, self.now)
         seats = [self._parked(pod, ram) for pod in self.pods.values() if pod.state in TIER_OF]
         coming = [Coming(u, u, self.pods[u].size, turn) for u, turn in ram.parks.items()]
-        limits = {Tier.RAM: self.ram - parking, Tier.NVME: 1 << 60}
-        return TierView(tuple(seats), limits, tuple(coming) if comes else ())
+        limits = {Tier.RAM: self.ram - sum(pod.size for pod in parking), Tier.NVME: 1 << 60}
+        leaving = tuple(self._parked(pod, ram) for pod in parking)
+        return TierView(tuple(seats), limits, tuple(coming) if comes else (), parking=leaving)
 
     def _parked(self, pod, ram):
-        tier = TIER_OF[pod.state]
+        tier = TIER_OF.get(pod.state, Tier.RAM)
         wanted = wants(pod.view())
         return Parked(
             pod.uid,
             pod.uid,
             pod.size,
             tier,
-            {S.DUMPING: Tier.NVME, S.RESTORING: Tier.RAM}.get(pod.state),
+            GOES.get(pod.state),
             moved_at=pod.moved_at,
             turn=ram.turns.get(pod.uid, len(ram.turns)) if wanted else None,
             deepest=Tier.RAM if pod.pinned else Tier.NVME,
@@ -267,3 +269,22 @@ def test_whoever_asks_gets_its_turn(node):
     node.run()
     assert node.late() == {}
     assert max(max(pod.waits, default=0.0) for pod in node.pods.values()) <= PATIENCE
+
+
+def test_what_comes_up_while_another_is_parked_starves_nobody():
+    """Two must be parked for p1 one after the other, since RAM has no room for both."""
+
+    def pod(number, gpus, size, gap):
+        return Pod(PodUid(f"p{number}"), frozenset(gpus), size, gap, 1.0, 0.3 if gap else 0.1)
+
+    node = Node(
+        [
+            pod(0, GPUS[1:2], 77, 1.0),
+            pod(1, GPUS[:2], 29, 1.0),
+            pod(2, GPUS[1:2], 8, 1.0),
+            pod(3, GPUS[:1], 34, 0.0),
+        ],
+        84,
+    )
+    node.run()
+    assert node.late() == {}
