@@ -35,19 +35,25 @@ class Log:
         return os.open(self.path, flags, 0o600)
 
     def cut(self) -> None:
-        """Keep it below its limit; what is written in that moment may be lost."""
+        """Keep it below its limit; what is written in that moment may be lost. Where its newest
+        half can't be kept, as on a full disk, it is lost, too."""
         with suppress(FileNotFoundError):
             size = self.path.stat().st_size
             if size <= LIMIT:
                 return
-            fresh = self._older.with_name(f".{self._older.name}")
-            with self.path.open("rb") as old, fresh.open("wb") as new:
-                old.seek(size - LIMIT)
-                old.readline()  # a line that was cut says nothing
-                while piece := old.read(_PIECE):
-                    new.write(piece)
-            fresh.rename(self._older)
+            with suppress(OSError):
+                self._keep(size - LIMIT)
             os.truncate(self.path, 0)
+
+    def _keep(self, begin: int) -> None:
+        fresh = self._older.with_name(f".{self._older.name}")
+        with self.path.open("rb") as old:
+            old.seek(begin)
+            # No more: a command may write faster than this reads.
+            kept = old.read(LIMIT)
+        cut = kept.find(b"\n") + 1  # a line that was cut says nothing
+        fresh.write_bytes(memoryview(kept)[cut:])
+        fresh.rename(self._older)
 
     async def read(self, *, follow: bool) -> AsyncIterator[bytes]:
         """All that is kept, in pieces; with `follow` also what comes, without end."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +41,44 @@ async def test_a_long_log_keeps_its_newest_half_and_goes_on(log, monkeypatch):
     assert kept.endswith(b"line 49\nafter\n")
     assert kept.startswith(b"line ")
     assert len(kept) <= 106
+    os.close(descriptor)
+
+
+async def test_a_command_that_writes_faster_than_it_is_read_holds_nobody_up(log, monkeypatch):
+    monkeypatch.setattr(logs, "LIMIT", 100)
+    descriptor = log.open()
+    os.write(descriptor, b"line\n" * 40)
+    opened = Path.open
+
+    class Growing(io.FileIO):
+        left = 100
+
+        def readinto(self, buffer):
+            os.write(descriptor, b"line\n" * 40)
+            Growing.left -= 1
+            assert Growing.left, "it is read without end"
+            return super().readinto(buffer)
+
+    def growing(path, mode="r", *others, **named):
+        if path == log.path:
+            return io.BufferedReader(Growing(path), 50)
+        return opened(path, mode, *others, **named)
+
+    monkeypatch.setattr(Path, "open", growing)
+    log.cut()
+    monkeypatch.undo()
+    assert log.path.stat().st_size == 0
+    assert len(await whole(log)) <= 100
+    os.close(descriptor)
+
+
+async def test_a_log_whose_newest_half_cant_be_kept_is_cut_all_the_same(log, monkeypatch):
+    monkeypatch.setattr(logs, "LIMIT", 100)
+    descriptor = log.open()
+    os.write(descriptor, b"line\n" * 40)
+    log.path.with_name(f"{log.path.name}.1").mkdir()
+    log.cut()
+    assert log.path.stat().st_size == 0
     os.close(descriptor)
 
 
