@@ -113,6 +113,20 @@ def address_of(node: Json) -> str:
     return text(mapping(mapping(node.get("status")).get("agent")).get("address"))
 
 
+_OF_META = (
+    *("namespace", "name", "uid", "resourceVersion", "generation"),
+    *("creationTimestamp", "deletionTimestamp"),
+)
+
+
+def slim_request(item: Json) -> Json:
+    """What matters of a request: spec and status are short by their definition, while labels and
+    annotations may be as long as an object can be, and there may be thousands."""
+    meta = item["metadata"]
+    found: Json = {"metadata": {name: meta[name] for name in _OF_META if name in meta}}
+    return found | {part: item[part] for part in ("spec", "status") if part in item}
+
+
 def slim_node(item: Json) -> Json:
     """What matters of a GPUNode: most of it is about seats, and changes all the time."""
     meta = item["metadata"]

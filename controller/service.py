@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from controller import metrics
 from controller.agents import Agents
 from controller.cluster import Cluster
-from controller.known import Nodes, Requests, slim_node
+from controller.known import Nodes, Requests, slim_node, slim_request
 from controller.queue import Queue
 from controller.sweep import Sweep
 from controller.worker import Worker
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from kybernate.runtime.lead import Fence
     from kybernate.settings.controller import ControllerSettings
 
+_PAGE = 20
+"""Requests in one answer of the API server: users may make each as long as it lets them."""
+
 
 class Service:
     """Raises ConfigError if its credentials can't be read."""
@@ -41,6 +44,9 @@ class Service:
             Watcher(
                 *(self._api, keys.CHECKPOINT_REQUESTS_PATH, {}, self._requests.on_event),
                 "CheckpointRequests",
+                keep=slim_request,
+                names_only=True,
+                page=_PAGE,
             ),
             Watcher(
                 *(self._api, keys.GPU_NODES_PATH, {}, self._nodes.on_event, "GPUNodes"),

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from controller.known import Requests
+from controller import service
+from controller.known import Requests, slim_request
 from controller.queue import Queue
 from controller.sweep import Sweep
 from controller.worker import Worker
@@ -16,6 +17,7 @@ from kybernate.core.requests.checkpoint import Operation, PodFacts, Problem, Tro
 from kybernate.core.requests.reasons import Reason
 from kybernate.core.seat.operations import Progress
 from kybernate.errors import ConflictError, RetryableError
+from kybernate.settings.controller import ControllerSettings
 
 KEY = ("shop", "once")
 NAME = "ckpt-r1"
@@ -274,6 +276,35 @@ def test_one_that_this_version_cannot_read_is_left_alone(world, worker, requests
     assert requests.wanted() == {"r1"}
     requests.on_event("DELETED", changed)
     assert requests.wanted() == frozenset()
+
+
+def test_what_users_hang_on_a_request_is_not_kept(world, worker, requests):
+    worker.look(KEY)
+    worker.look(KEY)
+    plain, long = world.item, {"a": "x" * 10_000}
+    for name in ("annotations", "labels", "managedFields"):
+        world.item = {**plain, "metadata": {**plain["metadata"], name: long}}
+        assert len(str(slim_request(world.item))) < 2000
+        told = Requests(lambda _key: None)
+        told.on_event("ADDED", slim_request(world.item))
+        assert told.get(KEY) == requests.get(KEY)
+    plain["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:05Z"
+    requests.on_event("MODIFIED", slim_request(plain))
+    assert requests.get(KEY) is None
+
+
+def test_the_service_remembers_of_requests_no_more_than_it_needs(tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(service, "Watcher", lambda *a, **more: made.append((a, more)))
+    monkeypatch.setattr(service, "Api", lambda *_: None)
+    for name in ("ca.crt", "controller.crt", "controller.key"):
+        (tmp_path / name).touch()
+    service.Service(ControllerSettings(tls_dir=tmp_path, probe_listen="127.0.0.1:0"))
+    ((_, of_requests), _) = made
+    assert of_requests["keep"] is slim_request
+    assert of_requests["names_only"]
+    # Each may be 1.5 MiB long, and the controller has 512 MiB.
+    assert of_requests["page"] <= 20
 
 
 def test_of_those_that_had_ended_nothing_is_remembered(world, requests, worker):
