@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_ROUNDS = 3
+
 
 class VirtualLoop(asyncio.SelectorEventLoop):
     """`time()` stands still while there is something to do, then jumps to the next timer.
@@ -48,6 +50,22 @@ class _Jumping(selectors.SelectSelector):
 
 
 def run_virtual(main: Coroutine[Any, Any, T], start: float = 1000.0) -> T:
-    """`asyncio.run` on a VirtualLoop that begins at `start` seconds."""
+    """`asyncio.run` on a VirtualLoop that begins at `start` seconds. What is left at the end is
+    cancelled, and what begins because of that, too."""
     with asyncio.Runner(loop_factory=lambda: VirtualLoop(start)) as runner:
-        return runner.run(main)
+        try:
+            return runner.run(main)
+        finally:
+            runner.run(_end_all())
+
+
+async def _end_all() -> None:
+    loop = asyncio.get_running_loop()
+    for _ in range(_ROUNDS):
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        for error in await asyncio.gather(*left, return_exceptions=True):
+            if isinstance(error, Exception):
+                loop.call_exception_handler({"message": "a task's end failed", "exception": error})
+        await asyncio.sleep(0)
