@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from kybernate.errors import ConfigError
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 _LARGEST = 4 * 2**20
+_MOST = 100_000
+"""Values in a file, where each use of an anchor counts as all that it stands for."""
+
 _WORDS = (
     ("bool", "true|True|TRUE|false|False|FALSE", "tTfF"),
     ("null", "~|null|Null|NULL|", "~nN\0"),
@@ -63,17 +70,19 @@ def parse(text: str) -> dict[str, Any]:
         return {}
     if not isinstance(data, dict):
         raise ConfigError("the file", "must be a mapping that begins with a key such as models:")
-    texts: dict[str, Any] = _with_text_keys(data, 0)
+    texts: dict[str, Any] = _with_text_keys(data, 0, itertools.count(1))
     return texts
 
 
-def _with_text_keys(value: Any, depth: int) -> Any:
+def _with_text_keys(value: Any, depth: int, count: Iterator[int]) -> Any:
     if depth > 50:
         raise ConfigError("the file", "is nested more than 50 levels deep")
+    if next(count) > _MOST:
+        raise ConfigError("the file", f"has more than {_MOST} values; use fewer anchors")
     if isinstance(value, dict):
-        return {_key(key): _with_text_keys(one, depth + 1) for key, one in value.items()}
+        return {_key(key): _with_text_keys(one, depth + 1, count) for key, one in value.items()}
     if isinstance(value, list):
-        return [_with_text_keys(one, depth + 1) for one in value]
+        return [_with_text_keys(one, depth + 1, count) for one in value]
     return value
 
 

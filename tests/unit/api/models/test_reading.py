@@ -172,6 +172,11 @@ def test_a_key_in_a_variable_that_is_written_wrong_stays_out_of_the_log(env: str
     assert "hf_1" not in str(refused(f"models: {{m: {{cmd: 's ${{PORT}}', env: {env}}}}}"))
 
 
+def test_anchors_that_stand_for_more_than_any_file_are_refused() -> None:
+    rows = [f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 10)}]" for n in range(1, 7)]
+    assert "fewer anchors" in str(refused("\n".join(["x0: &x0 [a, a]", *rows])))
+
+
 def test_devices_come_from_gpus_or_the_commands_environment() -> None:
     assert model("cmd: s ${PORT}\ngpus: 2").devices == 2
     assert model("cmd: s ${PORT}\ngpus: [1, 3]").devices == (1, 3)
