@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from kybernate.core.artifacts.holds import ARRIVED, DROP, LEFT, OUTLIVED, SAVED
 from kybernate.core.seat.seats import OCCUPYING, WITHOUT_TREE
-from kybernate.core.swap.swap import fits, takes_turns, violations
+from kybernate.core.swap.swap import fits, takes_turns
 from kybernate.ports import ProcessState
 from kybernate.types import PodUid, SeatState
 from nodeagent.seat.node import IN_RAM
 from nodeagent.seat.parts.saved import Begins
+from tests.unit.core.swap.invariant import violations
 
 if TYPE_CHECKING:
     import asyncio

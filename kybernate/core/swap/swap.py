@@ -94,21 +94,6 @@ def ram_order(view: SwapView, policy: SwapPolicy, now: float) -> RamOrder:
     return decision.ram_order()
 
 
-def violations(view: SwapView) -> tuple[str, ...]:
-    """Breaches of the system's invariant, as sentences; empty when all is well."""
-    found = []
-    for gpu, memory in view.gpu_memory.items():
-        on = [s for s in view.seats if s.state in OCCUPYING and gpu in s.gpus]
-        slots = min((view.active_slots.get(s.group, 1) for s in on), default=1)
-        names = ", ".join(s.name for s in on)
-        if len(on) > slots:
-            found.append(f"GPU {gpu} has {len(on)} active seats ({names}) for {slots} slots")
-        need = sum(_need(s, gpu, view) for s in on)
-        if need > memory - view.reserve:
-            found.append(f"seats {names} need {need} bytes of GPU {gpu}, which has {memory}")
-    return tuple(found)
-
-
 def fits(view: SwapView, uid: PodUid) -> bool:
     """Whether this seat could be in GPU memory beside all that are, or may be, in it now."""
     (seat,) = (s for s in view.seats if s.uid == uid)

@@ -12,7 +12,6 @@ import pytest
 
 from kybernate.adapters.pki import Folder, Validity
 from kybernate.core.artifacts.into import Into
-from kybernate.core.swap.swap import violations
 from kybernate.errors import ConfigError, NotFoundError, RetryableError
 from kybernate.ports import Holder
 from kybernate.settings.agent import AgentSettings
@@ -39,6 +38,7 @@ from nodeagent.seat.below import Below, GuardedDumper
 from nodeagent.seat.leases import Demand, Leases
 from nodeagent.seat.node import Inventory, Node, World
 from nodeagent.seat.record import Seat, SeatIdentity
+from tests.unit.core.swap.invariant import violations
 
 GIB = 1 << 30
 GPUS = tuple(Gpu(GpuUuid(f"GPU-{i}"), i, "H100", 80 * GIB, 0) for i in range(2))

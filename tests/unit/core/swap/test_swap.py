@@ -17,11 +17,11 @@ from kybernate.core.swap.swap import (
     next_check,
     obstacle,
     ram_order,
-    violations,
     wants,
 )
 from kybernate.core.swap.swapview import SeatView, SwapPolicy, SwapView
 from kybernate.types import GpuUuid, GroupName, PodUid, SeatName, SeatState
+from tests.unit.core.swap.invariant import violations
 
 GIB = 1 << 30
 MEMORY = {GpuUuid(f"g{i}"): 80 * GIB for i in range(4)}

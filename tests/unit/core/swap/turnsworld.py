@@ -8,10 +8,11 @@ import math
 from dataclasses import replace
 
 from kybernate.core.seat.seats import OCCUPYING, SeatEvent, next_state
-from kybernate.core.swap.swap import ActionKind, decide, next_check, takes_turns, violations
+from kybernate.core.swap.swap import ActionKind, decide, next_check, takes_turns
 from kybernate.core.swap.swapview import SeatView, SwapPolicy, SwapView, Turn
 from kybernate.core.swap.turns import Book, TurnPolicy
 from kybernate.types import GpuUuid, GroupName, PodUid, SeatName, SeatState
+from tests.unit.core.swap.invariant import violations
 
 S = SeatState
 POLICY = SwapPolicy(min_residency=1.0, idle_after=0.5, drain_limit=10.0, max_wait=20.0)

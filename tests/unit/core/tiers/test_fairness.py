@@ -18,13 +18,13 @@ from kybernate.core.swap.swap import (
     next_check,
     obstacle,
     ram_order,
-    violations,
     wants,
 )
 from kybernate.core.swap.swapview import SeatView, SwapPolicy, SwapView
 from kybernate.core.tiers import tiering
 from kybernate.core.tiers.tiering import Coming, Parked, Step, TierPolicy, TierView
 from kybernate.types import GpuUuid, GroupName, PodUid, SeatName, SeatState, Tier
+from tests.unit.core.swap.invariant import violations
 
 S = SeatState
 SWAP = SwapPolicy(min_residency=0.3, idle_after=0.1, drain_limit=2.0, max_wait=3.0)
