@@ -131,7 +131,7 @@ class Visits:
         log.info(
             "%s %s client=%s model=%s seat=%s status=%d held_ms=%.1f total_ms=%.1f",
             visit.request_id,
-            visit.request.path,
+            visit.request.rel_url.raw_path,  # as sent: no terminal obeys it
             visit.client.name or "-",
             visit.model or "-",
             visit.seat or "-",

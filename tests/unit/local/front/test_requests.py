@@ -186,6 +186,16 @@ def test_paths_below_upstream_are_the_servers_own(play):
     play(scenario)
 
 
+def test_what_a_terminal_would_obey_in_a_path_stays_out_of_the_log(play, caplog):
+    async def scenario(stage):
+        assert (await stage.get("/upstream/a/x%0Dforged%1B%5B2J"))[0] == 200
+
+    caplog.set_level("INFO")
+    play(scenario)
+    assert "/upstream/a/x%0Dforged%1B" in caplog.text
+    assert not {"\r", "\x1b"} & set(caplog.text)
+
+
 def test_a_models_page_is_reached_with_a_slash(play):
     async def scenario(stage):
         async with stage.client.get("/upstream/a?x=1", allow_redirects=False) as answer:
