@@ -28,6 +28,7 @@ _COMMANDS: Mapping[str, str] = {
     "import": "kybernate.cli.importing",
     "node": "kybernate.cli.node",
     "pki": "kybernate.cli.pki",
+    "plan": "kybernate.cli.plan",
     "rebalance": "kybernate.cli.rebalance",
     "replay": "kybernate.cli.replay",
     "serve": "kybernate.cli.serve",

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 import orjson
 import rich.table
-from click.core import ParameterSource
 from rich.console import Console
 
-from kybernate.core.simulate.costs import read_costs
+from kybernate.cli.costs import cost_options, costs_of
 from kybernate.core.simulate.outcome import POLICIES, gpus_needed, simulate
 from kybernate.core.simulate.trace import read_models, read_trace
 from kybernate.core.simulate.world import Costs
@@ -44,22 +42,7 @@ _DEFAULT = Costs()
     show_default=True,
     help="Of the requests, as many are to be in time.",
 )
-@click.option("--costs", type=click.File("r"), help="What kybernate calibrate wrote of a node.")
-@click.option("--gpu-gb", type=_POSITIVE, default=_DEFAULT.gpu_gb, show_default=True)
-@click.option(
-    "--wake", type=_POSITIVE, default=_DEFAULT.wake, show_default=True, help="GB/s into GPU memory."
-)
-@click.option(
-    "--park", type=_POSITIVE, default=_DEFAULT.park, show_default=True, help="GB/s out of it."
-)
 @click.option("--tokens-per-s", type=_POSITIVE, default=50.0, show_default=True)
-@click.option(
-    "--slots",
-    type=click.IntRange(1),
-    default=_DEFAULT.slots,
-    show_default=True,
-    help="Requests that a model works on at once.",
-)
 @click.option(
     "--within",
     type=click.FloatRange(0),
@@ -67,6 +50,7 @@ _DEFAULT = Costs()
     show_default=True,
     help="In time: begun within these seconds and twice the model's own wake.",
 )
+@cost_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 @click.pass_context
 def command(
@@ -84,7 +68,7 @@ def command(
       kybernate simulate trace.csv --models models.csv --gpus 1
     """
     sizes = read_models(models, models.name)
-    costs = _costs(ctx, options)
+    costs = costs_of(ctx, options)
     for model, size in sizes.items():
         if size > costs.gpu_gb:
             raise click.ClickException(
@@ -102,18 +86,6 @@ def command(
         click.echo(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode())
     else:
         _show(found, played.sizes, Console())
-
-
-def _costs(ctx: click.Context, options: dict[str, Any]) -> Costs:
-    """The file's, if there is one, but what is said on the command line."""
-    file = options["costs"]
-    costs = read_costs(file.read(), file.name) if file else _DEFAULT
-    said = {
-        name: options[name]
-        for name in ("gpu_gb", "wake", "park")
-        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    }
-    return replace(costs, slots=options["slots"], slack=options["within"], **said)
 
 
 def _show(found: dict[str, Outcome | None], sizes: Sequence[float], console: Console) -> None:

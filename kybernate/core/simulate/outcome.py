@@ -73,7 +73,7 @@ def outcome_of(world: World) -> Outcome:
     waits = sorted(wait for those in world.waits for wait in those)
     models = [m for m, those in enumerate(world.waits) if those]
     good = {m: _share([w <= world.within[m] + 1e-9 for w in world.waits[m]]) for m in models}
-    tails = {m: _percentile(sorted(world.waits[m]), 0.99) for m in models}
+    tails = {m: percentile(sorted(world.waits[m]), 0.99) for m in models}
     worst = max(tails, key=lambda m: tails[m])
     in_time = sum(good[m] * len(world.waits[m]) for m in models) / len(waits)
     squares = sum(share * share for share in good.values())
@@ -82,8 +82,8 @@ def outcome_of(world: World) -> Outcome:
         len(waits),
         world.gpus,
         in_time,
-        _percentile(waits, 0.5),
-        _percentile(waits, 0.99),
+        percentile(waits, 0.5),
+        percentile(waits, 0.99),
         waits[-1],
         world.swaps / hours,
         world.interrupted,
@@ -97,6 +97,6 @@ def _share(those: Sequence[bool]) -> float:
     return sum(those) / len(those)
 
 
-def _percentile(ordered: Sequence[float], share: float) -> float:
+def percentile(ordered: Sequence[float], share: float) -> float:
     """The smallest that at least this share of them doesn't exceed."""
     return ordered[max(0, -(-int(len(ordered) * share * 1e6) // 10**6) - 1)]

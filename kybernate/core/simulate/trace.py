@@ -35,13 +35,13 @@ class Trace:
 def read_models(lines: Iterable[str], name: str) -> dict[str, float]:
     """The models' sizes in GB. Raises ConfigError naming the line and the field."""
     rows = csv.DictReader(lines)
-    _has(rows.fieldnames, ("model", "gb"), name)
+    has_columns(rows.fieldnames, ("model", "gb"), name)
     found: dict[str, float] = {}
     for row in rows:
         where = f"{name}, line {rows.line_num}"
         if row["model"] in found:
             raise ConfigError(f"{where}: model", f"{row['model']!r} is there twice; keep one line")
-        found[row["model"]] = _number(row["gb"], f"{where}: gb", least=1e-3)
+        found[row["model"]] = number_of(row["gb"], f"{where}: gb", least=1e-3)
     if not found:
         raise ConfigError(name, "it names no model; write a line for each: model,gb")
     return found
@@ -54,7 +54,7 @@ def read_trace(
     rows = csv.DictReader(lines)
     fields = rows.fieldnames or ()
     work = "seconds" if "seconds" in fields else "tokens"
-    _has(fields, ("at", "model", work), name)
+    has_columns(fields, ("at", "model", work), name)
     number = {model: n for n, model in enumerate(sizes)}
     pace = 1.0 if work == "seconds" else tokens_per_s
     at: list[float] = []
@@ -62,7 +62,7 @@ def read_trace(
     works: list[float] = []
     for row in rows:
         where = f"{name}, line {rows.line_num}"
-        when = _number(row["at"], f"{where}: at")
+        when = number_of(row["at"], f"{where}: at")
         if at and when < at[-1]:
             raise ConfigError(f"{where}: at", f"{when:g} is before the line above; sort the trace")
         if row["model"] not in number:
@@ -71,13 +71,14 @@ def read_trace(
             )
         at.append(when)
         models.append(number[row["model"]])
-        works.append(_number(row[work], f"{where}: {work}") / pace)
+        works.append(number_of(row[work], f"{where}: {work}") / pace)
     if not at:
         raise ConfigError(name, f"it has no requests; write a line for each: at,model,{work}")
     return Trace(at, models, works, list(sizes), list(sizes.values()))
 
 
-def _has(fields: Sequence[str] | None, wanted: Sequence[str], name: str) -> None:
+def has_columns(fields: Sequence[str] | None, wanted: Sequence[str], name: str) -> None:
+    """Raises ConfigError naming the columns that are missing."""
     missing = [one for one in wanted if one not in (fields or ())]
     if missing:
         raise ConfigError(
@@ -87,11 +88,13 @@ def _has(fields: Sequence[str] | None, wanted: Sequence[str], name: str) -> None
         )
 
 
-def _number(text: str | None, what: str, least: float = 0.0) -> float:
+def number_of(text: str | None, what: str, least: float = 0.0, most: float = math.inf) -> float:
+    """The number that a cell says. Raises ConfigError if it is none, or out of bounds."""
     try:
         value = float(text or "")
     except ValueError:
         value = math.nan
-    if not least <= value < math.inf:
-        raise ConfigError(what, f"{text!r} is no number of at least {least:g}")
+    if not least <= value < math.inf or value > most:
+        bounds = f"at least {least:g}" + (f" and at most {most:g}" if most < math.inf else "")
+        raise ConfigError(what, f"{text!r} is no number of {bounds}")
     return value

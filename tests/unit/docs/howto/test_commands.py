@@ -81,8 +81,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the reader stands: with the folders and files of earlier steps."""
     for name in ("pki", "keys", "PLACE"):
         (tmp_path / name).mkdir()
-    for name in ("criu", "ledger.json", "models.csv", "trace.csv"):
+    for name in ("criu", "ledger.json", "models.csv", "trace.csv", "costs.json"):
         (tmp_path / name).write_text("{}")
+    (tmp_path / "config").symlink_to(REPOSITORY / "config")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -1,0 +1,65 @@
+"""What a node's swaps cost, as options of commands that simulate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from kybernate.core.simulate.costs import read_costs
+from kybernate.core.simulate.world import Costs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+F = TypeVar("F", bound="Callable[..., Any]")
+_POSITIVE = click.FloatRange(min=0, min_open=True)
+_DEFAULT = Costs()
+_OPTIONS = (
+    click.option("--costs", type=click.File("r"), help="What kybernate calibrate wrote of a node."),
+    click.option(
+        "--gpu-gb",
+        type=_POSITIVE,
+        default=_DEFAULT.gpu_gb,
+        show_default=True,
+        help="Memory of a GPU, in GB (10^9 bytes).",
+    ),
+    click.option(
+        "--wake",
+        type=_POSITIVE,
+        default=_DEFAULT.wake,
+        show_default=True,
+        help="GB/s into GPU memory.",
+    ),
+    click.option(
+        "--park", type=_POSITIVE, default=_DEFAULT.park, show_default=True, help="GB/s out of it."
+    ),
+    click.option(
+        "--slots",
+        type=click.IntRange(1),
+        default=_DEFAULT.slots,
+        show_default=True,
+        help="Requests that a model works on at once.",
+    ),
+)
+
+
+def cost_options(function: F) -> F:
+    """Gives a command the options that `costs_of` reads."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def costs_of(ctx: click.Context, options: dict[str, Any]) -> Costs:
+    """The file's, if there is one, but what is said on the command line."""
+    file = options["costs"]
+    costs = read_costs(file.read(), file.name) if file else _DEFAULT
+    said = {
+        name: options[name]
+        for name in ("gpu_gb", "wake", "park")
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+    return replace(costs, slots=options["slots"], slack=options.get("within", costs.slack), **said)

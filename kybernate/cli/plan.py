@@ -1,0 +1,165 @@
+"""`kybernate plan`: how many GPUs a cluster would save, and which workloads must not share."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import click
+import orjson
+import rich.table
+from rich.console import Console
+from rich.markup import escape
+
+from kybernate.cli.costs import cost_options, costs_of
+from kybernate.cli.planpicture import picture
+from kybernate.core.simulate.saving import save
+from kybernate.core.simulate.workloads import read_workloads
+from kybernate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import BinaryIO
+
+    from kybernate.core.simulate.place import Place
+    from kybernate.core.simulate.saving import Saving
+    from kybernate.core.simulate.workloads import Workload
+    from kybernate.core.simulate.world import Costs
+
+
+_USED = ("gpu_gb", "wake", "park", "fixed", "room", "slots")
+"""The costs that a plan goes by."""
+
+
+@click.command("plan")
+@click.argument("workloads", type=click.File("rb"))
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.001),
+    default=4.0,
+    show_default=True,
+    help="A request's work, where the file has no column of them.",
+)
+@cost_options
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the day's requests.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="For people, or one JSON document.",
+)
+@click.option(
+    "--picture", "drawn", type=click.File("w", lazy=True), help="Draw it into this file, as SVG."
+)
+@click.pass_context
+def command(ctx: click.Context, /, workloads: BinaryIO, **options: Any) -> None:
+    """Say on how few GPUs the WORKLOADS of a cluster would run, and which must not share.
+
+    WORKLOADS is a CSV file: workload, namespace, gpus (used together), vram_gib (on each),
+    requests_per_hour (one number, or 24 with blanks between, one for each hour of a day), p99_s
+    (99 of 100 requests are to begin within so many seconds) and, if you like, seconds (that a
+    request is worked on). A day of requests that come by chance is played under the node agent's
+    own decisions. Nothing is asked of a cluster, and nothing is changed.
+
+    \b
+    Example:
+      kybernate plan config/samples/workloads.csv
+      kybernate plan config/samples/workloads.csv -o json --picture plan.svg
+    """
+    costs = costs_of(ctx, options)
+    found = save(_read(workloads, options["seconds"]), costs, chances(options["seed"]))
+    if options["drawn"]:
+        options["drawn"].write(picture(found, sentence(found)))
+    if options["output"] == "json":
+        click.echo(orjson.dumps(_record(found, costs, options), option=orjson.OPT_INDENT_2))
+    else:
+        _show(found, costs, options["seed"])
+
+
+def chances(seed: int) -> Callable[[str], Random]:
+    """What is drawn for each name: the same for the same seed."""
+    return lambda name: Random(f"{seed} {name}")  # noqa: S311 - no secret
+
+
+def sentence(found: Saving) -> str:
+    """The plan in one sentence."""
+    count = sum(len(place.workloads) for place in found.places)
+    runs = f"{count} workload{'s' * (count != 1)} on {_gpus(found.today)}"
+    if found.gpus == found.today:
+        return f"{runs}: sharing saves none."
+    return f"{runs} would run on {found.gpus}, at p99 wake {found.p99:.1f} s."
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'s' * (count != 1)}"
+
+
+def _read(file: BinaryIO, seconds: float) -> list[Workload]:
+    try:
+        text = file.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(file.name, f"it is no UTF-8 text ({error}); save it as such") from error
+    return read_workloads(text.splitlines(), file.name, seconds)
+
+
+def _show(found: Saving, costs: Costs, seed: int) -> None:
+    console = Console()
+    table = rich.table.Table("GPUs", "workload", "p99 wake", "limit", "requests/h", "busiest at")
+    for place in found.places:
+        for number, one in enumerate(place.workloads):
+            table.add_row(
+                str(place.gpus) if not number else "",
+                escape(one.key),
+                f"{place.p99(number):.1f} s" if place.shared else "stays awake",
+                f"{one.p99:g} s",
+                f"{sum(one.by_hour) / len(one.by_hour):.3g}",
+                f"{one.busiest}:00",
+                end_section=number == len(place.workloads) - 1,
+            )
+    console.print(table)
+    lines = [sentence(found)]
+    if found.conflicts:
+        lines += ["These must not share:"]
+    for conflict in found.conflicts:
+        names = " and ".join(one.key for one in conflict.workloads)
+        lines.append(
+            f"  {names}{'' if len(conflict.workloads) > 1 else ' with any'}: {conflict.why}."
+        )
+    lines.append(
+        f"Assumed: GPUs of {costs.gpu_gb:g} GB, {costs.wake:g} GB/s in and {costs.park:g} GB/s "
+        f"out, {costs.fixed:g} s besides, {found.parked_gib:.0f} GiB of host memory for what is "
+        f"parked, seed {seed}."
+    )
+    click.echo("\n".join(lines))
+
+
+def _record(found: Saving, costs: Costs, options: dict[str, Any]) -> dict[str, object]:
+    return {
+        "sentence": sentence(found),
+        "gpus_today": found.today,
+        "gpus": found.gpus,
+        "wake_p99": found.p99,
+        "parked_gib": found.parked_gib,
+        "assumed": {name: getattr(costs, name) for name in _USED}
+        | {"seed": options["seed"], "seconds": options["seconds"]},
+        "places": [_place(place) for place in found.places],
+        "must_not_share": [
+            {"workloads": [one.key for one in conflict.workloads], "why": conflict.why}
+            for conflict in found.conflicts
+        ],
+    }
+
+
+def _place(place: Place) -> dict[str, object]:
+    return {
+        "gpus": place.gpus,
+        "swaps_per_hour": place.swaps_per_hour,
+        "interrupted": place.interrupted,
+        "workloads": [
+            {"namespace": one.namespace, "workload": one.name}
+            | {"wake_p99": place.p99(number), "p99_s": one.p99, "busiest_hour": one.busiest}
+            for number, one in enumerate(place.workloads)
+        ],
+    }
