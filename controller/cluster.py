@@ -83,11 +83,11 @@ def _path(request: Request) -> str:
 
 
 def _event(request: Request, reason: Reason, message: str) -> Json:
-    now = stamp(time.time())
+    now, short = stamp(time.time()), request.name[:200].rstrip("-.")
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"namespace": request.namespace, "generateName": f"{request.name[:200]}."},
+        "metadata": {"namespace": request.namespace, "generateName": f"{short}."},
         "involvedObject": {
             "apiVersion": keys.API_VERSION,
             "kind": keys.CHECKPOINT_REQUEST_KIND,

@@ -1,0 +1,31 @@
+"""What the controller writes into the API server: events that it takes."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from controller.cluster import Cluster
+from kybernate.api.requests import read_request
+from kybernate.core.requests.reasons import Reason
+
+_SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+
+
+@pytest.mark.parametrize("name", ["once", "a" * 199 + ".b", "a" * 199 + "-b", "a" * 253])
+def test_an_event_has_a_name_that_is_one_however_long_its_requests_is(name):
+    posted = []
+
+    class Api:
+        def post(self, path, body, **_):
+            posted.append((path, body))
+
+    meta = {"namespace": "shop", "name": name, "uid": "r1"}
+    request = read_request({"metadata": meta, "spec": {"pod": "a", "mode": "Park"}})
+    Cluster(Api(), 1.0).tell(request, Reason.PARKED, "it is parked")
+    ((path, body),) = posted
+    assert path == "/api/v1/namespaces/shop/events"
+    made = body["metadata"]["generateName"] + "x7k2p"
+    assert re.fullmatch(_SUBDOMAIN, made)
+    assert len(made) <= 253
