@@ -45,6 +45,7 @@ DEADLINE_S = 600
 LONGEST_ARTIFACT = 400
 """Characters of an artifact's name in a status."""
 
+_READY_AT = "estimatedCompletionTime"
 _DAY_S = 86_400
 _NAME = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 _STATUSES = {Standing.SUCCESS: "True", Standing.RETRYABLE: "False", Standing.TERMINAL: "False"}
@@ -211,8 +212,11 @@ def dump_status(status: Status, before: object, generation: int, now: float) -> 
         found["artifact"] = {"name": outcome.artifact, "tier": outcome.tier, "bytes": outcome.size}
     if copied := status.copied:
         found |= {"bytesDone": copied.done, "bytesTotal": copied.total}
-        if copied.ready_at:
-            found["estimatedCompletionTime"] = stamp(copied.ready_at)
+    if copied and copied.ready_at:
+        found[_READY_AT] = stamp(copied.ready_at)
+    elif _READY_AT in mapping(before):
+        # It is merged into what is there.
+        found[_READY_AT] = None
     return found
 
 
@@ -237,9 +241,7 @@ def _read_status(status: Json) -> Status:
         reason=Reason(reason) if reason in set(Reason) else None,
         message=text(last.get("message")),
         outcome=outcome if made else None,
-        copied=Copied(done, total, _seconds(status.get("estimatedCompletionTime")))
-        if total
-        else None,
+        copied=Copied(done, total, _seconds(status.get(_READY_AT))) if total else None,
     )
 
 

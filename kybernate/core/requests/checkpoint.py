@@ -343,7 +343,13 @@ def _over(
     seen: Observed, reason: Reason, message: str, now: float, outcome: Outcome | None = None
 ) -> Decision:
     assert reason.standing is not Standing.RETRYABLE, reason  # noqa: S101 - a bug, if ever
+    status, copied = seen.request.status, seen.request.status.copied
     status = replace(
-        seen.request.status, reason=reason, message=message, ended_at=now, outcome=outcome
+        status,
+        reason=reason,
+        message=message,
+        ended_at=now,
+        outcome=outcome,
+        copied=copied and replace(copied, ready_at=0.0),
     )
     return Decision(status, again=0.0 if seen.request.keep_s is not None else None)

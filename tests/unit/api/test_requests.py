@@ -59,6 +59,16 @@ def test_a_status_that_names_an_operation_of_others_is_none():
     assert read_request(item(dump_status(forged, None, 1, 1000.0))).status == Status()
 
 
+def test_a_time_that_holds_no_more_is_taken_out_of_what_is_merged():
+    status = Status("u1", "n1", "ckpt-r1", copied=Copied(1, 4, 2000.0))
+    before = dump_status(status, None, 1, 1000.0)
+    assert before["estimatedCompletionTime"]
+    for copied in (Copied(4, 4), None):
+        after = dump_status(Status("u1", "n1", "ckpt-r1", copied=copied), before, 1, 1000.0)
+        assert after["estimatedCompletionTime"] is None
+    assert "estimatedCompletionTime" not in dump_status(Status(), None, 1, 1000.0)
+
+
 def test_a_condition_keeps_the_time_of_its_last_change():
     first = dump_status(Status(reason=Reason.PENDING), None, 1, 1000.0)
     then = dump_status(Status(reason=Reason.RUNNING), first, 1, 2000.0)

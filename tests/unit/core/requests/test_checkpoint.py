@@ -132,6 +132,15 @@ def test_what_is_copied_is_told_and_when_the_rest_is_expected():
         assert decide(seen, NOW + 10).status.copied == figures
 
 
+def test_of_what_has_ended_no_end_is_foretold():
+    copying = replace(BEGUN, status=replace(BEGUN.status, copied=Copied(25, 100, NOW + 40)))
+    found = decide(Observed(copying, operation=Operation(Progress.FAILED, "no room")), NOW + 10)
+    assert not found.status.copied
+    stuck = Problem(Trouble.UNREACHABLE, "no")
+    found = decide(Observed(copying, POD, stuck), NOW + 60).status
+    assert (found.reason, found.copied) == (Reason.DEADLINE_EXCEEDED, Copied(25, 100))
+
+
 def test_a_time_that_nobody_can_write_is_not_told():
     slow = Operation(Progress.RUNNING, "it is copied", copied=Copied(1, 1 << 62))
     assert decide(Observed(BEGUN, operation=slow), NOW + 10).status.copied == Copied(1, 1 << 62)
