@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -296,7 +297,12 @@ def test_what_users_hang_on_a_request_is_not_kept(world, worker, requests):
 def test_the_service_remembers_of_requests_no_more_than_it_needs(tmp_path, monkeypatch):
     made = []
     monkeypatch.setattr(service, "Watcher", lambda *a, **more: made.append((a, more)))
-    monkeypatch.setattr(service, "Api", lambda *_: None)
+    for name in ("Api", "ProbeServer"):
+        monkeypatch.setattr(service, name, lambda *_: None)
+    # Gauges outlive the test, and would ask this service, which has no watches.
+    gauge = SimpleNamespace(set_function=lambda _: None)
+    gauges = SimpleNamespace(LEADING=gauge, QUEUED=gauge, OPEN=gauge)
+    monkeypatch.setattr(service, "metrics", gauges)
     for name in ("ca.crt", "controller.crt", "controller.key"):
         (tmp_path / name).touch()
     service.Service(ControllerSettings(tls_dir=tmp_path, probe_listen="127.0.0.1:0"))
