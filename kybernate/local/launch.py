@@ -123,22 +123,12 @@ class Launcher:
         one.timer, one.began = None, time.monotonic()
         socket = self._seats / uid / keys.SEAT_SOCKET_NAME
         words = [str(self._kyb_init), LOCAL, str(socket), "--", *one.command.argv]
-        output = one.command.log.open()
         try:
-            one.child = subprocess.Popen(
-                words,
-                env=dict(one.command.env),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-        except OSError as error:
-            log.warning("%s can't be started: %s", self._kyb_init, error)
+            one.child = _spawn(words, one.command)
+        except (OSError, ValueError) as error:  # no room for its log, say
+            log.warning("%s can't be started for %s: %s", self._kyb_init, uid, error)
             self._again(uid, one)
             return
-        finally:
-            os.close(output)
         self._watch(uid, one, one.child.pid)
 
     def _watch(self, uid: PodUid, one: _One, pid: int) -> bool:
@@ -167,3 +157,18 @@ class Launcher:
             one.pauses = iter(_PAUSES)
         loop = asyncio.get_running_loop()
         one.timer = loop.call_later(next(one.pauses), self._start, uid, one)
+
+
+def _spawn(words: list[str], command: Command) -> subprocess.Popen[bytes]:
+    output = command.log.open()
+    try:
+        return subprocess.Popen(
+            words,
+            env=dict(command.env),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    finally:
+        os.close(output)
