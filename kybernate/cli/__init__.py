@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _COMMANDS: Mapping[str, str] = {
     "agent": "kybernate.cli.agent.commands",
     "artifacts": "kybernate.cli.artifacts.commands",
-    "calibrate": "kybernate.cli.calibrate",
+    "calibrate": "kybernate.cli.planning.calibrate",
     "clients": "kybernate.cli.clients",
     "doctor": "kybernate.cli.doctor",
     "dump": "kybernate.cli.dump",
@@ -28,11 +28,11 @@ _COMMANDS: Mapping[str, str] = {
     "import": "kybernate.cli.importing",
     "node": "kybernate.cli.node",
     "pki": "kybernate.cli.pki",
-    "plan": "kybernate.cli.plan",
-    "rebalance": "kybernate.cli.rebalance",
-    "replay": "kybernate.cli.replay",
+    "plan": "kybernate.cli.planning.plan",
+    "rebalance": "kybernate.cli.planning.rebalance",
+    "replay": "kybernate.cli.planning.replay",
     "serve": "kybernate.cli.serve",
-    "simulate": "kybernate.cli.simulate",
+    "simulate": "kybernate.cli.planning.simulate",
     "states": "kybernate.cli.states",
 }
 

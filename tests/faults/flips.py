@@ -146,7 +146,7 @@ NONE = {
     "kybernate/adapters/pki/__init__.py": "keys and certificates; TLS refuses what isn't right",
     "kybernate/api/crds.py": "generates a file of the repository",
     "kybernate/adapters/files/diskspeed.py": "to measure a disk, and removed",
-    "kybernate/cli/calibrate.py": "measurements, for whoever asked for them",
+    "kybernate/cli/planning/calibrate.py": "measurements, for whoever asked for them",
     "kybernate/local/logs.py": "what models write, for people",
     "kybernate/local/reading.py": "ports of models; with another one a model is started again",
     "kybernate/cli/artifacts/commands.py": "an export, which is sealed like a place",

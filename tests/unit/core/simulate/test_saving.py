@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kybernate.cli.plan import chances
+from kybernate.cli.planning.plan import chances
 from kybernate.core.simulate import ours, saving
 from kybernate.core.simulate.workloads import HOURS, Workload
 from kybernate.core.simulate.world import Costs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kybernate.cli.plan import chances
+from kybernate.cli.planning.plan import chances
 from kybernate.core.simulate import workloads
 from kybernate.core.simulate.workloads import GB, HOURS, read_workloads
 from kybernate.errors import ConfigError

@@ -15,7 +15,7 @@ from extender.pages.defrag import Defragmenter, read_budget
 from extender.state.snapshot import Snapshot
 from kybernate import keys
 from kybernate.cli import main
-from kybernate.cli.rebalance import show
+from kybernate.cli.planning.rebalance import show
 from kybernate.core.defrag import Budget
 from kybernate.core.ledger.ledger import Claim
 from kybernate.core.tiers.tiers import move_seconds

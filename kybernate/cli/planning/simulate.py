@@ -9,7 +9,7 @@ import orjson
 import rich.table
 from rich.console import Console
 
-from kybernate.cli.costs import cost_options, costs_of
+from kybernate.cli.planning.costs import cost_options, costs_of
 from kybernate.core.simulate.outcome import POLICIES, gpus_needed, simulate
 from kybernate.core.simulate.trace import read_models, read_trace
 from kybernate.core.simulate.world import Costs

@@ -11,8 +11,8 @@ import rich.table
 from rich.console import Console
 from rich.markup import escape
 
-from kybernate.cli.costs import cost_options, costs_of
-from kybernate.cli.planpicture import picture
+from kybernate.cli.planning.costs import cost_options, costs_of
+from kybernate.cli.planning.planpicture import picture
 from kybernate.core.simulate.saving import save
 from kybernate.core.simulate.workloads import read_workloads
 from kybernate.errors import ConfigError
