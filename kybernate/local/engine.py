@@ -313,7 +313,7 @@ class Engine:
     def _with_pins(self, refusals: Refusals) -> Refusals:
         def judged(seats: Iterable[Seat]) -> Mapping[PodUid, str]:
             pinned = {
-                model.uid: "it is pinned (pin: true, or kybernate pin)"
+                model.uid: "it is pinned (pin: true in the file, or POST /api/models/pin/MODEL)"
                 for model in self._models.values()
                 if model.pinned
             }
