@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from kybernate.core.simulate.fifo import first
+from kybernate.core.simulate.fifo import fewest, first
 from kybernate.core.simulate.world import Where
 
 if TYPE_CHECKING:
@@ -73,18 +73,6 @@ class Queued:
         return min(found)[1:] if found else None
 
     def _leave(self, world: World, m: int, gpu: int) -> list[int] | None:
-        stay = {o for o in world.on[gpu] if world.state[o] is not Where.PARKING}
-        can = [o for o in stay if world.state[o] is Where.ACTIVE and self.leaves(world, o, m)]
-        leave = []
-        for o in sorted(can, key=lambda o: self.worth(world, o)):
-            if world.fits(m, stay):
-                break
-            stay.discard(o)
-            leave.append(o)
-        if not world.fits(m, stay):
-            return None
-        for o in tuple(reversed(leave)):
-            if world.fits(m, {*stay, o}):
-                stay.add(o)
-                leave.remove(o)
-        return leave
+        active = (o for o in world.on[gpu] if world.state[o] is Where.ACTIVE)
+        able = (o for o in active if self.leaves(world, o, m))
+        return fewest(world, m, gpu, sorted(able, key=lambda o: self.worth(world, o)))

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from kybernate.core.simulate.world import Where
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from kybernate.core.simulate.world import World
 
 
@@ -56,10 +58,16 @@ def _spot(world: World, m: int, taken: set[int]) -> tuple[int, list[int]] | None
 
 def _leave(world: World, m: int, gpu: int) -> list[int] | None:
     """Who has to leave the GPU so that the model fits; None if it would not."""
+    idle = (o for o in world.on[gpu] if world.state[o] is Where.ACTIVE and world.idle(o))
+    return fewest(world, m, gpu, sorted(idle, key=lambda o: world.used_at[o]))
+
+
+def fewest(world: World, m: int, gpu: int, able: Iterable[int]) -> list[int] | None:
+    """Of those `able` to leave the GPU, first to last, who has to so that the model fits; None if
+    it would not."""
     stay = {o for o in world.on[gpu] if world.state[o] is not Where.PARKING}
-    can = [o for o in stay if world.state[o] is Where.ACTIVE and world.idle(o)]
     leave: list[int] = []
-    for o in sorted(can, key=lambda o: world.used_at[o]):
+    for o in able:
         if world.fits(m, stay):
             break
         stay.discard(o)
