@@ -26,11 +26,12 @@ for file in "$tmp"/crd/*; do
 done
 "$py" -m kybernate.api.models.schema >"$tmp/models.schema.json"
 compare "$tmp/models.schema.json" config/models.schema.json
-"$py" -m kybernate.cli states >"$tmp/states.md"
-"$py" -m kybernate.cli states --of migration >"$tmp/migration.md"
-"$py" -m tests.unit.docs.reference.generated "$tmp"
-for file in "$tmp"/*.md; do
-  compare "$file" "docs/reference/$(basename "$file")"
+mkdir "$tmp/reference" "$tmp/reference/node"
+"$py" -m kybernate.cli states >"$tmp/reference/node/states.md"
+"$py" -m kybernate.cli states --of migration >"$tmp/reference/node/migration.md"
+"$py" -m tests.unit.docs.reference.generated "$tmp/reference"
+for file in "$tmp"/reference/*.md "$tmp"/reference/node/*.md; do
+  compare "$file" "docs/${file#"$tmp/"}"
 done
 "$py" -m bench.page "$tmp/benchmarks.md"
 compare "$tmp/benchmarks.md" docs/results/benchmarks.md

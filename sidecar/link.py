@@ -1,6 +1,7 @@
 """The connection to process 1 of the seat's container, in a thread of its own.
 
-Frames as on docs/reference/kyb-init.md: 4 bytes of big-endian length, then fields joined by NUL.
+Frames as on docs/reference/node/kyb-init.md: 4 bytes of big-endian length, then fields, joined by
+NUL.
 """
 
 from __future__ import annotations

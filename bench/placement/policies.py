@@ -2,7 +2,7 @@
 their authors wrote.
 
 Worths that are rounded to steps of 10 are so by their authors' definition: equals go to the first
-node, and that packs (see docs/concepts/scheduling.md).
+node, and that packs (see docs/concepts/scheduling/scheduling.md).
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ also reads the Node object.
   warn  seats work, and something is lost: a tier, time, or certainty
   fail  seats can't work here until it is mended
 
-Exit status 1 if anything failed, else 0. docs/reference/doctor.md has a page on every finding.
+Exit status 1 if anything failed, else 0. docs/reference/node/doctor.md has a page on every finding.
 """
 
 

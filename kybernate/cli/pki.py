@@ -38,9 +38,9 @@ def command() -> None:
     instead, for clusters without a registry.
 
     The agent of node N is known as N.agent.kyb.ai; kyb-proxy may serve requests through it and
-    kyb-controller may park, wake, evict and drain (docs/reference/api.md). The extender accepts
-    calls from kyb-scheduler alone; the registry lets agents write, each for its own node, and the
-    controller and the proxy read (docs/reference/registry.md).
+    kyb-controller may park, wake, evict and drain (docs/reference/node/api.md). The extender
+    accepts calls from kyb-scheduler alone; the registry lets agents write, each for its own
+    node, and the controller and the proxy read (docs/reference/registry.md).
     """
 
 

@@ -15,6 +15,6 @@ _PAGES = {"seat": seats.render_markdown, "migration": page.render_markdown}
 def command(what: str) -> None:
     """Print states and their transitions as Markdown.
 
-    docs/reference/states.md and docs/reference/migration.md are this output.
+    docs/reference/node/states.md and docs/reference/node/migration.md are this output.
     """
     click.echo(_PAGES[what](), nl=False)

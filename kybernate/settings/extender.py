@@ -36,7 +36,7 @@ class ExtenderSettings(BaseModel):
         "topology",
         "affinity",
         "weighted",
-    ] = Field("default", description="how groups are chosen; see docs/concepts/scheduling.md")
+    ] = Field("default", description="how to choose groups; docs/concepts/scheduling/scheduling.md")
     namespace_policies: str = Field(
         "",
         description="policies for the pods of namespaces, NAMESPACE=POLICY,...; a pod's annotation "

@@ -19,8 +19,8 @@ _ENVIRONMENT = {
     "UV_USE_IO_URING": "0",
     # Forked workers inherit the parent's descriptors of the GPU.
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
-    # Watchdogs that take a long freeze for a fault: docs/reference/timers.md says what each would
-    # do.
+    # Watchdogs that take a long freeze for a fault: docs/reference/node/timers.md says what each
+    # would do.
     "TORCH_NCCL_ENABLE_MONITORING": "0",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
     "NCCL_RAS_ENABLE": "0",

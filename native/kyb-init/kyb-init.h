@@ -1,4 +1,4 @@
-/* kyb-init: process 1 of a managed container. The protocol is on one page: docs/reference/kyb-init.md. */
+/* kyb-init: process 1 of a managed container. Its protocol: docs/reference/node/kyb-init.md. */
 #ifndef KYB_INIT_H
 #define KYB_INIT_H
 

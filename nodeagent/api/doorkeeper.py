@@ -70,7 +70,7 @@ CALLERS: Mapping[str, frozenset[str]] = {
     "ListOperations": _OPERATORS,
     "WatchOperation": _OPERATORS,
 }
-"""Roles that may make each call. `docs/reference/api.md` says the same, and a test compares
+"""Roles that may make each call. `docs/reference/node/api.md` says the same, and a test compares
 them."""
 AGENT = "agents of other nodes"
 """The role of other nodes' agents, each with a certificate of its own."""

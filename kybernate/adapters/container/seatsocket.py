@@ -1,5 +1,5 @@
 """Each seat's socket, where kyb-init asks for its turn. The protocol's page is
-docs/reference/kyb-init.md.
+docs/reference/node/kyb-init.md.
 
 The socket a caller came through says which seat it speaks for; the kernel says who the caller is
 (SO_PEERCRED), and its cgroup whether it belongs to the seat's pod. Everything it sends is

@@ -1,4 +1,4 @@
-"""docs/reference/migration.md, rendered from the table of the protocol. Pure."""
+"""docs/reference/node/migration.md, rendered from the table of the protocol. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HEAD = (
     "carry out a move to another pod, at the source and at the target; within a node one is both.",
     "Each takes a step as its acts, in order; then the work of the new state begins. After an",
     "agent's death the next one finds the state from what is on the disks",
-    "([moves](../concepts/moves.md)).",
+    "([moves](../../concepts/moves.md)).",
     "",
     "The tests interrupt the table before each act, at either end and at both, and see that at",
     "most one pod runs, with the newest state, which still exists.",

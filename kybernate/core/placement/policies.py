@@ -1,7 +1,7 @@
 """The policies: what a place is worth for a pod, as named functions in one table.
 
 Worth is in thousandths, 0 to FULL for all but `default`, which can be below 0 where a pod would
-waste more than a GPU (see docs/concepts/scheduling.md).
+waste more than a GPU (see docs/concepts/scheduling/scheduling.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The life of a seat: one transition table, from which docs/reference/states.md is rendered.
+"""The life of a seat: one transition table, from which docs/reference/node/states.md is rendered.
 
 The states say who may hold GPU memory: in `OCCUPYING` states the seat's processes hold theirs, or
 might, so nobody else may be given it. A seat leaves them only by an event that says its memory
@@ -213,7 +213,7 @@ def shown(state: SeatState) -> str:
 
 
 def render_markdown() -> str:
-    """docs/reference/states.md, whole."""
+    """docs/reference/node/states.md, whole."""
     lines = [
         "# The states of a seat",
         "",

@@ -40,11 +40,11 @@ SPEEDS: Mapping[Tier, Speed] = MappingProxyType(
     }
 )
 """RAM: the driver's restores of 16 to 145 GB took 5.9 to 8.1 GB/s in the rows that name their CUDA
-share (docs/concepts/colocation.md); the latency is what our own steps take around it. NVMe: CRIU
-copied pages at 1.5 to 1.7 GB/s here; with the way through RAM, which this row and the next include,
-that is 1.2. The object store is a cautious guess, as nobody knows the network. From what lies in
-either another pod goes on (docs/concepts/restores.md, docs/concepts/moves.md); what lies in RAM
-ends with its pod."""
+share (docs/concepts/scheduling/colocation.md); the latency is what our own steps take around it.
+NVMe: CRIU copied pages at 1.5 to 1.7 GB/s here; with the way through RAM, which this row and the
+next include, that is 1.2. The object store is a cautious guess, as nobody knows the network. What
+is in either outlives its pod (docs/concepts/restores.md, docs/concepts/moves.md); what is in RAM
+does not."""
 
 RESTART = Speed(write=float("inf"), read=0.5e9, latency=30.0)
 """A pod that is moved without its state: it ends at once and starts anew, reading its weights."""

@@ -1,7 +1,7 @@
 """What watchdogs do after a long freeze: real processes under the kernel's own freezer.
 
 The clock runs on while a tree is frozen, so at the thaw every timer in it is due at once. Which
-workloads mind that, and what cures them, is listed in docs/reference/timers.md.
+workloads mind that, and what cures them, is listed in docs/reference/node/timers.md.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""docs/concepts/gangs.md explains every reason for which a pod can wait, and none that there
-isn't."""
+"""docs/concepts/scheduling/gangs.md explains each reason for which a pod can wait, and no other."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from pathlib import Path
 from extender.pages.explain import REASONS
 from kybernate.core.views.explain import FITS
 
-PAGE = (Path(__file__).parents[3] / "docs" / "concepts" / "gangs.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "concepts" / "scheduling" / "gangs.md").read_text()
 LIST = PAGE.partition("## Why a pod waits\n")[2].partition("\n\n- ")[2].partition("\n\n")[0]
 
 

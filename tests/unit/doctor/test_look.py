@@ -171,7 +171,7 @@ def test_its_help_teaches():
     code, text = doctor("--help")
     assert code == 0
     assert "Exit status 1" in text
-    assert "docs/reference/doctor.md" in text
+    assert "docs/reference/node/doctor.md" in text
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")

@@ -24,7 +24,7 @@ from kybernate.types import GpuUuid
 
 A, B = GpuUuid("GPU-a"), GpuUuid("GPU-b")
 GONE = Checkup(gone="nvmlDeviceGetMemoryInfo failed: GPU is lost (15)")
-DOCUMENT = Path(__file__).parents[4] / "docs" / "reference" / "device-plugin.md"
+DOCUMENT = Path(__file__).parents[4] / "docs" / "reference" / "node" / "device-plugin.md"
 
 
 def xid(number: int, gpu: GpuUuid | None = A) -> GpuEvent:

@@ -251,5 +251,5 @@ def test_what_nobody_asks_for_any_more_is_cancelled():
 
 
 def test_the_document_is_rendered_from_the_table():
-    page_of = Path(__file__).parents[4] / "docs" / "reference" / "migration.md"
+    page_of = Path(__file__).parents[4] / "docs" / "reference" / "node" / "migration.md"
     assert page_of.read_text() == page.render_markdown()

@@ -24,7 +24,7 @@ from kybernate.core.seat.seats import (
 from kybernate.errors import IllegalTransitionError
 from kybernate.types import SeatState, Tier
 
-DOCS = Path(__file__).parents[4] / "docs" / "reference" / "states.md"
+DOCS = Path(__file__).parents[4] / "docs" / "reference" / "node" / "states.md"
 
 
 def test_the_document_is_rendered_from_the_table():

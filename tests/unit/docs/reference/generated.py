@@ -92,7 +92,7 @@ def pages() -> dict[str, str]:
         "objects.md": objects_page(),
         "models-file.md": models_page(),
         "metrics.md": metricspage.page(),
-        "messages.md": messages.page(),
+        "node/messages.md": messages.page(),
         "http.md": httppage.page(),
     }
 

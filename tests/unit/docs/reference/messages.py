@@ -1,4 +1,4 @@
-"""docs/reference/messages.md: the agent's calls and messages, from the comments of the protos."""
+"""docs/reference/node/messages.md: the agent's calls and messages, from the protos' comments."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""docs/reference/api.md and docs/reference/metrics.md say what the code does, and leave nothing
-out."""
+"""reference/node/api.md and reference/metrics.md say what the code does, and leave nothing out."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from nodeagent.api import doorkeeper
 from nodeagent.operations import record as operation
 
 DOCS = Path(__file__).parents[4] / "docs" / "reference"
-API = re.sub(r"\n +", " ", (DOCS / "api.md").read_text())
+API = re.sub(r"\n +", " ", (DOCS / "node" / "api.md").read_text())
 TABLE = API[API.index("## Calls") : API.index("### The device plugin's")]
 CALLS = agent_pb2.DESCRIPTOR.services_by_name["NodeAgent"].methods
 

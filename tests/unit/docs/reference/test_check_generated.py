@@ -30,8 +30,8 @@ MADE = (
     "config/crd/seat.yaml",
     "config/models.schema.json",
     "docs/reference/metrics.md",
-    "docs/reference/migration.md",
-    "docs/reference/states.md",
+    "docs/reference/node/migration.md",
+    "docs/reference/node/states.md",
     "docs/results/benchmarks.md",
 )
 
