@@ -236,8 +236,8 @@ class Engine:
             return
         if seat is None:
             self.loop.add(seat_of(model.spec, model.gpus, self.world.now(), self.world.wall()))
-        elif seat.wishes.declared(declared(model.spec)):
-            self.node.save(seat)
+        else:
+            self.loop.declared(seat, declared(model.spec))
         await self.world.doors.open(model.uid)
         if fresh:
             self._launcher.keep(model.uid, self._command(model), running.get(model.uid))
@@ -348,8 +348,7 @@ class Engine:
     async def unload(self, model: str, deadline: float) -> None:
         """See `Box.unload`."""
         seat = self._seat(model)
-        if seat.state is not SeatState.WAITING:
-            seat.ending.forfeited()  # it starts again when it is called for
+        if await self.loop.operators.unload(seat.uid):
             self._launcher.signal(seat.uid, signal.SIGTERM)
         grace = min(deadline, seat.identity.grace)
         with contextlib.suppress(DeadlineError):

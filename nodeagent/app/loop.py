@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from kybernate.types import PodUid
     from nodeagent.kube.pods import PodFacts
     from nodeagent.seat.node import Inventory, Node
+    from nodeagent.seat.parts.wishes import Declared
     from nodeagent.seat.record import Seat
 
 log = logging.getLogger(__name__)
@@ -255,9 +256,7 @@ class Loop:
         seat = self.node.seats.get(facts.ref.uid)
         if seat is None:
             return
-        if seat.wishes.declared(facts):
-            self.node.save(seat)
-            self.kick()
+        self.declared(seat, facts)
         if facts.ip and facts.ip != seat.contact.pod_ip:
             seat.contact.moved(facts.ip)
             self.node.save(seat)
@@ -269,6 +268,12 @@ class Loop:
             self.pod_gone(facts.ref.uid)
         elif facts.deleting and not seat.ending.asked:
             self.life.end(seat)
+
+    def declared(self, seat: Seat, now: Declared) -> None:
+        """What the seat's pod, or the file that has its model, says of it now."""
+        if seat.wishes.declared(now):
+            self.node.save(seat)
+            self.kick()
 
     def pod_gone(self, uid: PodUid) -> None:
         """The pod no longer exists, or has ended for good."""

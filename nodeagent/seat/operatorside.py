@@ -9,7 +9,7 @@ from kybernate.core.seat.seats import OCCUPYING
 from kybernate.types import SeatState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from kybernate.types import PodUid, Tier
     from nodeagent.seat.node import Node
@@ -73,6 +73,17 @@ class OperatorSide:
             self._noted(seat, "may stay in GPU memory")
         return True
 
+    async def unload(self, uid: PodUid) -> bool:
+        """The seat's container is to end, and starts again only when it is called for; on the disk
+        before whoever ends it does. Whether there is such a seat that has begun. Raises OSError if
+        the disk refuses."""
+        seat = self.node.seats.get(uid)
+        if seat is None or seat.state is SeatState.WAITING:
+            return False
+        seat.ending.forfeited()
+        await self._noted(seat, "to be unloaded", synced=True)
+        return True
+
     def ask_for_tier(self, uid: PodUid, tier: Tier | None) -> bool:
         """Where the seat's state should be while it is parked, until it is next woken; None takes
         that back. Whether there is such a seat."""
@@ -95,8 +106,9 @@ class OperatorSide:
         self.node.set_draining("")
         self.kick()
 
-    def _noted(self, seat: Seat, what: str) -> None:
+    def _noted(self, seat: Seat, what: str, *, synced: bool = False) -> Awaitable[None]:
         log.info("%s: %s", seat, what)
-        self.node.save(seat)
+        written = self.node.save(seat, synced=synced)
         self.node.changed(seat)
         self.kick()
+        return written

@@ -118,6 +118,36 @@ def test_a_drain_and_what_was_asked_of_seats_survive_the_agent(rig):
     run_virtual(second(), start=2000.0)
 
 
+def test_an_unloaded_seat_starts_by_a_call_alone_also_where_the_agent_dies_before_its_end(rig):
+    machine = {}
+
+    async def first():
+        r = rig()
+        r.begin()
+        a = await r.seat("a")
+        await r.until(a, ACTIVE)
+        assert await r.loop.operators.unload(a)
+        assert not await r.loop.operators.unload(PodUid("nobody"))
+        machine["left"] = r.machine
+
+    async def second():
+        r = rig(machine["left"])
+        await r.recover()
+        a = PodUid("uid-a")
+        r.machine.end_container(a)
+        await r.until(a, WAITING)
+        r.machine.restart_container(a)
+        await asyncio.sleep(60)
+        assert r.state(a) is WAITING
+        assert not await r.loop.operators.unload(a)
+        r.loop.operators.call_for(a, "a request")
+        await r.until(a, ACTIVE)
+        r.check()
+
+    run_virtual(first())
+    run_virtual(second(), start=1000.0)
+
+
 async def test_a_seat_that_cannot_be_parked_is_left_alone_and_another_asked_instead(rig, proxy):
     r, a, b = await _two(rig)
     p = proxy(r.loop)

@@ -88,5 +88,21 @@ def test_the_seat_itself_is_changed_by_three_modules_at_most() -> None:
     }
 
 
+def test_one_box_changes_no_seat_by_itself() -> None:
+    """It tells the agent's loop, which journals what it does. A seat that it makes is nobody's
+    yet."""
+    found = {
+        f"{path.name}: {ast.unparse(node.func)}"
+        for path in sorted((ROOT / "kybernate/local").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and isinstance(node.func.value, ast.Attribute)
+        and node.func.value.attr in PARTS
+        and ast.unparse(node.func.value.value) == "seat"
+    }
+    assert found == {"specs.py: seat.contact.moved", "specs.py: seat.wishes.declared"}
+
+
 def _sample() -> Seat:
     return Seat(None, 0.0, 0.0)  # type: ignore[arg-type]
