@@ -181,6 +181,8 @@ def _asked(request: Request, kind: Kind, left: float) -> tuple[str, Any]:
         return "Park", pb.ParkRequest(name=name, uid=uid, why=why, tier=tier, deadline_seconds=left)
     if kind is Kind.SAVE:
         return "Save", pb.SaveRequest(name=name, uid=uid, why=why, tier=tier, deadline_seconds=left)
+    if kind is Kind.WAKE:
+        return "Wake", pb.WakeRequest(name=name, uid=uid, why=why)
     return "Evict", pb.EvictRequest(name=name, uid=uid, why=why, deadline_seconds=left)
 
 

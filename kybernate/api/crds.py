@@ -71,9 +71,9 @@ def checkpoint_request() -> Json:
         _AGE,
     )
     told = (
-        "Asks once that a pod with a seat is parked, kept as a snapshot, or made ready to go. Who "
-        "creates it must have the right to do the like to the pod itself. Deleting it cancels what "
-        "is not done yet; an artifact that was made stays."
+        "Asks once that a pod with a seat is parked, woken, kept as a snapshot, or made ready to "
+        "go. Who creates it must have the right to do the like to the pod itself. Deleting it "
+        "cancels what is not done yet; an artifact that was made stays."
     )
     more = {
         "subresources": {"status": {}},

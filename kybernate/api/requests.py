@@ -68,6 +68,10 @@ class Spec:
             "self.mode != 'Evict' || !has(self.tier)",
             "an eviction leaves the state where it is parked; leave tier out, or write mode: Park",
         ),
+        rule(
+            "self.mode != 'Wake' || !has(self.tier)",
+            "a wake brings the seat into GPU memory; leave tier out",
+        ),
     )
     pod: Annotated[
         str,
@@ -79,7 +83,8 @@ class Spec:
             Mode,
             "Park: its seat leaves GPU memory and rests until the next request. Snapshot: an "
             "artifact of its state is kept while it runs on. Evict: it is parked and stays so, "
-            "until its pod is deleted or it is woken by hand.",
+            "until its pod is deleted or it is woken by hand. Wake: it comes back into GPU memory "
+            "in its turn, without a request; that takes an eviction back.",
         ),
     ]
     tier: Annotated[

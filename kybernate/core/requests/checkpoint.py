@@ -39,15 +39,26 @@ class Mode(StrEnum):
     PARK = "Park"
     SNAPSHOT = "Snapshot"
     EVICT = "Evict"
+    WAKE = "Wake"
 
 
 KINDS: Mapping[Mode, Kind] = MappingProxyType(
-    {Mode.PARK: Kind.PARK, Mode.SNAPSHOT: Kind.SAVE, Mode.EVICT: Kind.EVICT}
+    {
+        Mode.PARK: Kind.PARK,
+        Mode.SNAPSHOT: Kind.SAVE,
+        Mode.EVICT: Kind.EVICT,
+        Mode.WAKE: Kind.WAKE,
+    }
 )
 """The agent's word for each."""
 
 _DONE: Mapping[Mode, Reason] = MappingProxyType(
-    {Mode.PARK: Reason.PARKED, Mode.SNAPSHOT: Reason.SEALED, Mode.EVICT: Reason.EVICTED}
+    {
+        Mode.PARK: Reason.PARKED,
+        Mode.SNAPSHOT: Reason.SEALED,
+        Mode.EVICT: Reason.EVICTED,
+        Mode.WAKE: Reason.AWAKE,
+    }
 )
 
 

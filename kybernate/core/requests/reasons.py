@@ -32,6 +32,7 @@ class Reason(StrEnum):
     PARKED = "Parked"
     SEALED = "Sealed"
     EVICTED = "Evicted"
+    AWAKE = "Awake"
     POD_NOT_FOUND = "PodNotFound"
     POD_GONE = "PodGone"
     POD_ENDED = "PodEnded"
@@ -70,6 +71,7 @@ MEANINGS: Mapping[Reason, Meaning] = MappingProxyType(
         Reason.PARKED: Meaning(_DONE, "the seat is parked, in the tier that was asked for"),
         Reason.SEALED: Meaning(_DONE, "the artifact is sealed and verified in its tier"),
         Reason.EVICTED: Meaning(_DONE, "the seat is parked and stays so: its pod may go"),
+        Reason.AWAKE: Meaning(_DONE, "the seat is in GPU memory, and runs"),
         Reason.POD_NOT_FOUND: Meaning(_OVER, "the namespace has no pod of this name"),
         Reason.POD_GONE: Meaning(_OVER, "the pod went before it was done"),
         Reason.POD_ENDED: Meaning(_OVER, "the pod has ended, and nothing of it runs"),

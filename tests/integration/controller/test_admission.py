@@ -37,6 +37,7 @@ def api(control_plane: Cluster, namespace: str, webhook: object) -> Iterator[Api
         ({"mode": "Levitate"}, "Unsupported value"),
         ({"mode": "Snapshot", "tier": "ram"}, "outlives the RAM of its processes"),
         ({"mode": "Evict", "tier": "nvme"}, "leaves the state where it is parked"),
+        ({"mode": "Wake", "tier": "ram"}, "a wake brings the seat into GPU memory"),
         ({"mode": "Park", "tier": "tape"}, "Unsupported value"),
         ({"mode": "Park", "of": "../nodes"}, "should match"),
         ({"mode": "Park", "of": ""}, "at least 1 char"),
@@ -101,6 +102,7 @@ def test_nobody_asks_for_what_they_may_not_do_to_the_pod(
             else:
                 with pytest.raises(RefusedError, match=f"may not ask for mode {mode} of pod a"):
                     user.post(REQUESTS, request("once", mode))
+            assert _may(user, "Wake") is (right == "Park"), "who may park a pod may wake it"
             with pytest.raises(RefusedError, match=f"may not ask for mode {mode} of pod b"):
                 user.post(REQUESTS, request("once", mode, of="b"))
 

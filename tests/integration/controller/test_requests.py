@@ -92,8 +92,10 @@ def test_a_snapshot_from_the_request_to_the_artifact(
     assert controller.stop() == 0
 
 
-@pytest.mark.parametrize(("mode", "reason"), [("Park", "Parked"), ("Evict", "Evicted")])
-def test_a_seat_is_parked_or_evicted(
+@pytest.mark.parametrize(
+    ("mode", "reason"), [("Park", "Parked"), ("Evict", "Evicted"), ("Wake", "Awake")]
+)
+def test_a_seat_is_parked_evicted_or_woken(
     api: Api, controller: Controller, door: Door, seated: Callable[..., str], mode: str, reason: str
 ) -> None:
     seated()

@@ -47,6 +47,9 @@ class Door(agent_pb2_grpc.NodeAgentServicer):
     def Evict(self, request: Any, context: Any) -> pb.Operation:  # noqa: N802
         return self._begin("evict", request, context, "")
 
+    def Wake(self, request: Any, context: Any) -> pb.Operation:  # noqa: N802
+        return self._begin("wake", request, context, "")
+
     def GetOperation(self, request: Any, context: Any) -> pb.Operation:  # noqa: N802
         with self._lock:
             return self._now(request.name, context)
@@ -77,7 +80,7 @@ class Door(agent_pb2_grpc.NodeAgentServicer):
                 context.abort(grpc.StatusCode.FAILED_PRECONDITION, self.refuses or "busy")
             if request.dry_run:
                 return pb.Operation(name=request.name, kind=kind, dry_run=True)
-            self.limits.append(request.deadline_seconds)
+            self.limits.append(getattr(request, "deadline_seconds", 0.0))
             self.begun.append((request.name, kind, request.uid, tier))
             (name,) = context.auth_context()["x509_common_name"]
             self.operations[request.name] = pb.Operation(

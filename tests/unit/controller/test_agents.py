@@ -65,13 +65,16 @@ def asked(mode=Mode.PARK, uid="r1", pod="u1", tier=None):
         (Mode.PARK, Tier.NVME, "park"),
         (Mode.SNAPSHOT, Tier.OBJECT, "save"),
         (Mode.EVICT, None, "evict"),
+        (Mode.WAKE, None, "wake"),
     ],
 )
 def test_each_mode_is_one_call_with_the_requests_name_and_words(agents, door, mode, tier, kind):
     found = agents.begin(asked(mode, tier=tier), 60.0)
     assert isinstance(found, Operation)
     assert door.begun == [("ckpt-r1", kind, "u1", tier.value if tier else "")]
-    assert door.limits == [60.0], "the agent gives up by itself, if no controller is left"
+    # A wake is a wish, and has no end of its own on the agent: the controller takes it back.
+    limit = 0.0 if mode is Mode.WAKE else 60.0
+    assert door.limits == [limit], "the agent gives up by itself, if no controller is left"
     assert door.operations["ckpt-r1"].why == "CheckpointRequest shop/once of ann"
     assert door.operations["ckpt-r1"].by == "kyb-controller"
     assert agents.begin(asked(mode, tier=tier), 60.0) == found

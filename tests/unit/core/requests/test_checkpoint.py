@@ -100,7 +100,12 @@ def test_what_an_agent_says(request_, pod, answer, reason):
 
 @pytest.mark.parametrize(
     ("mode", "reason"),
-    [(Mode.PARK, Reason.PARKED), (Mode.SNAPSHOT, Reason.SEALED), (Mode.EVICT, Reason.EVICTED)],
+    [
+        (Mode.PARK, Reason.PARKED),
+        (Mode.SNAPSHOT, Reason.SEALED),
+        (Mode.EVICT, Reason.EVICTED),
+        (Mode.WAKE, Reason.AWAKE),
+    ],
 )
 def test_each_mode_has_its_word_for_done(mode, reason):
     done = Operation(Progress.SUCCEEDED, "done")
