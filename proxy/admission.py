@@ -22,6 +22,7 @@ from kybernate.types import SeatState
 from proxy import routing
 from proxy.actions import (
     ANYONE,
+    Abort,
     CheckAt,
     DemandView,
     Drained,
@@ -52,6 +53,7 @@ class Admission:
         self._away = routing.Away(limits.name_memory)
         self._bodies = Bodies(limits.bodies, limits.client_bodies)
         self._wakes = Wakes(limits.client_wakes, limits.namespace_wakes)
+        self._resigned = False
 
     # --- requests -----------------------------------------------------------------------------
 
@@ -146,8 +148,8 @@ class Admission:
         seat = self._seats.get(uid)
         if seat is None:
             return []
-        seat.lease, seat.draining, seat.ends_at = generation, False, None
-        return self._settle(seat.info.route, now)
+        seat.lease, seat.draining, seat.ends_at = generation, self._resigned, None
+        return [*self._if_drained(seat), *self._settle(seat.info.route, now)]
 
     def drain(self, node: NodeName, uid: PodUid, generation: int, now: float) -> list[Action]:
         """Start nothing new; Drained follows when nothing is in flight."""
@@ -191,6 +193,29 @@ class Admission:
         """The node has left the cluster; all its seats are gone."""
         gone = [seat.info.uid for seat in self._of(node)]
         return [action for uid in gone for action in self.gone(uid, now)]
+
+    # --- this proxy's end ---------------------------------------------------------------------
+
+    def refuse_all(self, reason: str) -> list[Action]:
+        """Refuse who waits and end what is in flight: their clients ask another proxy."""
+        actions: list[Action] = [
+            Reject(ticket, 503, "proxy_ends", reason, 1.0) for ticket in self._waiting
+        ]
+        self._waiting.clear()
+        self._queues.clear()
+        return actions + [Abort(ticket, reason) for ticket in sorted(self._in_flight)]
+
+    def resign(self) -> list[Action]:
+        """Give all leases back, also those that are still to come: nothing is served any more.
+
+        Else agents would have to believe until `lease_break_s` that something may be in flight.
+        """
+        self._resigned = True
+        actions: list[Action] = []
+        for seat in self._seats.values():
+            seat.draining = seat.lease is not None
+            actions += self._if_drained(seat)
+        return actions
 
     # --- views --------------------------------------------------------------------------------
 

@@ -42,6 +42,9 @@ _RECONNECT = (
 _NAMING = 5.0
 """Seconds in which a restarted agent names its seats again; others are forgotten then."""
 
+_FAREWELL = 2.0
+"""Seconds in which agents hear that this proxy has nothing in flight any more."""
+
 _QUIET = 1.0
 """Seconds without a further seat after which an agent that has just been connected to has named all
 that it has."""
@@ -120,7 +123,12 @@ class Agents:
         return None
 
     async def stop(self) -> None:
-        """End all streams."""
+        """Give all leases back and end all streams."""
+        self._desk.apply(self._desk.admission.resign())
+        links = list(self._links.values())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FAREWELL):
+                await asyncio.gather(*(link.finished() for link in links))
         for link in self._links.values():
             self._stop(link)
         self._links.clear()
@@ -150,6 +158,7 @@ class AgentLink:
         self._patient: dict[PodUid, None] = {}
         self._drained: dict[PodUid, int] = {}
         self._wake = asyncio.Event()
+        self._finishing = False
         self._later: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -168,6 +177,13 @@ class AgentLink:
         self._lost()
         if self._task is not None:
             self._task.cancel()
+
+    async def finished(self) -> None:
+        """Say what is still to be said, and wait until the agent has heard all of it."""
+        self._finishing = True
+        self._wake.set()
+        if self.connected:
+            await self.ended()
 
     async def ended(self) -> None:
         """Wait until the stream has ended."""
@@ -218,6 +234,8 @@ class AgentLink:
                 reason = _reason(error)
             finally:
                 was = self._lost()
+            if self._finishing:
+                return
             if was or not told:
                 log.warning("agent %s at %s: %s; trying again", self.node, self.address, reason)
                 told = True
@@ -291,6 +309,10 @@ class AgentLink:
                     report = self._next_drained() if self._drained else self._next_demand()
                     if report is not None:
                         await call.write(report)
+                if self._finishing:
+                    # The agent ends the stream once it has read all of it.
+                    await call.done_writing()
+                    return
 
     def _next_drained(self) -> agent_pb2.ProxyReport | None:
         """Said before any demand: a park waits for it. None if it is no longer true."""

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from proxy.admission import Admission
 
 
+_LAST_WORDS = 1.0
+"""Seconds, of those that requests have at the end, in which clients hear why theirs is over."""
+
+
 class Link(Protocol):
     """Carries demand to one agent."""
 
@@ -143,6 +147,13 @@ class Desk:
         self.apply(self.admission.leave(ticket, self.now, answered=answered))
         if flight is not None:
             self._drop_if_gone(flight.serve.seat.uid)
+
+    def end_within(self, seconds: float) -> None:
+        """Requests that would take longer are refused, or ended with a sentence."""
+        self._loop.call_later(max(0.0, seconds - _LAST_WORDS), self._end)
+
+    def _end(self) -> None:
+        self.apply(self.admission.refuse_all("The proxy is being stopped: ask again."))
 
     def seat_gone(self, uid: PodUid) -> None:
         """An agent says that a seat is no more."""

@@ -78,8 +78,9 @@ class Service:
         log.info("listening on %s:%d", host, self.port)
 
     async def stop(self) -> None:
-        """Accept nothing new, let requests finish, then end the streams."""
+        """Accept nothing new, let requests finish, give the leases back, then end the streams."""
         self._stopping = True
+        self._desk.end_within(self._settings.shutdown_limit_s)
         await self._runner.cleanup()
         if self._watcher is not None:
             await asyncio.to_thread(self._watcher.stop)

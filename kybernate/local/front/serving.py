@@ -50,6 +50,7 @@ class Serving:
             )
         )
         desk, metrics = Desk(admission, self._pools), Metrics(admission)
+        self._desk, self._shutdown_limit = desk, settings.shutdown_limit_s
         box.join(desk)
         visits = Visits(desk, self._pools, metrics, settings, _OURS)
         self._front = Front(box, visits, metrics, file)
@@ -71,6 +72,7 @@ class Serving:
 
     async def stop(self) -> None:
         """Accept nothing new, let requests finish, close the connections to models."""
+        self._desk.end_within(self._shutdown_limit)
         await self._runner.cleanup()
         await self._pools.close()
 

@@ -68,7 +68,7 @@ def pods_of(cluster: Cluster, name: str) -> dict[str, dict[str, Any]]:
 
 def models_of(cluster: Cluster) -> Models:
     """The proxy, asked with the client's key; without one it answers nobody."""
-    (proxy,) = pods_of(cluster, "kyb-proxy").values()
+    proxy = next(iter(pods_of(cluster, "kyb-proxy").values()))
     models = Models(f"http://{proxy['status']['podIP']}:8080")
     stranger = models.ask("one")
     assert (stranger.status, stranger.body["error"]["code"]) == (401, "unknown_client")

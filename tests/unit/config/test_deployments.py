@@ -209,3 +209,11 @@ def test_a_proxy_takes_connections_until_no_service_leads_to_it() -> None:
     assert before > 0
     after = settings("proxy", proxy).shutdown_limit_s
     assert before + after < pod("proxy")["terminationGracePeriodSeconds"]
+
+
+def test_several_proxies_run_and_a_drain_of_nodes_takes_one_at_a_time() -> None:
+    assert deployment("proxy")["spec"]["replicas"] > 1
+    budget = read("proxy/disruption.yaml")
+    assert budget["spec"]["maxUnavailable"] == 1
+    assert budget["spec"]["selector"] == deployment("proxy")["spec"]["selector"]
+    assert "disruption.yaml" in read("proxy/kustomization.yaml")["resources"]

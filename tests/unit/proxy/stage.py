@@ -73,6 +73,7 @@ class FakeAgent(agent_pb2_grpc.NodeAgentServicer):
                     self.hellos += 1
                 self.reports.append(report)
                 self._changed.notify_all()
+        self.hang_up()
 
     async def until(self, condition: Callable[[], bool]):
         async with asyncio.timeout(DEADLINE), self._changed:

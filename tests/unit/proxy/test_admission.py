@@ -389,6 +389,21 @@ def test_a_request_to_a_seat_that_is_awake_costs_no_wake():
         assert of(admission.arrive(ticket, "m", 0), Serve)
 
 
+def test_a_proxy_that_resigns_keeps_no_lease_not_even_one_that_comes_late(admission):
+    admission.seat(seat(A), 0)
+    admission.seat(seat(B, model="n"), 0)
+    admission.grant(A, 1, 0)
+    admission.arrive(1, "m", 0)
+    admission.arrive(2, "n", 0)
+    assert [r.ticket for r in of(admission.refuse_all("stopped"), Reject)] == [2]
+    assert admission.waiting() == {}
+    assert of(admission.resign(), Drained) == [], "one is still in flight"
+    assert of(admission.leave(1, 1), Drained) == [Drained(N1, A, 1)]
+    assert of(admission.grant(B, 5, 2), Drained) == [Drained(N1, B, 5)]
+    assert admission.is_drained(B, 5)
+    assert not of(admission.arrive(3, "n", 2), Serve)
+
+
 UIDS = st.sampled_from([PodUid(c) for c in "abcd"])
 MODELS = {PodUid("a"): "m", PodUid("b"): "m", PodUid("c"): "n", PodUid("d"): "n"}
 NODES = {PodUid("a"): N1, PodUid("b"): NodeName("n2"), PodUid("c"): N1, PodUid("d"): N1}

@@ -465,3 +465,37 @@ def test_a_stop_lets_requests_finish_and_accepts_no_new_ones(play):
         await stopping
 
     play(scenario)
+
+
+def test_a_stop_ends_endless_answers_and_who_waits_by_its_deadline(play):
+    async def scenario(stage):
+        await stage.seat()
+        stage.model.gate.clear()
+        async with stage.chat(stream=True) as answer:
+            assert await answer.content.readline() == b"data: one\n"
+            stage.agent.name_seat(stage.model.address, uid="b", model="n")
+            await stage.seats(lambda seats: len(seats) == 2)
+            held = stage.asked(model="n")
+            await stage.agent.until(lambda: stage.agent.demand("b") == (0, 1))
+            stopping = asyncio.create_task(stage.service.stop())
+            assert await answer.content.readline() == b"\n"
+            assert b"The proxy is being stopped" in await answer.content.readline()
+            async with asyncio.timeout(2.0):
+                await stopping
+            status, body, headers = await held
+            assert (status, body["error"]["code"]) == (503, "proxy_ends")
+            assert headers["Retry-After"] == "1"
+
+    play(scenario, shutdown_limit_s=1.2)
+
+
+def test_a_proxy_that_stops_gives_its_leases_back_before_its_streams_end(play):
+    """Else a swap would wait until the agent no longer believes in requests in flight there."""
+
+    async def scenario(stage):
+        await stage.seat()
+        assert (await stage.asked())[0] == 200
+        await stage.service.stop()
+        assert stage.agent.drained() == [("a", 1)]
+
+    play(scenario)
