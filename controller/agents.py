@@ -183,7 +183,7 @@ def _asked(request: Request, kind: Kind, left: float) -> tuple[str, Any]:
         return "Save", pb.SaveRequest(name=name, uid=uid, why=why, tier=tier, deadline_seconds=left)
     if kind is Kind.WAKE:
         return "Wake", pb.WakeRequest(name=name, uid=uid, why=why)
-    return "Evict", pb.EvictRequest(name=name, uid=uid, why=why, deadline_seconds=left)
+    return "Evict", pb.EvictRequest(name=name, uid=uid, why=why, tier=tier, deadline_seconds=left)
 
 
 def _read(message: pb.Operation) -> Operation | Problem:

@@ -65,10 +65,6 @@ class Spec:
             "a snapshot outlives the RAM of its processes; write tier: nvme or object",
         ),
         rule(
-            "self.mode != 'Evict' || !has(self.tier)",
-            "an eviction leaves the state where it is parked; leave tier out, or write mode: Park",
-        ),
-        rule(
             "self.mode != 'Wake' || !has(self.tier)",
             "a wake brings the seat into GPU memory; leave tier out",
         ),
@@ -92,7 +88,8 @@ class Spec:
         one_of(
             Tier,
             "Where its state is to rest, or its artifact to be kept. Park: ram, unless the node "
-            "moves it on. Snapshot: the deepest tier that the node has and the pod lets it.",
+            "moves it on. Snapshot: the deepest tier that the node has and the pod lets it. Evict: "
+            "where it is parked; with object it outlives its node.",
         ),
     ] = None
     deadline_seconds: Annotated[

@@ -204,10 +204,9 @@ class NodeApi(agent_pb2_grpc.NodeAgentServicer):
         self, request: pb.EvictRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.Operation:
         """Save what a seat holds before its pod is deleted."""
-        ask = _of_seat(Kind.EVICT, request, context)
-        return await self._operate(
-            replace(ask, limit=request.deadline_seconds), dry_run=request.dry_run
-        )
+        ask = replace(_of_seat(Kind.EVICT, request, context), tier=_tier(request.tier))
+        ask = replace(ask, limit=request.deadline_seconds)
+        return await self._operate(ask, dry_run=request.dry_run)
 
     async def Save(  # noqa: N802 - gRPC's name
         self, request: pb.SaveRequest, context: grpc.aio.ServicerContext[Any, Any]

@@ -240,13 +240,12 @@ class Operations:
     def _begin(self, operation: Operation, *, again: bool = False) -> None:
         wishes, why = self._operators, words(operation)
         match operation.kind:
-            case Kind.PARK:
+            case Kind.PARK | Kind.EVICT:
                 if operation.tier is not None:
                     wishes.ask_for_tier(operation.uid, operation.tier)
-                if self._node.seats[operation.uid].state in OCCUPYING:
-                    wishes.send_away(operation.uid, why)
-            case Kind.EVICT:
-                wishes.send_away(operation.uid, why, stays_away=True)
+                stays = operation.kind is Kind.EVICT
+                if stays or self._node.seats[operation.uid].state in OCCUPYING:
+                    wishes.send_away(operation.uid, why, stays_away=stays)
             case Kind.SAVE | Kind.MOVE | Kind.EVACUATE:
                 self._carriers[operation.kind].begin(operation, again=again)
             case Kind.WAKE:
@@ -362,6 +361,9 @@ class Operations:
         operation.state, operation.sentence = verdict.progress, verdict.sentence
         operation.ended_at = self._node.world.wall()
         seat = self._node.seats.get(operation.uid)
+        if operation.kind is Kind.EVICT and verdict.progress is Progress.FAILED:
+            # Its pod stays, and is to serve.
+            self._take_back(operation)
         if seat is not None and verdict.progress is Progress.SUCCEEDED:
             if operation.kind not in self._carriers:
                 operation.phases = dict(seat.history.phases) if operation.started_at else {}

@@ -31,6 +31,12 @@ _name = click.option(
 )
 _no_wait = click.option("--no-wait", is_flag=True, help="Return once it is begun and journalled.")
 _seat = click.argument("seat")
+_tier = click.option(
+    "--tier",
+    type=click.Choice([tier.value for tier in Tier]),
+    default=None,
+    help="Where its state goes, until it is next woken; without it the agent decides.",
+)
 
 
 def _options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -123,12 +129,7 @@ def _show(agent: Any, stream: Any, *, as_json: bool) -> None:
 
 @command.command("park")
 @_seat
-@click.option(
-    "--tier",
-    type=click.Choice([tier.value for tier in Tier]),
-    default=None,
-    help="Where its state goes, until it is next woken; without it the agent decides.",
-)
+@_tier
 @_options(_dry_run, _why, _name, _no_wait, _json)
 @click.pass_obj
 def park(socket: str, /, seat: str, *, tier: str | None, **options: Any) -> None:
@@ -162,6 +163,7 @@ def wake(socket: str, /, seat: str, **options: Any) -> None:
 
 @command.command("evict")
 @_seat
+@_tier
 @click.option(
     "--deadline",
     type=click.FloatRange(min=0.1, max=86_400),
@@ -170,16 +172,20 @@ def wake(socket: str, /, seat: str, **options: Any) -> None:
 )
 @_options(_dry_run, _why, _name, _no_wait, _json)
 @click.pass_obj
-def evict(socket: str, /, seat: str, *, deadline: float | None, **options: Any) -> None:
+def evict(
+    socket: str, /, seat: str, *, tier: str | None, deadline: float | None, **options: Any
+) -> None:
     """Park a seat and keep it parked: its pod is about to be deleted.
 
-    Says what is saved where. A state in RAM does not outlive the pod; one that was offloaded
-    before does, for the agent's keep_left_s. `wake` takes it back.
+    Says what is saved where. A state in RAM does not outlive the pod; one in another tier does,
+    for the agent's keep_left_s. `wake` takes it back.
 
     \b
     kybernate agent evict shop/llama --deadline 60
+    kybernate agent evict shop/llama --tier object
     """
-    _of_seat(socket, seat, "Evict", pb.EvictRequest, options, {"deadline_seconds": deadline or 0.0})
+    asked = {"tier": tier or "", "deadline_seconds": deadline or 0.0}
+    _of_seat(socket, seat, "Evict", pb.EvictRequest, options, asked)
 
 
 @command.command("save")

@@ -36,7 +36,7 @@ def api(control_plane: Cluster, namespace: str, webhook: object) -> Iterator[Api
     [
         ({"mode": "Levitate"}, "Unsupported value"),
         ({"mode": "Snapshot", "tier": "ram"}, "outlives the RAM of its processes"),
-        ({"mode": "Evict", "tier": "nvme"}, "leaves the state where it is parked"),
+        ({"mode": "Evict", "tier": "tape"}, "Unsupported value"),
         ({"mode": "Wake", "tier": "ram"}, "a wake brings the seat into GPU memory"),
         ({"mode": "Park", "tier": "tape"}, "Unsupported value"),
         ({"mode": "Park", "of": "../nodes"}, "should match"),

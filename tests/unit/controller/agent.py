@@ -45,7 +45,7 @@ class Door(agent_pb2_grpc.NodeAgentServicer):
         return self._begin("save", request, context, request.tier)
 
     def Evict(self, request: Any, context: Any) -> pb.Operation:  # noqa: N802
-        return self._begin("evict", request, context, "")
+        return self._begin("evict", request, context, request.tier)
 
     def Wake(self, request: Any, context: Any) -> pb.Operation:  # noqa: N802
         return self._begin("wake", request, context, "")

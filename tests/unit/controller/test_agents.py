@@ -65,6 +65,7 @@ def asked(mode=Mode.PARK, uid="r1", pod="u1", tier=None):
         (Mode.PARK, Tier.NVME, "park"),
         (Mode.SNAPSHOT, Tier.OBJECT, "save"),
         (Mode.EVICT, None, "evict"),
+        (Mode.EVICT, Tier.OBJECT, "evict"),
         (Mode.WAKE, None, "wake"),
     ],
 )

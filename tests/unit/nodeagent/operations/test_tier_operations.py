@@ -8,6 +8,7 @@ from dataclasses import asdict
 import pytest
 
 from kybernate.core.seat.operations import Kind, Progress
+from kybernate.core.seat.seats import TIER_OF
 from kybernate.core.tiers.tiers import Artifact, wake_seconds
 from kybernate.errors import ConfigError, ConflictError, RefusedError
 from kybernate.types import NodeName, PodUid, SeatState, Tier
@@ -86,6 +87,29 @@ async def test_what_can_not_be_dumped_fails_with_the_reason_and_stays_parked_in_
     assert (done.state, r.state(uid)) == (Progress.FAILED, SeatState.PARKED)
     assert "io_uring" in done.sentence
     assert seat_message(r.node.seats[uid]).undumpable == "process 7 uses io_uring"
+
+
+@pytest.mark.parametrize("tier", [Tier.NVME, Tier.OBJECT])
+async def test_an_eviction_into_a_tier_ends_there_and_nothing_wakes_the_seat(rig, proxy, tier):
+    r, operations, uid = await begun(rig, tiers=TIERS, keep_left_s=100.0)
+    done = await ended(await operations.ask(Ask(Kind.EVICT, "e1", uid, tier=tier)))
+    assert (done.state, TIER_OF[r.state(uid)]) == (Progress.SUCCEEDED, tier)
+    saved = operation_message(done).saved
+    assert (saved.tier, saved.outlives_pod) == (tier.value, True)
+    proxy(r.loop).request(uid)
+    await asyncio.sleep(5.0)
+    assert TIER_OF[r.state(uid)] is tier
+
+
+async def test_an_eviction_that_can_not_be_written_down_lets_its_seat_serve(rig):
+    r, operations, uid = await begun(rig, tiers=TIERS)
+    r.machine.faults.add("undumpable")
+    done = await ended(await operations.ask(Ask(Kind.EVICT, "e1", uid, tier=Tier.OBJECT)))
+    assert (done.state, "io_uring" in done.sentence) == (Progress.FAILED, True)
+    wishes = r.node.seats[uid].wishes
+    assert (wishes.leave, wishes.stays_away, wishes.tier_asked) == ("", False, "")
+    await ended(await operations.ask(Ask(Kind.WAKE, "w1", uid)))
+    assert r.state(uid) is SeatState.ACTIVE
 
 
 @pytest.mark.parametrize(
