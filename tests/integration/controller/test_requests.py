@@ -86,9 +86,13 @@ def test_a_snapshot_from_the_request_to_the_artifact(
     assert door.begun == [(operation, "save", uid, "object")]
     why = door.operations[operation].why
     assert why == f"CheckpointRequest {NAMESPACE}/once of admin"
-    events = api.get(f"/api/v1/namespaces/{NAMESPACE}/events")["items"]
-    told = [one["reason"] for one in events if one["involvedObject"]["name"] == "once"]
-    assert sorted(told) == ["Pending", "Running", "Sealed"]
+
+    def told() -> list[str]:
+        events = api.get(f"/api/v1/namespaces/{NAMESPACE}/events")["items"]
+        return sorted(one["reason"] for one in events if one["involvedObject"]["name"] == "once")
+
+    # The event goes out after the status.
+    until(lambda: told() == ["Pending", "Running", "Sealed"], "not all is told", LIMIT_S)
     assert controller.stop() == 0
 
 
