@@ -84,12 +84,13 @@ class Namespaces:
         with contextlib.suppress(ConflictError):
             self._api.post("/api/v1/nodes", {"metadata": {"name": node}})
         name = f"p-{time.monotonic_ns()}"
-        metadata = {"name": name}
-        spec = {"containers": [{"name": "c", "image": "x"}], "schedulerName": "nobody"}
+        labels, annotations = {keys.MANAGED_LABEL: "true"}, {keys.VRAM: "1Gi"}
+        metadata = {"name": name, "labels": labels, "annotations": annotations}
+        limits = {keys.seat_resource(1): "1", "memory": "1Gi"}
+        container = {"name": "c", "image": "x", "args": ["a"], "resources": {"limits": limits}}
+        spec = {"containers": [container]}
         pods = f"/api/v1/namespaces/{namespace}/pods"
         found = self._api.post(pods, {"metadata": metadata, "spec": spec})
-        # Labelled behind the webhook, which doesn't run here.
-        self._api.patch(f"{pods}/{name}", {"metadata": {"labels": {keys.MANAGED_LABEL: "true"}}})
         stamp = {keys.ASSIGNED_GROUP: "G0", keys.ASSIGNED_AT: "2026-01-01T00:00:00Z"}
         binding = {"metadata": {"name": name, "annotations": stamp}}
         target = {"kind": "Node", "name": node}
@@ -121,7 +122,7 @@ class Namespaces:
 
 
 @pytest.fixture
-def namespaces(control_plane: Cluster) -> Iterator[Namespaces]:
+def namespaces(control_plane: Cluster, webhook: object) -> Iterator[Namespaces]:
     made = Namespaces(control_plane)
     yield made
     made.clear()

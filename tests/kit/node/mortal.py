@@ -1,15 +1,17 @@
 """An agent that restores one tree lazily, and does nothing more until its input ends.
 
 python -m tests.kit.node.mortal KYB-ENTER CRIU WORK INIT HANDLE IMAGES [half]: says "restored" then.
-What serves the memory has been stopped by a signal by then, so that nothing depends on how quick
-it is.
+What serves the memory has been stopped by a signal by then, and has read slowly before: it is never
+done sooner than this sees the restore's end.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import signal
+import struct
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -21,12 +23,21 @@ from kybernate.adapters.kernel.freezer import CgroupFreezer
 from tests.cluster.layout import REPOSITORY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from kybernate.lib.deadline import Deadline
     from tests.kit.node.parking import Seat
 
 _LIMIT = 60.0
+
+_APART = 0.05
+"""Memory of 100 MB is some 30 reads."""
+
+_CONTENT, _AT_ONCE, _ADD, _READS, _HERE = 0x4, 0x2, 0x1, ctypes.c_uint64(0x20000), -100
+"""FAN_CLASS_CONTENT, FAN_NONBLOCK, FAN_MARK_ADD, FAN_ACCESS_PERM and AT_FDCWD."""
+_EVENT, _ANSWER, _YES = struct.Struct("IBBHQii"), struct.Struct("iI"), 1
+
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @contextmanager
@@ -52,6 +63,27 @@ def agent(seat: Seat, *, stops: bool = False, half: bool = False) -> Iterator[in
         process.communicate()
 
 
+class SlowReads:
+    """Files that CRIU's lazy-pages reads by one call in `_APART` seconds, and others as they like:
+    by fanotify, whose answers the event loop gives."""
+
+    def __init__(self, files: Iterable[Path]) -> None:
+        self._asked = _libc.fanotify_init(_CONTENT | _AT_ONCE, os.O_RDONLY)
+        for file in files:
+            if _libc.fanotify_mark(self._asked, _ADD, _READS, _HERE, os.fsencode(file)):
+                raise OSError(ctypes.get_errno(), f"{file} can't be watched")
+        asyncio.get_running_loop().add_reader(self._asked, self._answer)
+
+    def _answer(self) -> None:
+        for *_, file, pid in _EVENT.iter_unpack(os.read(self._asked, 1 << 16)):
+            serves = b"lazy-pages" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            asyncio.get_running_loop().call_later(_APART if serves else 0, self._allow, file)
+
+    def _allow(self, file: int) -> None:
+        os.write(self._asked, _ANSWER.pack(file, _YES))
+        os.close(file)
+
+
 def main(enter: str, criu: str, work: str, init: str, handle: str, images: str, *how: str) -> None:
     """Restores it, and waits for its own end."""
     stopped: list[int] = []
@@ -62,10 +94,10 @@ def main(enter: str, criu: str, work: str, init: str, handle: str, images: str, 
         sys.stdin.read()
 
     async def hold_and_stop(served: pages.Served, clock: Deadline) -> bool:
-        well = await hold(served, clock)
         (server,) = holders.descendants(served.enter)
         os.kill(server, signal.SIGSTOP)
         stopped.append(server)
+        well = await hold(served, clock)
         if "half" in how:
             wait()
         return well
@@ -73,7 +105,10 @@ def main(enter: str, criu: str, work: str, init: str, handle: str, images: str, 
     pages.Served.hold = hold_and_stop  # type: ignore[method-assign, assignment]
     engine = Criu(Tools(Path(enter), Path(criu)), CgroupFreezer(), Path(work))
 
+    memory = list(Path(images).glob("pages-*.img"))
+
     async def restore() -> None:
+        SlowReads(memory)
         await engine.restore(int(init), handle, Path(images), _LIMIT, lazy=True)
         wait()
 
