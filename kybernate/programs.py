@@ -28,8 +28,13 @@ def _find() -> None:
 
 
 def kybernate() -> None:
-    """`kybernate`."""
-    _begin("kybernate.cli")
+    """`kybernate`, and `kubectl-kyb`, which kubectl runs for `kubectl kyb`."""
+    _begin("kybernate.cli", "begin")
+
+
+def kubectl_complete() -> None:
+    """`kubectl_complete-kyb`."""
+    _begin("kybernate.cli.completing", "kubectl_complete")
 
 
 def extender() -> None:

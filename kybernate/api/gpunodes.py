@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, ValidationError
 
+from kybernate.api.lenient import mapping
+from kybernate.api.lenient import text as text_of
 from kybernate.api.schema import (
     CAMEL,
     TIME,
@@ -25,6 +27,7 @@ from kybernate.api.schema import (
 )
 from kybernate.core.seat.seats import shown
 from kybernate.core.swap.activity import HOURS
+from kybernate.errors import ConfigError
 from kybernate.types import SeatState, Tier
 
 if TYPE_CHECKING:
@@ -273,3 +276,17 @@ class GPUNode:
 
 
 STATUS = TypeAdapter(Status)
+
+
+def read_status(item: Json) -> tuple[str, Status]:
+    """A GPUNode's name, and its status, empty if its agent has written none. Pure.
+
+    Raises ConfigError, naming it, for one that this version can't read.
+    """
+    name = text_of(mapping(item.get("metadata")).get("name"))
+    try:
+        return name, STATUS.validate_python(item.get("status") or {})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"GPUNode {name}", f"status.{where}: {first['msg']}") from error

@@ -47,6 +47,8 @@ LONGEST_ARTIFACT = 400
 
 _READY_AT = "estimatedCompletionTime"
 _DAY_S = 86_400
+_MOST_OF_POD = 200
+"""Characters of a pod's name in a request's: a name may have 253."""
 _NAME = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 _STATUSES = {Standing.SUCCESS: "True", Standing.RETRYABLE: "False", Standing.TERMINAL: "False"}
 
@@ -160,6 +162,23 @@ class CheckpointRequest:
     __pydantic_config__ = CAMEL
     spec: Spec
     status: RequestStatus | None = None
+
+
+def ask_for(mode: Mode, pod: str, tier: Tier | None, deadline_s: int, keep_s: int) -> Json:
+    """A CheckpointRequest to create, named by the API server after its mode and pod.
+
+    It is cancelled if it isn't done `deadline_s` seconds after its creation, and deleted `keep_s`
+    seconds after its end.
+    """
+    spec: Json = {"pod": pod, "mode": mode.value, "deadlineSeconds": deadline_s}
+    if tier is not None:
+        spec["tier"] = tier.value
+    return {
+        "apiVersion": keys.API_VERSION,
+        "kind": keys.CHECKPOINT_REQUEST_KIND,
+        "metadata": {"generateName": f"{mode.value.lower()}-{pod[:_MOST_OF_POD]}-"},
+        "spec": {**spec, "ttlSecondsAfterFinished": keep_s},
+    }
 
 
 def read_request(item: Mapping[str, Any]) -> Request:

@@ -6,6 +6,7 @@ Subcommands are imported when they are asked for, so that `kybernate --help` ans
 from __future__ import annotations
 
 import importlib
+import sys
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -21,19 +22,25 @@ _COMMANDS: Mapping[str, str] = {
     "artifacts": "kybernate.cli.artifacts.commands",
     "calibrate": "kybernate.cli.planning.calibrate",
     "clients": "kybernate.cli.clients",
+    "completion": "kybernate.cli.completing",
     "doctor": "kybernate.cli.doctor",
     "dump": "kybernate.cli.dump",
     "explain": "kybernate.cli.explain",
     "groups": "kybernate.cli.groups",
     "import": "kybernate.cli.importing",
     "node": "kybernate.cli.node",
+    "park": "kybernate.cli.cluster.requests:park",
     "pki": "kybernate.cli.pki",
     "plan": "kybernate.cli.planning.plan",
     "rebalance": "kybernate.cli.planning.rebalance",
     "replay": "kybernate.cli.planning.replay",
+    "seats": "kybernate.cli.cluster.seats:seats",
     "serve": "kybernate.cli.serve",
     "simulate": "kybernate.cli.planning.simulate",
+    "snapshot": "kybernate.cli.cluster.requests:snapshot",
     "states": "kybernate.cli.states",
+    "top": "kybernate.cli.cluster.seats:top",
+    "wake": "kybernate.cli.cluster.requests:wake",
 }
 
 _HELP = """Many pods share a GPU: one is active, the others are parked and wake on a request.
@@ -47,6 +54,12 @@ A cluster comes to it in this order:
   kyb-agent, kyb-device-plugin                         on every GPU node
   kybernate agent status                               who is active there, who is parked, why
   kubectl apply -f config/samples/two-models.yaml      two models to begin with
+
+\b
+From anywhere, through the API server alone (`kubectl kyb` is the same program):
+  kubectl kyb top                                      GPUs, tiers, seats
+  kubectl kyb seats -n NAMESPACE                       who is awake, who is parked, where
+  kubectl kyb park POD                                 and wake, snapshot
 
 \b
 One box needs none of that:
@@ -65,15 +78,15 @@ class _Group(click.Group):
         return sorted(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        module = _COMMANDS.get(cmd_name)
-        if module is None:
+        module, _, name = _COMMANDS.get(cmd_name, "").partition(":")
+        if not module:
             return None
         try:
-            command = importlib.import_module(module).command
+            command = getattr(importlib.import_module(module), name or "command")
         except ModuleNotFoundError as error:
             return _unavailable(cmd_name, error)
         if not isinstance(command, click.Command):
-            raise TypeError(f"{module}.command is no click command")
+            raise TypeError(f"{module}: {name or 'command'} is no click command")
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -102,4 +115,10 @@ def _version() -> str:
 @click.group(cls=_Group, help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(_version(), prog_name="kybernate")
 def main() -> None:
-    """Entry point of the console script."""
+    """The group; `begin` is the console scripts' entry point."""
+
+
+def begin() -> None:
+    """`kybernate`; or, where kubectl runs it as its plugin, `kubectl kyb`."""
+    plugin = sys.argv[0].rpartition("/")[2] == "kubectl-kyb"
+    main(prog_name="kubectl kyb" if plugin else "kybernate")

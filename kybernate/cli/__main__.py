@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kybernate.cli import main
+from kybernate.cli import begin
 
 if __name__ == "__main__":
-    main(prog_name="kybernate")
+    begin()

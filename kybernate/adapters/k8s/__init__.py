@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .api import DEFAULT_TIMEOUT, PATCH_TYPES, Api, error_for
+from .api import DEFAULT_TIMEOUT, PATCH_TYPES, Api, error_for, namespace_of
 from .watch import Source, Stream, Watcher, drop_managed_fields
 
 __all__ = [
@@ -14,4 +14,5 @@ __all__ = [
     "Watcher",
     "drop_managed_fields",
     "error_for",
+    "namespace_of",
 ]

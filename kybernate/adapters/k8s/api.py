@@ -66,15 +66,18 @@ class Api:
     in time: whether the call took effect is unknown then).
     """
 
-    def __init__(self, kubeconfig: Path | None, user_agent: str) -> None:
-        """Read the credentials: a kubeconfig, or the pod's service account if that is None.
+    def __init__(
+        self, kubeconfig: Path | None, user_agent: str, context: str | None = None
+    ) -> None:
+        """Read the credentials: a kubeconfig's context, the current one if none is named, or the
+        pod's service account if there is no kubeconfig.
 
         Raises ConfigError if they can't be read.
         """
         # The client costs most of a second to import; who only imports this module won't pay it.
         from kubernetes.client import ApiClient  # noqa: PLC0415
 
-        self._configuration = _configuration(kubeconfig)
+        self._configuration = _configuration(kubeconfig, context)
         client = ApiClient(self._configuration)
         self._pool = Pool(client.rest_client.pool_manager, self._configuration.host)
         self._user_agent = user_agent
@@ -283,7 +286,27 @@ class _Watch:
             self._response.close()
 
 
-def _configuration(kubeconfig: Path | None) -> Any:
+def namespace_of(kubeconfig: Path, context: str | None = None) -> str:
+    """The namespace that a kubeconfig's context names; `default` if it names none.
+
+    Raises ConfigError if the file can't be read, or has no such context.
+    """
+    from kubernetes import config  # noqa: PLC0415 - heavy, see Api
+
+    try:
+        every, current = config.list_kube_config_contexts(  # type: ignore[no-untyped-call]
+            str(kubeconfig)
+        )
+    except (config.ConfigException, OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError("kubeconfig", f"can't read {kubeconfig}: {error}") from error
+    named = next((one for one in every if one["name"] == context), None) if context else current
+    if named is None:
+        known = ", ".join(str(one["name"]) for one in every)
+        raise ConfigError("context", f"{kubeconfig} has no context {context}; it has: {known}")
+    return str((named.get("context") or {}).get("namespace") or "default")
+
+
+def _configuration(kubeconfig: Path | None, context: str | None) -> Any:
     from kubernetes import config  # noqa: PLC0415 - heavy, see Api
     from kubernetes.client import Configuration  # noqa: PLC0415
 
@@ -297,7 +320,10 @@ def _configuration(kubeconfig: Path | None) -> Any:
             )
         else:
             config.load_kube_config(  # type: ignore[no-untyped-call]
-                str(kubeconfig), client_configuration=settings, persist_config=False
+                str(kubeconfig),
+                context=context,
+                client_configuration=settings,
+                persist_config=False,
             )
     except (config.ConfigException, OSError, ValueError, KeyError, TypeError) as error:
         source = kubeconfig or "the pod's service account (no kubeconfig is set)"

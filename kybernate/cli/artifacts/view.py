@@ -5,23 +5,26 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from rich.table import Table
 from rich.text import Text
+
+from kybernate.cli.output import age, human, plain_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from rich.table import Table
 
     from kybernate.adapters.registry.keywire import Keys
     from kybernate.checkpoint.catalogue import Found
     from kybernate.checkpoint.gc import Swept
     from kybernate.core.artifacts.manifest import Manifest
 
-_STEP = 1024.0
-
 
 def listing(found: Sequence[Found], uids: Mapping[str, str], now: datetime) -> Table:
     """One line for each artifact. `uids`: of namespaces, by the ID of the key that opens it."""
-    table = _table("ARTIFACT", "AGE", "SIZE", "STORED", "FORM", "GPUS", "NAMESPACE UID", "PROBLEM")
+    table = plain_table(
+        "ARTIFACT", "AGE", "SIZE", "STORED", "FORM", "GPUS", "NAMESPACE UID", "PROBLEM"
+    )
     for each in found:
         manifest = each.manifest
         if manifest is None:
@@ -38,7 +41,7 @@ def listing(found: Sequence[Found], uids: Mapping[str, str], now: datetime) -> T
 
 def details(manifest: Manifest) -> Iterator[Table]:
     """What a manifest says: facts, then files."""
-    table = _table("FACT", "VALUE")
+    table = plain_table("FACT", "VALUE")
     for name in ("id", "created", "form", "origin"):
         table.add_row(name, Text(str(getattr(manifest, name)) or "-"))
     facts = manifest.facts
@@ -46,11 +49,11 @@ def details(manifest: Manifest) -> Iterator[Table]:
         if name != "privileges":
             table.add_row(name.replace("_", " "), Text(str(getattr(facts, name)) or "-"))
     yield table
-    rights = _table("PRIVILEGE", "OF ANY OF ITS PROCESSES")
+    rights = plain_table("PRIVILEGE", "OF ANY OF ITS PROCESSES")
     for name in facts.privileges.__dataclass_fields__:
         rights.add_row(name.replace("_", " "), Text(_right(getattr(facts.privileges, name))))
     yield rights
-    files = _table("FILE", "SIZE")
+    files = plain_table("FILE", "SIZE")
     for file in manifest.files:
         files.add_row(Text(file.name), human(file.size))
     files.add_row("all", human(manifest.total))
@@ -59,7 +62,7 @@ def details(manifest: Manifest) -> Iterator[Table]:
 
 def keys(found: Keys, now: datetime) -> Table:
     """A namespace's keys, and what becomes of them."""
-    table = _table("KEY", "NAMESPACE UID", "DESTROYED", "WHY")
+    table = plain_table("KEY", "NAMESPACE UID", "DESTROYED", "WHY")
     for each in found.keys:
         ms = each.shredded_ms or each.shred_ms
         at = datetime.fromtimestamp(ms / 1000, UTC)
@@ -71,7 +74,7 @@ def keys(found: Keys, now: datetime) -> Table:
 
 def sweep(swept: Swept) -> Table:
     """What a sweep does, one line for each namespace."""
-    table = _table("NAMESPACE", "NEEDED", "CONDEMNED NOW", "DELETED NOW", "DELETED LATER")
+    table = plain_table("NAMESPACE", "NEEDED", "CONDEMNED NOW", "DELETED NOW", "DELETED LATER")
     for namespace, plan in swept.plans.items():
         deleted = f"{len(plan.delete)} packs, {human(plan.free)}"
         later = human(plan.waiting)
@@ -84,32 +87,7 @@ def sweep(swept: Swept) -> Table:
     return table
 
 
-def human(size: float) -> str:
-    """Bytes for people: 1.5 GiB."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < _STEP:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= _STEP
-    return f"{size:.1f} TiB"
-
-
-def age(created: str, now: datetime) -> str:
-    """How long ago, in the largest unit that fits twice."""
-    seconds = (now - now.fromisoformat(created)).total_seconds()
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds // length:.0f}{unit}"
-    return f"{max(0.0, seconds):.0f}s"
-
-
 def _right(value: object) -> str:
     if isinstance(value, tuple):
         return ", ".join(str(getattr(each, "path", each)) for each in value) or "-"
     return str(value)
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table

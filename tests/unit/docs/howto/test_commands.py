@@ -89,7 +89,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def in_pods(command: tuple[str, ...]) -> tuple[str, ...]:
-    """What `kubectl exec` runs in a pod of ours, as if it were run here."""
+    """What `kubectl exec` runs in a pod of ours, or `kubectl kyb` by our plugin, as if it were run
+    here."""
+    if command[:2] == ("kubectl", "kyb"):
+        return ("kybernate", *command[2:])
     _, _, inner = " ".join(command).partition(" -- ")
     words = command[command.index("--") + 1 :] if inner else command
     if words[:3] == ("python3", "-m", "kybernate.cli"):
@@ -155,7 +158,10 @@ def asked(kubectl: Path, command: tuple[str, ...]) -> str:
     return done.stderr
 
 
-@pytest.mark.parametrize("command", [one for one in COMMANDS if one[0] == "kubectl"], ids=by_words)
+OF_KUBECTL = [one for one in COMMANDS if one[0] == "kubectl" and one[1] != "kyb"]
+
+
+@pytest.mark.parametrize("command", OF_KUBECTL, ids=by_words)
 def test_kubectl_takes_these_words(kubectl: Path, command: tuple[str, ...]) -> None:
     said = asked(kubectl, command)
     assert re.search(r"refused|error reading pki|no objects passed", said), said

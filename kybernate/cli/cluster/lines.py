@@ -1,0 +1,200 @@
+"""What `seats` and `top` show of GPUNodes and pods. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from kybernate import keys
+from kybernate.api.gpunodes import read_status
+from kybernate.api.pods import read_pod
+from kybernate.cli.output import Listing, Row, age, human
+from kybernate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from datetime import datetime
+
+    from kybernate.api.gpunodes import GpuRow, SeatRow, Status
+    from kybernate.api.pods import Pod
+
+    Json = dict[str, Any]
+
+_IN_MEMORY = ("active", "draining")
+_PENDING, _STARTING = "pending", "starting"
+
+SEATS = ("NAMESPACE", "POD", "STATE", "TIER", "SIZE", "SINCE", "REQUESTS", "WAKES", "LAST WAKE")
+SEATS_WIDE = (*SEATS, "NODE", "SEAT", "MODEL", "REASON")
+GPUS = ("NODE", "GPU", "PRODUCT", "MEMORY", "HEALTH", "ACTIVE", "PARKED", "WAITING")
+TIERS = ("NODE", "TIER", "SEATS", "USED", "BUDGET")
+NODES = ("NODE", "READY", "WHY")
+
+
+@dataclass(frozen=True, slots=True)
+class SeatLine:
+    """A seat, or a pod that waits for one. `bytes` are those of its artifact, if it is offloaded;
+    `last_wake_ms` is None if it has not woken yet."""
+
+    namespace: str
+    pod: str
+    uid: str
+    state: str
+    node: str = ""
+    group: str = ""
+    seat: str = ""
+    model: str = ""
+    tier: str | None = None
+    bytes: int | None = None
+    since: str | None = None
+    requests: int = 0
+    wakes: int = 0
+    last_wake_ms: float | None = None
+    reason: str = ""
+
+
+def statuses(items: Iterable[Json]) -> tuple[dict[str, Status], list[str]]:
+    """GPUNodes by name, and a sentence for each that this version can't read."""
+    found, problems = {}, []
+    for item in items:
+        try:
+            name, status = read_status(item)
+        except ConfigError as error:
+            problems.append(f"{error}; a newer kybernate may read it")
+        else:
+            found[name] = status
+    return found, problems
+
+
+def seat_lines(nodes: Mapping[str, Status], items: Iterable[Json] = ()) -> list[SeatLine]:
+    """The seats of the nodes, and pods that hold none, by namespace and pod.
+
+    Where `nodes` has nothing of a pod, since it holds no seat or since nobody may read GPUNodes,
+    the pod's own annotations and conditions are told.
+    """
+    found = {
+        seat.uid: _of_seat(name, seat) for name, status in nodes.items() for seat in status.seats
+    }
+    for pod in map(read_pod, items):
+        if pod.ask and not pod.over and pod.ref.uid not in found:
+            found[pod.ref.uid] = _of_pod(pod)
+    return sorted(found.values(), key=lambda line: (line.namespace, line.pod))
+
+
+def seats_of(lines: Iterable[SeatLine], namespace: str | None, now: datetime) -> Listing:
+    """The seats of a namespace, of all if it is None."""
+    rows = tuple(
+        Row(f"pod/{line.pod}", asdict(line), _seat_cells(line, now))
+        for line in lines
+        if namespace in (None, line.namespace)
+    )
+    where = f"in namespace {namespace}" if namespace else "in this cluster"
+    return Listing(SEATS_WIDE, len(SEATS), rows, f"No pod holds a seat {where}, or waits for one.")
+
+
+def gpus_of(nodes: Mapping[str, Status]) -> Listing:
+    """GPUs, and who is on them."""
+    rows = (_gpu(name, status, gpu) for name, status in nodes.items() for gpu in status.gpus)
+    return Listing(GPUS, len(GPUS), tuple(rows), "No node has told of GPUs.")
+
+
+def tiers_of(nodes: Mapping[str, Status]) -> Listing:
+    """Where parked seats' states lie."""
+    rows = tuple(
+        Row(
+            f"gpunode.{keys.GROUP}/{name}",
+            {"node": name, **asdict(tier)},
+            (
+                name,
+                tier.name,
+                str(tier.seats),
+                human(tier.used_bytes),
+                human(tier.budget_bytes) if tier.budget_bytes else "-",
+            ),
+        )
+        for name, status in nodes.items()
+        for tier in status.tiers
+    )
+    return Listing(TIERS, len(TIERS), rows, "No node has told of tiers.")
+
+
+def unready(nodes: Mapping[str, Status]) -> Listing:
+    """Nodes on which nothing starts or wakes, and why."""
+    rows = tuple(_unready(nodes))
+    return Listing(NODES, len(NODES), rows, "")
+
+
+def _unready(nodes: Mapping[str, Status]) -> Iterator[Row]:
+    for name, status in nodes.items():
+        ready = next((one for one in status.conditions if one.type == "Ready"), None)
+        if ready is None or ready.status != "True":
+            why = ready.message if ready else "its agent has not reported yet"
+            yield Row(f"gpunode.{keys.GROUP}/{name}", {"node": name}, (name, "no", why))
+
+
+def _gpu(name: str, status: Status, gpu: GpuRow) -> Row:
+    groups = {group.name for group in status.groups if gpu.uuid in group.gpus}
+    here = [seat for seat in status.seats if seat.group in groups]
+    active = [f"{seat.namespace}/{seat.pod}" for seat in here if seat.state in _IN_MEMORY]
+    parked = sum(seat.state == "parked" for seat in here)
+    waiting = sum(seat.state in ("waiting", "waking", "restoring") for seat in here)
+    document = {**asdict(gpu), "node": name, "active": active, "parked": parked, "waiting": waiting}
+    cells = (
+        *(name, str(gpu.index), gpu.product, human(gpu.memory_bytes)),
+        "healthy" if gpu.healthy else "lost",
+        ", ".join(active) or "-",
+        str(parked),
+        str(waiting),
+    )
+    return Row(f"gpu/{gpu.uuid}", document, cells)
+
+
+def _of_seat(node: str, seat: SeatRow) -> SeatLine:
+    return SeatLine(
+        namespace=seat.namespace,
+        pod=seat.pod,
+        uid=seat.uid,
+        state=seat.state,
+        node=node,
+        group=seat.group,
+        seat=seat.name,
+        model=seat.model,
+        tier=seat.tier,
+        bytes=seat.saved_bytes,
+        since=seat.since,
+        requests=seat.requests,
+        wakes=seat.wakes,
+        last_wake_ms=seat.last_wake_ms if seat.wakes else None,
+        reason=seat.movable_reason or seat.reason,
+    )
+
+
+def _of_pod(pod: Pod) -> SeatLine:
+    where = (pod.condition("PodScheduled") or {}) if pod.node is None else {}
+    active = pod.condition(keys.WAKEABLE_CONDITION) or {}
+    return SeatLine(
+        namespace=pod.namespace,
+        pod=pod.ref.name,
+        uid=str(pod.ref.uid),
+        state=_PENDING if pod.node is None else _state(active),
+        node=pod.node or "",
+        group=pod.group or "",
+        seat=pod.seat or "",
+        model=pod.model,
+        reason=str(where.get("message") or active.get("message") or ""),
+    )
+
+
+def _state(wakeable: Json) -> str:
+    """What a pod tells of its seat to who may not read the node's own word."""
+    return "wakeable" if wakeable.get("status") == "True" else _STARTING
+
+
+def _seat_cells(line: SeatLine, now: datetime) -> tuple[str, ...]:
+    return (
+        *(line.namespace, line.pod, line.state, line.tier or "-"),
+        "-" if line.bytes is None else human(line.bytes),
+        age(line.since, now) if line.since else "-",
+        *(str(line.requests), str(line.wakes)),
+        "-" if line.last_wake_ms is None else f"{line.last_wake_ms:.0f} ms",
+        *(line.node or "-", line.seat or "-", line.model or "-", line.reason or "-"),
+    )

@@ -1,0 +1,232 @@
+"""`kybernate park`, `wake` and `snapshot`: a request is an object, and its status says how far it
+is."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+
+from kybernate import keys
+from kybernate.api.requests import ask_for, read_request
+from kybernate.cli.cluster.link import Source, cluster_options, link_to, watched
+from kybernate.cli.completing import pod_names
+from kybernate.cli.output import human, text_of
+from kybernate.core.quantity import parse_duration
+from kybernate.core.requests.checkpoint import Mode
+from kybernate.core.requests.reasons import Reason, Standing
+from kybernate.types import Tier
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kybernate.cli.cluster.link import Link
+    from kybernate.core.requests.checkpoint import Request
+
+    Json = dict[str, Any]
+
+REFUSED, TIMED_OUT, INTERRUPTED = 1, 3, 130
+"""Exit statuses. What click says of the words of a command line is 2."""
+
+_KEPT_S = 86_400
+"""Seconds for which a request stays once it has ended, so that somebody may look at it."""
+_LATE_S = 15.0
+"""Seconds after a request's deadline at which nobody answers any more."""
+_LONGEST_S = 86_400
+_PLURAL = keys.CHECKPOINT_REQUESTS_PATH.rpartition("/")[2]
+_RESOURCE = f"{keys.CHECKPOINT_REQUEST_KIND.lower()}.{keys.GROUP}"
+_TIERS = {"ram": "in RAM", "nvme": "on NVMe", "object": "in the object store"}
+
+
+def _options(command: Any) -> Any:
+    for option in (
+        cluster_options(),
+        click.option(
+            "-o",
+            "--output",
+            type=click.Choice(("text", "json", "yaml", "name")),
+            default="text",
+            show_default=True,
+            help="A sentence, or the request as it is at the end.",
+        ),
+        click.option("--no-wait", is_flag=True, help="Return once it is asked for."),
+        click.option(
+            "--timeout",
+            default="10m",
+            show_default=True,
+            help="How long it may take; then it is cancelled.",
+        ),
+        click.option(
+            "--dry-run", is_flag=True, help="Only say whether it may be asked for, and ask nothing."
+        ),
+        click.argument("pod", shell_complete=pod_names),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command("park")
+@click.option(
+    "--tier",
+    type=click.Choice([tier.value for tier in Tier]),
+    default=None,
+    help="Where its state goes, until it is next woken; without it RAM.",
+)
+@_options
+def park(pod: str, *, tier: str | None, **options: Any) -> None:
+    """Have the seat of POD leave GPU memory. Its next request wakes it again.
+
+    Requests in flight end first. This makes a CheckpointRequest and follows it; the right to patch
+    the pod is enough. Exit status: 0 done, 1 refused or failed, 2 usage, 3 timed out.
+
+    \b
+    kubectl kyb park llama -n shop
+    kubectl kyb park llama -n shop --tier nvme --timeout 5m
+    """
+    _ask(Mode.PARK, pod, Tier(tier) if tier else None, options)
+
+
+@click.command("wake")
+@_options
+def wake(pod: str, **options: Any) -> None:
+    """Bring the seat of POD back into GPU memory as soon as its turn comes, without any request.
+
+    Takes an eviction back, too. Exit status: 0 done, 1 refused or failed, 2 usage, 3 timed out.
+
+    \b
+    kubectl kyb wake llama -n shop
+    """
+    _ask(Mode.WAKE, pod, None, options)
+
+
+@click.command("snapshot")
+@click.option(
+    "--tier",
+    type=click.Choice([Tier.NVME.value, Tier.OBJECT.value]),
+    default=None,
+    help="Where it is kept; without it the deepest tier that the node has and the pod lets it.",
+)
+@_options
+def snapshot(pod: str, *, tier: str | None, **options: Any) -> None:
+    """Keep an artifact of POD as it is now, and let the workload continue.
+
+    It stays until somebody deletes it. The right to exec into the pod is needed: an artifact has
+    all of its memory. Exit status: 0 done, 1 refused or failed, 2 usage, 3 timed out.
+
+    \b
+    kubectl kyb snapshot llama -n shop
+    """
+    _ask(Mode.SNAPSHOT, pod, Tier(tier) if tier else None, options)
+
+
+def _ask(mode: Mode, pod: str, tier: Tier | None, options: dict[str, Any]) -> None:
+    limit = _limit(options["timeout"])
+    link, form = link_to(options), options["output"]
+    body = ask_for(mode, pod.removeprefix("pod/"), tier, limit, _KEPT_S)
+    path = link.of(_PLURAL)
+    if options["dry_run"]:
+        _tell(link.api.post(path, body, {"dryRun": "All"}), form, "may be asked for; nothing was")
+        return
+    made = link.api.post(path, body)
+    if options["no_wait"]:
+        _tell(made, form, "is asked for")
+        return
+    ended = _followed(link, made, limit + _LATE_S)
+    if form != "text":
+        _tell(ended, form, "")
+    sys.exit(_outcome(read_request(ended), quiet=form != "text"))
+
+
+def _limit(timeout: str) -> int:
+    seconds = ceil(parse_duration(timeout, "--timeout"))
+    if not 1 <= seconds <= _LONGEST_S:
+        raise click.BadParameter("write 1s to 24h", param_hint="--timeout")
+    return seconds
+
+
+def _tell(item: Json, form: str, what: str) -> None:
+    name = item["metadata"].get("name", "")
+    if form == "name":
+        click.echo(f"{_RESOURCE}/{name}")
+    elif form == "text":
+        spec = item["spec"]
+        click.echo(f"{spec['mode'].lower()} of {spec['pod']} {what} ({_RESOURCE}/{name})")
+    else:
+        click.echo(text_of(item, form), nl=False)
+
+
+def _followed(link: Link, made: Json, seconds: float) -> Json:
+    """The request as it is once it has ended, or else when the time is over."""
+    name, until = made["metadata"]["name"], time.monotonic() + seconds
+    last, told = made, ""
+    with _status() as say:
+        try:
+            for item in _states(link, name, until):
+                last, request = item, read_request(item)
+                if (text := progress(request, time.time())) != told:
+                    say(text)
+                    told = text
+                if request.ended:
+                    break
+        except KeyboardInterrupt:
+            click.echo(
+                f"\nit continues: kubectl -n {link.namespace} get {_RESOURCE} {name} says how far "
+                f"it is, and kubectl -n {link.namespace} delete {_RESOURCE} {name} cancels it",
+                err=True,
+            )
+            sys.exit(INTERRUPTED)
+    return last
+
+
+def _states(link: Link, name: str, until: float) -> Iterator[Json]:
+    """The request each time that it changes. Raises click.ClickException if it is deleted."""
+    source = Source(link.of(_PLURAL), {"fieldSelector": f"metadata.name={name}"})
+    for (found,) in watched(link.api, [source], until):
+        if not found:
+            raise click.ClickException(f"somebody has deleted {_RESOURCE}/{name}: it is cancelled")
+        yield found[0]
+
+
+@contextlib.contextmanager
+def _status() -> Iterator[Any]:
+    """What tells people how far it is: one line that changes, or a line for each change."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda text: click.echo(text, err=True)
+        return
+    with console.status("asked for") as shown:
+        yield shown.update
+
+
+def progress(request: Request, now: float) -> str:
+    """How far a request is, in a line. `now`: seconds since 1970."""
+    status = request.status
+    text = f"{request.mode.lower()} of {request.pod}: {status.message or 'nobody answers yet'}"
+    if (copied := status.copied) is None or request.ended:
+        return text
+    text += f"; {human(copied.done)} of {human(copied.total)}"
+    left = copied.ready_at - now
+    return f"{text}, about {left:.0f} s left" if copied.ready_at and left > 0 else text
+
+
+def _outcome(request: Request, *, quiet: bool) -> int:
+    """Tell it, and answer with the exit status."""
+    status, of = request.status, f"{request.mode.lower()} of {request.pod}"
+    if not request.ended:
+        why = status.message or "no controller answers: is kyb-controller running?"
+        click.echo(f"{of} is not done in time: {why}", err=True)
+        return TIMED_OUT
+    if status.reason is not None and status.reason.standing is Standing.SUCCESS:
+        if not quiet:
+            click.echo(f"{of}: {status.message}")
+            if (made := status.outcome) and made.artifact:
+                click.echo(f"{made.artifact}  {human(made.size)} {_TIERS.get(made.tier, '')}")
+        return 0
+    reason = status.reason or "a reason that only a newer kybernate knows"
+    click.echo(f"{of} failed ({reason}): {status.message}", err=True)
+    return TIMED_OUT if status.reason is Reason.DEADLINE_EXCEEDED else REFUSED

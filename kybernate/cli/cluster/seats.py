@@ -1,0 +1,139 @@
+"""`kybernate seats` and `kybernate top`: who is in GPU memory, who is parked, and where."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Group
+from rich.text import Text
+
+from kybernate.cli.cluster import lines
+from kybernate.cli.cluster.link import NODES, cluster_options, link_to, listed, may_list, watched
+from kybernate.cli.output import follow, live, output_option, put, show, text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from kybernate.api.gpunodes import Status
+    from kybernate.cli.cluster.link import Link
+    from kybernate.cli.output import Listing
+
+    Json = dict[str, Any]
+
+_watch = click.option("-w", "--watch", is_flag=True, help="Follow what changes, until Ctrl-C.")
+
+
+@click.command("seats")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Of all namespaces.")
+@output_option
+@_watch
+@cluster_options()
+def seats(*, output: str, watch: bool, **options: Any) -> None:
+    """List the seats of a namespace's pods: state, tier, wakes; and the pods that wait for one.
+
+    Read from GPUNodes and pods. Who may read pods alone sees a seat as `wakeable` once it serves,
+    or would wake on a request.
+
+    \b
+    kubectl kyb seats -n shop
+    kubectl kyb seats -A -o wide --watch
+    """
+    link = link_to(options)
+    sources = [link.pods(), *([NODES] if may_list(link.api, NODES) else [])]
+
+    def told(found: tuple[list[Json], ...]) -> Listing:
+        nodes = _statuses(found[1]) if len(found) > 1 else {}
+        every = lines.seat_lines(nodes, found[0])
+        return lines.seats_of(every, link.namespace, datetime.now(UTC))
+
+    if not watch:
+        show(told(tuple(listed(link.api, source) for source in sources)), output)
+        return
+    follow((told(found) for found in _until_stopped(watched(link.api, sources))), output)
+
+
+@click.command("top")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(("table", "wide", "json", "yaml")),
+    default="table",
+    show_default=True,
+    help="For people (wide: with more columns), or for programs.",
+)
+@_watch
+@cluster_options(namespaced=False)
+def top(*, output: str, watch: bool, **options: Any) -> None:
+    """Show the cluster: GPUs and who is on them, tiers and what lies there, seats and their wakes.
+
+    Read from GPUNodes, which takes the right to list them.
+
+    \b
+    kubectl kyb top
+    kubectl kyb top --watch
+    """
+    link = link_to(options)
+    may_list(link.api, NODES)
+    if not watch:
+        _show(_statuses(listed(link.api, NODES)), output)
+        return
+    states = _nodes(link)
+    if output in ("json", "yaml"):
+        for nodes in states:
+            document = _document(nodes)
+            click.echo(json.dumps(document) if output == "json" else text_of([document], output))
+        return
+    live(_screen(nodes, output) for nodes in states)
+
+
+def _nodes(link: Link) -> Iterator[dict[str, Status]]:
+    for found in _until_stopped(watched(link.api, [NODES])):
+        yield _statuses(found[0])
+
+
+def _until_stopped(states: Iterable[Any]) -> Iterator[Any]:
+    try:
+        yield from states
+    except KeyboardInterrupt:
+        return
+
+
+def _statuses(items: Iterable[Json]) -> dict[str, Status]:
+    found, problems = lines.statuses(items)
+    for problem in problems:
+        click.echo(problem, err=True)
+    return found
+
+
+def _listings(nodes: Mapping[str, Status]) -> dict[str, Listing]:
+    every = lines.seats_of(lines.seat_lines(nodes), None, datetime.now(UTC))
+    return {"gpus": lines.gpus_of(nodes), "tiers": lines.tiers_of(nodes), "seats": every}
+
+
+def _show(nodes: Mapping[str, Status], form: str) -> None:
+    if form in ("json", "yaml"):
+        click.echo(text_of(_document(nodes), form), nl=False)
+        return
+    put(_screen(nodes, form))
+
+
+def _document(nodes: Mapping[str, Status]) -> Json:
+    return {
+        name: [row.document for row in listing.rows] for name, listing in _listings(nodes).items()
+    }
+
+
+def _screen(nodes: Mapping[str, Status], form: str) -> Group:
+    parts: list[Any] = []
+    for listing in _told(nodes):
+        parts += [Text(), listing.table(form)] if parts else [listing.table(form)]
+    return Group(*parts)
+
+
+def _told(nodes: Mapping[str, Status]) -> list[Listing]:
+    """Nodes that don't work come first."""
+    unready = lines.unready(nodes)
+    return [*([unready] if unready.rows else []), *_listings(nodes).values()]

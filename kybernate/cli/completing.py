@@ -1,0 +1,69 @@
+"""Completion of command lines: the shell's script, kubectl's call for a plugin, names of pods."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
+
+from kybernate.errors import KybernateError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_SHELLS = ("bash", "zsh", "fish")
+_LIMIT_S = 2.0
+_NO_FILES = 4
+"""cobra's word to kubectl: complete no names of files."""
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(_SHELLS))
+@click.pass_context
+def command(ctx: click.Context, shell: str) -> None:
+    """Print the script that makes SHELL complete the words of this command.
+
+    kubectl completes those of `kubectl kyb` by itself, if kubectl_complete-kyb is on the PATH.
+
+    \b
+    bash   echo 'eval "$(kybernate completion bash)"' >> ~/.bashrc
+    zsh    echo 'eval "$(kybernate completion zsh)"' >> ~/.zshrc
+    fish   kybernate completion fish > ~/.config/fish/completions/kybernate.fish
+    """
+    root, name = ctx.find_root(), "kybernate"
+    kind = get_completion_class(shell)
+    assert kind is not None  # noqa: S101 - the choice has click's own shells alone
+    click.echo(kind(root.command, {}, name, f"_{name.upper()}_COMPLETE").source())
+
+
+def for_kubectl(main: click.Command, words: Sequence[str]) -> list[str]:
+    """What kubectl asks of `kubectl_complete-kyb WORD...`; the last word is to be completed."""
+    *before, last = list(words) or [""]
+    found = ShellComplete(main, {}, "kubectl-kyb", "").get_completions(before, last)
+    lines = [f"{one.value}\t{one.help}" if one.help else one.value for one in found]
+    return [*lines, f":{_NO_FILES}"]
+
+
+def pod_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The pods of the namespace that hold seats; none where no API server answers soon."""
+    del param
+    from kybernate.cli.cluster.link import link_to  # noqa: PLC0415 - each is used by the other
+
+    options: dict[str, Any] = {"kubeconfig": None, "context": None, "namespace": None, **ctx.params}
+    try:
+        link = link_to(options)
+        source = link.pods()
+        found = link.api.get(source.path, source.params, timeout=_LIMIT_S)
+    except (KybernateError, ImportError):
+        return []
+    names = (str(item["metadata"]["name"]) for item in found.get("items") or ())
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+def kubectl_complete() -> None:
+    """`kubectl_complete-kyb`: kubectl runs it for `kubectl kyb`."""
+    from kybernate.cli import main  # noqa: PLC0415 - it imports this module
+
+    click.echo("\n".join(for_kubectl(main, sys.argv[1:])))

@@ -1,0 +1,242 @@
+"""`kubectl kyb` as people use it: the real kubectl finds the plugin on the PATH, and an API server,
+the controller and a node's agent do the rest."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from kybernate import keys
+from kybernate.errors import NotFoundError
+from tests.integration.controller.conftest import NAMESPACE, NODE, REQUESTS, complete
+from tests.integration.hooks import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from kybernate.adapters.k8s import Api
+    from tests.cluster.cluster import Cluster
+    from tests.unit.controller.agent import Door
+
+pytestmark = pytest.mark.integration
+
+LIMIT_S = 90.0
+
+
+class Kubectl:
+    """kubectl, with our plugin on its PATH."""
+
+    def __init__(self, kubectl: Path, folder: Path, kubeconfig: Path) -> None:
+        self._kubectl = kubectl
+        for name, function in (
+            ("kubectl-kyb", "kybernate"),
+            ("kubectl_complete-kyb", "kubectl_complete"),
+        ):
+            script = folder / name
+            code = f"import sys; sys.argv[0] = {str(script)!r}; "
+            code += f"from kybernate.programs import {function} as run; run()"
+            script.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{code}" "$@"\n')
+            script.chmod(0o755)
+        path = f"{folder}:{kubectl.parent}:{os.environ['PATH']}"
+        self.environment = {**os.environ, "PATH": path, "KUBECONFIG": str(kubeconfig)}
+
+    def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(self._kubectl), *words],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [str(self._kubectl), *words], env=self.environment, stdout=subprocess.PIPE, text=True
+        )
+
+
+@pytest.fixture
+def kubectl(control_plane: Cluster, namespace: str, tmp_path: Path) -> Iterator[Kubectl]:
+    yield Kubectl(control_plane.kubectl_path, tmp_path, control_plane.kubeconfig)
+    api = control_plane.api()
+    for item in api.get(REQUESTS)["items"]:
+        with contextlib.suppress(NotFoundError):
+            api.delete(f"{REQUESTS}/{item['metadata']['name']}")
+
+
+@pytest.fixture
+def api(control_plane: Cluster) -> Api:
+    return control_plane.api()
+
+
+def asked(api: Api) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = api.get(REQUESTS)["items"]
+    return found
+
+
+@pytest.mark.usefixtures("controller")
+def test_a_seat_is_parked_woken_and_kept(
+    kubectl: Kubectl, api: Api, door: Door, seated: Callable[..., str]
+) -> None:
+    uid = seated()
+    parked = kubectl("kyb", "park", "a", "-n", NAMESPACE, "--tier", "nvme")
+    assert (parked.returncode, parked.stdout) == (0, "park of a: it is kept\n"), parked.stderr
+    woken = kubectl("kyb", "wake", "pod/a", "-n", NAMESPACE)
+    assert (woken.returncode, woken.stdout) == (0, "wake of a: it is kept\n"), woken.stderr
+    door.takes = 2.0
+    kept = kubectl("kyb", "snapshot", "a", "-n", NAMESPACE)
+    assert kept.returncode == 0, kept.stderr
+    assert "snapshot of a: it is parking" in kept.stderr, "people see how far it is"
+    assert [one[1:] for one in door.begun] == [
+        ("park", uid, "nvme"),
+        ("wake", uid, ""),
+        ("save", uid, ""),
+    ]
+    artifact = f"shop/a@{door.begun[-1][0]}"
+    assert kept.stdout.splitlines() == [
+        "snapshot of a: it is kept",
+        f"{artifact}  7 B in the object store",
+    ]
+    assert {one["spec"]["ttlSecondsAfterFinished"] for one in asked(api)} == {86_400}
+
+
+@pytest.mark.usefixtures("controller")
+def test_what_programs_read(kubectl: Kubectl, door: Door, seated: Callable[..., str]) -> None:
+    seated()
+    found = kubectl("kyb", "snapshot", "a", "-n", NAMESPACE, "-o", "json")
+    assert complete(json.loads(found.stdout)) == ("True", "Sealed"), found.stderr
+    named = kubectl("kyb", "park", "a", "-n", NAMESPACE, "-o", "name", "--no-wait")
+    assert named.returncode == 0, named.stderr
+    kind, _, name = named.stdout.strip().partition("/")
+    assert kind == "checkpointrequest.kyb.ai"
+    assert kubectl("-n", NAMESPACE, "get", kind, name).returncode == 0
+
+
+@pytest.mark.usefixtures("controller")
+def test_exit_statuses(kubectl: Kubectl, api: Api, door: Door, seated: Callable[..., str]) -> None:
+    refused = kubectl("kyb", "park", "nobody", "-n", NAMESPACE)
+    assert refused.returncode == 1
+    assert "park of nobody failed (PodNotFound): there is no pod requests/nobody" in refused.stderr
+    usage = kubectl("kyb", "park", "a", "-n", NAMESPACE, "--tier", "tape")
+    assert usage.returncode == 2
+    assert kubectl("kyb", "park", "a", "--timeout", "0s").returncode == 2
+    unknown = kubectl("kyb", "park", "a", "--context", "elsewhere")
+    assert (unknown.returncode, "no context elsewhere" in unknown.stderr) == (1, True)
+    seated()
+    door.takes = 3600.0
+    late = kubectl("kyb", "park", "a", "-n", NAMESPACE, "--timeout", "2s")
+    assert late.returncode == 3, late.stderr
+    assert "DeadlineExceeded" in late.stderr
+    until(lambda: len(door.cancelled) == 1, "it goes on after its time", LIMIT_S)
+
+
+def test_without_a_controller_it_is_told_that_nobody_answers(
+    kubectl: Kubectl, webhook: object
+) -> None:
+    found = kubectl("kyb", "park", "a", "-n", NAMESPACE, "--timeout", "1s")
+    assert found.returncode == 3
+    assert "no controller answers" in found.stderr
+
+
+def test_a_dry_run_says_what_admission_says_and_asks_nothing(
+    kubectl: Kubectl, webhook: object, api: Api, users: Callable[..., Api], tmp_path: Path
+) -> None:
+    found = kubectl("kyb", "park", "a", "-n", NAMESPACE, "--dry-run")
+    assert found.returncode == 0, found.stderr
+    assert "may be asked for; nothing was" in found.stdout
+    rule = {"apiGroups": ["kyb.ai"], "resources": ["checkpointrequests"], "verbs": ["create"]}
+    users("asks-alone", [rule])
+    words = ("kyb", "park", "a", "-n", NAMESPACE, "--dry-run")
+
+    def refused() -> bool:
+        answer = kubectl(*words, "--kubeconfig", str(tmp_path / "asks-alone.conf"))
+        return answer.returncode == 1 and "may not ask for mode Park of pod a" in answer.stderr
+
+    until(refused, "who may not park is not refused", LIMIT_S)
+    assert asked(api) == []
+
+
+@pytest.fixture
+def told(control_plane: Cluster, door: Door, seated: Callable[..., str]) -> Callable[..., None]:
+    """Writes what n1's agent tells of the seat of pod a, parked on NVMe; the answer writes more."""
+    uid, agent = seated(), control_plane.api("agent")
+    gpu = {"index": 0, "uuid": "GPU-0", "product": "H100", "memoryBytes": 80 << 30, "healthy": True}
+    group = {"name": "G0", "resource": keys.seat_resource(1), "gpus": ["GPU-0"]}
+    seat = {"uid": uid, "name": "G0-seat-1", "group": "G0", "namespace": NAMESPACE, "pod": "a"}
+    parked = {"state": "parked", "tier": "nvme", "savedBytes": 3 << 30, "wakes": 2}
+    status = {
+        "gpus": [gpu],
+        "groups": [{**group, "seats": 2, "activeSlots": 1}],
+        "tiers": [{"name": "nvme", "seats": 1, "usedBytes": 3 << 30, "budgetBytes": 1 << 40}],
+        "seats": [{**seat, **parked, "lastWakeMs": 41.6, "model": "birch", "reason": "idle"}],
+    }
+
+    def write(**change: Any) -> None:
+        now = {**status, "seats": [{**status["seats"][0], **change}]}
+        agent.patch(f"{keys.GPU_NODES_PATH}/{NODE}/status", {"status": now})
+
+    write()
+    return write
+
+
+def test_seats_and_top(kubectl: Kubectl, webhook: object, told: Any) -> None:
+    listed = kubectl("kyb", "seats", "-n", NAMESPACE)
+    assert listed.returncode == 0, listed.stderr
+    head, line = listed.stdout.splitlines()
+    assert head.split()[:5] == ["NAMESPACE", "POD", "STATE", "TIER", "SIZE"]
+    assert line.split() == f"{NAMESPACE} a parked nvme 3.0 GiB - 0 2 42 ms".split()
+    wide = kubectl("kyb", "seats", "-A", "-o", "wide").stdout
+    assert "birch" in wide
+    assert kubectl("kyb", "seats", "-n", NAMESPACE, "-o", "name").stdout == "pod/a\n"
+    (found,) = json.loads(kubectl("kyb", "seats", "-n", NAMESPACE, "-o", "json").stdout)
+    assert (found["state"], found["node"], found["bytes"]) == ("parked", NODE, 3 << 30)
+    assert yaml.safe_load(kubectl("kyb", "seats", "-n", NAMESPACE, "-o", "yaml").stdout) == [found]
+    top = kubectl("kyb", "top").stdout
+    assert "its agent has not reported yet" in top, "a node without a Ready condition is told first"
+    assert "H100" in top
+    assert "1.0 TiB" in top
+    gpus = json.loads(kubectl("kyb", "top", "-o", "json").stdout)["gpus"]
+    assert [(one["index"], one["parked"], one["active"]) for one in gpus] == [(0, 1, [])]
+
+
+def test_a_watch_tells_what_changes(kubectl: Kubectl, webhook: object, told: Any) -> None:
+    with kubectl.start("kyb", "seats", "-n", NAMESPACE, "--watch", "-o", "json") as watch:
+        assert watch.stdout is not None
+        assert json.loads(watch.stdout.readline())["state"] == "parked"
+        told(state="active", tier=None)
+        assert json.loads(watch.stdout.readline())["state"] == "active"
+        watch.terminate()
+
+
+def test_who_may_read_pods_alone_sees_the_pods(
+    kubectl: Kubectl, webhook: object, told: Any, users: Callable[..., Api], tmp_path: Path
+) -> None:
+    users("reads-pods", [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}])
+    conf = str(tmp_path / "reads-pods.conf")
+
+    def listed() -> bool:
+        found = kubectl("kyb", "seats", "-n", NAMESPACE, "--kubeconfig", conf)
+        return found.returncode == 0 and found.stdout.splitlines()[1].split()[1:3] == [
+            "a",
+            "starting",
+        ]
+
+    until(listed, "pods are not told", LIMIT_S)
+    top = kubectl("kyb", "top", "--kubeconfig", conf)
+    assert (top.returncode, "gpunodes" in top.stderr) == (1, True)
+
+
+def test_kubectl_completes_the_words(kubectl: Kubectl, webhook: object, told: Any) -> None:
+    found = kubectl("__complete", "kyb", "pa").stdout
+    assert found.split("\t")[0] == "park"
+    pods = kubectl("__complete", "kyb", "park", "-n", NAMESPACE, "").stdout
+    assert "a" in pods.splitlines(), pods

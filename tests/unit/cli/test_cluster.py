@@ -1,0 +1,220 @@
+"""What the commands that work through the API server show, and to whom."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from kybernate import keys
+from kybernate.api.requests import ask_for, read_request
+from kybernate.cli import begin, completing, main
+from kybernate.cli.cluster import lines
+from kybernate.cli.cluster.requests import progress
+from kybernate.cli.output import Listing, Row, follow, show
+from kybernate.core.requests.checkpoint import Copied, Mode, Status
+from kybernate.types import Tier
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+SEAT = {"name": "G0-seat-1", "group": "G0", "namespace": "shop"}
+NODE = {
+    "metadata": {"name": "n1"},
+    "status": {
+        "gpus": [
+            {
+                "index": 0,
+                "uuid": "GPU-0",
+                "product": "H100",
+                "memoryBytes": 1 << 36,
+                "healthy": False,
+            }
+        ],
+        "groups": [
+            {
+                "name": "G0",
+                "resource": "kyb.ai/gpu-1x-seat",
+                "gpus": ["GPU-0"],
+                "seats": 3,
+                "activeSlots": 1,
+            }
+        ],
+        "tiers": [{"name": "ram", "seats": 1, "usedBytes": 1 << 30}],
+        "seats": [
+            {**SEAT, "uid": "u1", "pod": "a", "state": "active", "since": "2026-01-01T00:00:00Z"},
+            {**SEAT, "uid": "u2", "pod": "b", "state": "parked", "tier": "ram", "new": "word"},
+            {**SEAT, "uid": "u3", "pod": "c", "state": "waking", "namespace": "lab"},
+        ],
+        "conditions": [
+            {
+                "type": "Ready",
+                "status": "False",
+                "reason": "Drained",
+                "message": "it is drained (driver)",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }
+        ],
+    },
+}
+
+
+def pod(name: str, uid: str, node: str = "", *conditions: dict[str, str]) -> dict[str, object]:
+    limits = {keys.seat_resource(1): "1"}
+    return {
+        "metadata": {"namespace": "shop", "name": name, "uid": uid},
+        "spec": {
+            "nodeName": node,
+            "containers": [{"name": "c", "resources": {"limits": limits}}],
+        },
+        "status": {"conditions": list(conditions)},
+    }
+
+
+def test_seats_are_those_of_nodes_and_pods_that_hold_none():
+    nodes, problems = lines.statuses([NODE])
+    waits = {"type": "PodScheduled", "status": "False", "message": "no free seat"}
+    serves = {"type": keys.WAKEABLE_CONDITION, "status": "True", "message": "serves"}
+    over = {**pod("over", "u7"), "status": {"phase": "Failed"}}
+    items = [pod("a", "u1", "n1"), pod("p", "u5", "", waits), pod("q", "u6", "n2", serves), over]
+    found = lines.seat_lines(nodes, items)
+    assert problems == []
+    assert [(one.pod, one.state, one.reason) for one in found] == [
+        ("c", "waking", ""),
+        ("a", "active", ""),
+        ("b", "parked", ""),
+        ("p", "pending", "no free seat"),
+        ("q", "wakeable", "serves"),
+    ]
+    shop = lines.seats_of(found, "shop", NOW)
+    assert [row.name for row in shop.rows] == ["pod/a", "pod/b", "pod/p", "pod/q"]
+    assert shop.rows[0].cells[5] == "24h"
+    assert shop.rows[0].cells[8] == "-", "it has not woken yet"
+    assert len(lines.seats_of(found, None, NOW).rows) == 5
+
+
+def test_top_says_who_is_on_a_gpu_and_where_nothing_starts():
+    nodes, _ = lines.statuses([NODE, {"metadata": {"name": "n2"}}])
+    (gpu,) = lines.gpus_of(nodes).rows
+    assert gpu.cells == ("n1", "0", "H100", "64.0 GiB", "lost", "shop/a", "1", "1")
+    (tier,) = lines.tiers_of(nodes).rows
+    assert tier.cells == ("n1", "ram", "1", "1.0 GiB", "-")
+    assert [row.cells for row in lines.unready(nodes).rows] == [
+        ("n1", "no", "it is drained (driver)"),
+        ("n2", "no", "its agent has not reported yet"),
+    ]
+
+
+def test_a_node_that_can_not_be_read_hides_no_other():
+    other = {"metadata": {"name": "n3"}, "status": {"gpus": [{"index": "first"}]}}
+    nodes, problems = lines.statuses([other, NODE])
+    assert list(nodes) == ["n1"]
+    assert len(problems) == 1
+    assert problems[0].startswith("GPUNode n3: status.gpus.0")
+
+
+def listing(*pods: tuple[str, str]) -> Listing:
+    rows = tuple(Row(f"pod/{name}", {"state": state}, (name, state, "x")) for name, state in pods)
+    return Listing(("POD", "STATE", "MORE"), 2, rows, "There is none.")
+
+
+@pytest.mark.parametrize(
+    ("form", "told"),
+    [
+        ("table", "POD  STATE\na    parked\n"),
+        ("wide", "POD  STATE   MORE\na    parked  x\n"),
+        ("name", "pod/a\n"),
+        ("yaml", "- state: parked\n"),
+        ("json", '[\n  {\n    "state": "parked"\n  }\n]\n'),
+    ],
+)
+def test_each_form(capsys, form, told):
+    show(listing(("a", "parked")), form)
+    assert capsys.readouterr().out == told
+
+
+def test_no_row_is_folded_where_a_program_reads_it(capsys):
+    show(listing(("a" * 300, "parked")), "table")
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    show(listing(), "table")
+    assert capsys.readouterr().out == "There is none.\n"
+
+
+def test_a_watch_tells_changes_alone(capsys):
+    states = [
+        listing(("a", "parked"), ("b", "active")),
+        listing(("a", "waking"), ("b", "active")),
+        listing(("a", "waking")),
+    ]
+    follow(states, "table")
+    assert capsys.readouterr().out == "a  parked  x\nb  active  x\na  waking  x\npod/b is gone\n"
+    follow(states, "json")
+    told = [json.loads(line)["state"] for line in capsys.readouterr().out.splitlines()]
+    assert told == ["parked", "active", "waking"]
+
+
+def test_how_far_a_request_is_and_how_long_the_rest_takes():
+    body = ask_for(Mode.SNAPSHOT, "a", Tier.OBJECT, 60, 5)
+    meta = {
+        "uid": "r",
+        "namespace": "shop",
+        "name": "n",
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    }
+    request = read_request({**body, "metadata": meta})
+    assert (request.deadline_s, request.keep_s, request.tier) == (60.0, 5.0, Tier.OBJECT)
+    assert body["metadata"]["generateName"] == "snapshot-a-"
+    assert progress(request, 0.0) == "snapshot of a: nobody answers yet"
+    copied = replace(
+        request, status=Status(message="it is copied", copied=Copied(1 << 30, 4 << 30, 130.0))
+    )
+    assert progress(copied, 100.0) == (
+        "snapshot of a: it is copied; 1.0 GiB of 4.0 GiB, about 30 s left"
+    )
+    assert progress(copied, 131.0).endswith("1.0 GiB of 4.0 GiB")
+
+
+def test_a_pods_long_name_leaves_room_for_the_api_servers_digits():
+    name = ask_for(Mode.PARK, "a" * 253, None, 60, 5)["metadata"]["generateName"]
+    assert len(name) <= 248
+
+
+def test_the_page_says_whom_each_command_asks():
+    page = (Path(__file__).parents[3] / "docs/reference/cli.md").read_text()
+    table = page.partition("## Whom")[2].partition("Those that")[0]
+    first = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    told = [name for cell in first for name in re.findall(r"`([a-z]+)", cell)]
+    assert sorted(told) == main.list_commands(click.Context(main))
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_completes(shell):
+    found = CliRunner().invoke(main, ["completion", shell])
+    assert found.exit_code == 0
+    assert "_KYBERNATE_COMPLETE" in found.output
+
+
+def test_kubectl_is_told_the_words_and_that_they_are_no_files(tmp_path):
+    assert completing.for_kubectl(main, ["sna"])[0].split("\t")[0] == "snapshot"
+    told = completing.for_kubectl(main, ["park", "--ti"])
+    assert told[0].startswith("--tier\t")
+    assert told[-1] == ":4"
+    nowhere = ["park", "--kubeconfig", str(tmp_path / "none"), ""]
+    assert completing.for_kubectl(main, nowhere) == [":4"]
+
+
+@pytest.mark.parametrize(
+    ("program", "shown"), [("/x/kubectl-kyb", "kubectl kyb"), ("kybernate", "kybernate")]
+)
+def test_help_speaks_of_the_command_as_it_was_called(monkeypatch, capsys, program, shown):
+    monkeypatch.setattr(sys, "argv", [program, "park", "--help"])
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    with pytest.raises(SystemExit):
+        begin()
+    assert capsys.readouterr().out.startswith(f"Usage: {shown} park")
