@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kybernate.ports import GateHello
     from kybernate.types import PodUid
     from nodeagent.artifacts.adopt import Adoptions
-    from nodeagent.offload.dumps import Dumps
+    from nodeagent.offload.offload import Offload
     from nodeagent.seat.lifecycle import Lifecycle
     from nodeagent.seat.node import Node
     from nodeagent.seat.record import Seat
@@ -38,14 +38,14 @@ class DoorSide:
         self,
         node: Node,
         life: Lifecycle,
-        dumps: Dumps,
+        offload: Offload,
         adoptions: Adoptions,
         accept_running: Callable[[Seat], Coroutine[object, object, None]],
         kick: Callable[[], None],
     ) -> None:
         self._node = node
         self._life = life
-        self._dumps = dumps
+        self._offload = offload
         self._adoptions = adoptions
         self._accept_running = accept_running
         self._kick = kick
@@ -81,7 +81,7 @@ class DoorSide:
             return
         if hello.phase is GatePhase.WAITING and self._node.world.below is not None:
             # Whether TCP is held back from its pod since an earlier life, not every record tells.
-            self._life.aside(self._dumps.reopen(seat))
+            self._life.aside(self._offload.gates.reopen(seat))
         try:
             if hello.phase is GatePhase.WAITING or not seat.tree.handle:
                 tree = self._node.world.procs.child_of(init.pid)

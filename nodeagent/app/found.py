@@ -23,7 +23,7 @@ from nodeagent.seat.steps import Broken, Reverted
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nodeagent.offload.dumps import Dumps
+    from nodeagent.offload.offload import Offload
     from nodeagent.seat.below import Below
     from nodeagent.seat.lifecycle import Lifecycle
     from nodeagent.seat.node import Node
@@ -41,12 +41,12 @@ class Found:
     """Takes over seats that are `unverified`."""
 
     def __init__(
-        self, node: Node, steps: Steps, life: Lifecycle, dumps: Dumps, kick: Callable[[], None]
+        self, node: Node, steps: Steps, life: Lifecycle, offload: Offload, kick: Callable[[], None]
     ) -> None:
         self._node = node
         self._steps = steps
         self._life = life
-        self._dumps = dumps
+        self._offload = offload
         self._kick = kick
 
     async def accept_running(self, seat: Seat) -> None:
@@ -115,7 +115,7 @@ class Found:
         except KybernateError as error:
             raise Broken(f"found in the middle of a dump, without a record: {error}") from error
         await self._see_memory_in(below, seat, init.pid)
-        await self._dumps.open(seat)
+        await self._offload.gates.open(seat)
 
     async def _see_memory_in(self, below: Below, seat: Seat, init: int) -> None:
         """What it waits for comes in, if it was being restored lazily: from an artifact of this
@@ -128,7 +128,7 @@ class Found:
 
         seat.saved.pages(await retry(lambda: below.vault.lent(seat.uid), say))
         if seat.saved.paging:
-            self._dumps.lazies.begin(seat)
+            self._offload.lazies.begin(seat)
             return
         came_in = partial(below.dumper.pages_done, init, _DEADLINE)
         try:

@@ -31,7 +31,8 @@ from nodeagent.artifacts.succession import Inquiry, Succession
 from nodeagent.kube.places import Places
 from nodeagent.migration.journal import may_be_elsewhere
 from nodeagent.offload.departures import Departures
-from nodeagent.offload.dumps import Dumps
+from nodeagent.offload.ground import Ground
+from nodeagent.offload.offload import Offload
 from nodeagent.offload.tiers import Tiers
 from nodeagent.seat.lifecycle import Lifecycle
 from nodeagent.seat.node import SEAT
@@ -84,36 +85,31 @@ class Loop:
         self.custody = Custody(node, self.life.aside, self.reports, asked)
         departures = Departures()
         self.succession = Succession(node, self.custody, self.reports, departures)
-        self.dumps = Dumps(
-            node,
-            self.steps,
-            self.life,
-            self.kick,
-            self._requested,
-            self.custody,
-            self.succession,
-            departures,
-        )
-        self.tiers = Tiers(node, self.dumps, self.policy, self.kick)
+        ground = Ground(node, self.steps, self.life, self.kick)
+        self.offload = Offload(ground, self._requested, self.custody, self.succession, departures)
+        self.tiers = Tiers(node, self.offload, self.policy, self.kick)
         self.places = Places(node, self.custody)
         newest = Newest(node, self.registry, self.custody)
         self.claims = Claims(node, self.registry, self.reports, newest)
-        self.adoptions = Adoptions(node, self.life, self.kick, self.dumps, self.claims, newest)
+        offload = self.offload
+        self.adoptions = Adoptions(
+            node, self.life, self.kick, offload.gates, offload.transfers, self.claims, newest
+        )
         self._kicked = False
         self._settled: SwapView | None = None
         self._settled_until = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.device_freed = asyncio.Event()
-        found = Found(node, self.steps, self.life, self.dumps, self.kick)
+        found = Found(node, self.steps, self.life, self.offload, self.kick)
         self.doors = DoorSide(
-            node, self.life, self.dumps, self.adoptions, found.accept_running, self.kick
+            node, self.life, self.offload, self.adoptions, found.accept_running, self.kick
         )
         node.world.doors.listen(self.doors)
 
     def resume(self, records: Mapping[str, Mapping[str, Any]]) -> None:
         """What the last agent noted of saved states, before anything is dropped or told."""
         self.custody.load(records)
-        self.dumps.departures.resume(may_be_elsewhere(records))
+        self.offload.departures.resume(may_be_elsewhere(records))
         if isinstance(self.registry, OwnSuccession):
             self.registry.load(records)
         self.reports.load(records)
@@ -288,7 +284,7 @@ class Loop:
         self.node.seats.pop(seat.uid, None)
         self.node.leases.forget(seat.uid)
         self.steps.forget(seat)
-        self.dumps.gone(seat)
+        self.offload.departures.forget(seat.uid)
         self.succession.gone(seat)
         self.node.world.journal.delete(SEAT + seat.uid)
         self.life.aside(self.node.world.doors.close(seat.uid))
@@ -297,7 +293,7 @@ class Loop:
         self.device_freed.set()
 
     def _outdated(self, seat: Seat, why: str) -> None:
-        self.dumps.forget(seat, why)
+        self.offload.forget(seat, why)
 
     def _requested(self, seat: Seat, what: str) -> None:
         self.operators.call_for(seat.uid, what)

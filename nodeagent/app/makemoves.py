@@ -56,7 +56,7 @@ def agent_of(loop: Loop) -> Agent:
     return Agent(
         loop.node,
         loop.operators,
-        loop.dumps,
+        loop.offload,
         loop.custody,
         loop.succession,
         loop.reports,

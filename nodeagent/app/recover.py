@@ -65,7 +65,7 @@ async def recover(loop: Loop) -> Mapping[str, Mapping[str, object]]:
     frozen = world.freezer.frozen()
     _thaw_the_forgotten(loop, frozen, dying)
     _remember_proxies(loop, records.get(PROXIES, {}))
-    loop.dumps.lazies.resume()
+    loop.offload.lazies.resume()
     await clear_away(loop)
     for seat in tuple(loop.node.seats.values()):
         if seat.ending.asked or (seat.uid in dying and seat.state in _KEEP_FROZEN):
@@ -89,7 +89,7 @@ async def _open_gates(loop: Loop) -> None:
     """The last agent may have died while it was about to let TCP pass again."""
     await asyncio.sleep(_FIRST_WAKES)
     for seat in tuple(loop.node.seats.values()):
-        loop.life.aside(loop.dumps.reopen(seat))
+        loop.life.aside(loop.offload.gates.reopen(seat))
 
 
 def _thaw_the_forgotten(loop: Loop, frozen: frozenset[str], dying: frozenset[PodUid]) -> None:

@@ -96,7 +96,7 @@ async def _clear_of_the_gone(loop: Loop, below: Below) -> None:
 
 async def _abandon_later(loop: Loop, below: Below, seat: Seat) -> None:
     """Its memory may come from there; until it is in nothing else is dumped."""
-    await loop.dumps.lazies.all_in(seat.saved.paging)
+    await loop.offload.lazies.all_in(seat.saved.paging)
     await _abandon(below, seat.uid)
 
 
@@ -111,7 +111,7 @@ async def _finish_dump(loop: Loop, seat: Seat) -> None:
     """Sealed and journalled: forward. Else back, whatever was sealed unnoticed."""
     if seat.saved.artifact and seat.saved.artifact in await _sealed(loop, seat):
         await _shut(loop, seat)
-        await loop.dumps.finish_end(seat)
+        await loop.offload.dumps.finish_end(seat)
         return
     seat.saved.unsealed_yet()
     try:
@@ -124,16 +124,16 @@ async def _finish_dump(loop: Loop, seat: Seat) -> None:
         raise Broken("its tree was ended, and no record says what was saved of it")
     # Also if its container ends meanwhile, and with it all that is done for the seat.
     await seen_through(drop_unnoticed(loop, seat))
-    await loop.dumps.keep(seat, Reverted("the agent was restarted while dumping it"))
+    await loop.offload.dumps.keep(seat, Reverted("the agent was restarted while dumping it"))
 
 
 async def _finish_restore(loop: Loop, seat: Seat) -> None:
     """All of it is back: forward. Else back, and what is half-made is ended."""
     if _state(loop, seat) is DumpState.RUNNING:
-        await loop.dumps.finish_restore(seat)
+        await loop.offload.restores.finish(seat)
         return
     await _shut(loop, seat)
-    await loop.dumps.revert_restore(seat, "the agent was restarted while restoring it")
+    await loop.offload.restores.revert(seat, "the agent was restarted while restoring it")
 
 
 async def _keep_offloaded(loop: Loop, seat: Seat) -> None:
@@ -147,7 +147,7 @@ async def _keep_offloaded(loop: Loop, seat: Seat) -> None:
     async def dropped() -> None:
         here = Tier.NVME in seat.saved.copies or seat.saved.images
         if seat.state is SeatState.PARKED_OBJECT and here:
-            await loop.dumps.drop_local(seat)
+            await loop.offload.transfers.drop_local(seat)
 
     def say(error: Exception) -> None:
         log.warning("%s: its copy on NVMe stays for now: %s", seat, error)
@@ -186,7 +186,7 @@ async def _shut(loop: Loop, seat: Seat) -> None:
     """What arrives is told again. What was held back by the last agent is held back all along."""
     say = _complains(loop, seat, "GateDeaf", "what arrives at its pod is not told")
     try:
-        await retry(lambda: loop.dumps.shut(seat), say, but=(NotFoundError, RefusedError))
+        await retry(lambda: loop.offload.gates.shut(seat), say, but=(NotFoundError, RefusedError))
     except NotFoundError:
         loop.life.watch_end(seat)
     except RefusedError as error:
@@ -199,7 +199,7 @@ async def drop_unnoticed(loop: Loop, seat: Seat) -> None:
     line of the journal named is not unnoticed."""
     if loop.node.world.journal.damage:
         return
-    kept, sealer = await _sealed(loop, seat), loop.dumps.sealer
+    kept, sealer = await _sealed(loop, seat), loop.offload.sealer
     while sealer.is_sealing(seat.uid):
         await asyncio.sleep(_AGAIN)
         kept = await _sealed(loop, seat)

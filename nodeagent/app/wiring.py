@@ -111,13 +111,13 @@ class Agent:
         self.node.park_budget = settings.park_bytes or _host_memory()
         self.loop = Loop(self.node, reports)
         operators = self.loop.operators
-        self.streams = Streams(self.loop.proxies, self.loop.dumps.departures)
+        self.streams = Streams(self.loop.proxies, self.loop.offload.departures)
         self.arriving = Arriving(self.loop.proxies, operators, arrivals, freezer)
         self.node.observers += [Teller(self.world.doors), self.arriving]
         self.runtime = RuntimeDoor(
             self.loop, self.loop.doors.on_lost, cgroups, Procfs(), settings.run_dir
         )
-        self.operations = Operations(operators, self.loop.dumps, self.loop.life, self.loop.policy)
+        self.operations = Operations(operators, self.loop.offload, self.loop.life, self.loop.policy)
         self.changes = Changes()
         self.usage = Usage(self.node)
         self.activity = Activity(self.node)

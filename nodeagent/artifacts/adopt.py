@@ -58,12 +58,16 @@ _POLL = 0.01
 _LATER = (RetryableError, DeadlineError, NotFoundError, ConflictError, CorruptError, OSError)
 
 
-class Images(Protocol):
-    """Who brings images here, and holds TCP back."""
+class Gates(Protocol):
+    """Who holds TCP back."""
 
     async def shut(self, seat: Seat, port: int = 0) -> None:
         """Hold TCP back and hear of it. Raises NotFoundError, OSError, DeadlineError."""
         ...
+
+
+class Images(Protocol):
+    """Who brings images here."""
 
     async def bring(self, seat: Seat, into: Into) -> None:
         """Into a folder of the seat's own. Raises like `Vault.begin` and `Vault.fetch`."""
@@ -73,11 +77,12 @@ class Images(Protocol):
 class Adoptions:
     """All seats of the node that go on from saved states of other pods."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - each is made once
         self,
         node: Node,
         life: Lifecycle,
         kick: Callable[[], None],
+        gates: Gates,
         images: Images,
         claims: Claims,
         newest: Newest,
@@ -85,6 +90,7 @@ class Adoptions:
         self._node = node
         self._life = life
         self._kick = kick
+        self._gates = gates
         self._images = images
         self._claims = claims
         self._newest = newest
@@ -249,7 +255,7 @@ class Adoptions:
             await self._expect(seat, manifest.facts.root_pid)
             if copied and tier is Tier.NVME:
                 await self._copy(seat)
-            await self._images.shut(seat, seat.identity.port or 0)
+            await self._gates.shut(seat, seat.identity.port or 0)
             await self._begin(seat, tier)
 
     def _see_waiting(self, seat: Seat) -> None:

@@ -19,7 +19,7 @@ class Sealer:
     else may take it for left over. Lives on the loop."""
 
     def __init__(self, custody: Custody) -> None:
-        self._custody = custody
+        self.custody = custody
         self._sealing: dict[asyncio.Future[ArtifactId], PodUid] = {}
         self._sealed: set[str] = set()
 
@@ -50,7 +50,7 @@ class Sealer:
 
     def _drop(self, sealing: asyncio.Future[ArtifactId]) -> None:
         if _came_of(sealing):
-            self._custody.void(sealing.result(), "its container ended while it was sealed")
+            self.custody.void(sealing.result(), "its container ended while it was sealed")
 
     def is_sealing(self, uid: PodUid) -> bool:
         """Whether one of this pod is being made."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from nodeagent.artifacts.holds import Custody
     from nodeagent.artifacts.reports import Reports
     from nodeagent.artifacts.succession import Succession
-    from nodeagent.offload.dumps import Dumps
+    from nodeagent.offload.offload import Offload
     from nodeagent.seat.node import Node
     from nodeagent.seat.operatorside import OperatorSide
 
@@ -23,7 +23,7 @@ class Agent:
 
     node: Node
     operators: OperatorSide
-    dumps: Dumps
+    offload: Offload
     custody: Custody
     succession: Succession
     reports: Reports

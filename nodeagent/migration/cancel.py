@@ -16,7 +16,7 @@ from kybernate.errors import KybernateError, NotFoundError, RefusedError
 from kybernate.lib.keyedlock import KeyedLocks
 from kybernate.lib.retry import Pauses
 from nodeagent.migration.journal import handover_of
-from nodeagent.offload.leaving import see_there
+from nodeagent.offload.departures import see_there
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping

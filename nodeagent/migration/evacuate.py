@@ -100,7 +100,7 @@ class Evacuations:
 
     def _planned(self, seconds: float) -> Evacuation:
         rates = Rates(metrics.rate_of("dump") or _WRITE, metrics.rate_of("pack") or _SEND)
-        moved = self._agent.dumps.departures.where
+        moved = self._agent.offload.departures.where
         seats = (one for one in self._node.seats.values() if not moved(one.uid))
         loads = [self._load(one) for one in seats if one.state not in AT_GATE]
         return evacuation.plan(loads, rates, seconds)

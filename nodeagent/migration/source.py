@@ -40,7 +40,7 @@ from nodeagent.migration.journal import MoveJournal, handover_of, is_live, notes
 from nodeagent.migration.move import Move
 from nodeagent.migration.sourceacts import SourceActs
 from nodeagent.migration.sourcework import Happened, SourceWork
-from nodeagent.offload.leaving import where
+from nodeagent.offload.departures import where
 from nodeagent.operations.record import words
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Source:
     def __init__(self, agent: Agent, peers: Peers, noted: Callable[[Operation], None]) -> None:
         self._agent = agent
         self._node = agent.node
-        self._departures = agent.dumps.departures
+        self._departures = agent.offload.departures
         self._noted = noted
         self._all: dict[str, Move] = {}
         self._found: dict[str, MoveNote] = {}

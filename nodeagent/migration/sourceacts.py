@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kybernate.core.migration.protocol import Act
 from nodeagent.migration.journal import handover_of
-from nodeagent.offload.leaving import where
+from nodeagent.offload.departures import where
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -24,7 +24,7 @@ class SourceActs:
     def __init__(self, agent: Agent, journal: MoveJournal, offs: CallOffs) -> None:
         self._agent = agent
         self._node = agent.node
-        self._departures = agent.dumps.departures
+        self._departures = agent.offload.departures
         self._journal = journal
         self._offs = offs
 
@@ -82,7 +82,7 @@ class SourceActs:
 
     def _open(self, uid: PodUid) -> None:
         if (seat := self._node.seats.get(uid)) is not None:
-            self._agent.aside(self._agent.dumps.open(seat))
+            self._agent.aside(self._agent.offload.gates.open(seat))
 
     def _leave(self, uid: PodUid, note: MoveNote) -> None:
         there = note.lost or where(handover_of(note))
@@ -101,4 +101,4 @@ class SourceActs:
         seat = self._node.seats.get(uid)
         named = seat is not None and seat.saved.artifact == note.artifact
         if seat is not None and named and self._agent.is_here(note.node):
-            self._agent.dumps.let_go(seat)
+            self._agent.offload.let_go(seat)

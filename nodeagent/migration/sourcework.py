@@ -21,7 +21,7 @@ from kybernate.types import ArtifactId, PodRef, SeatState, Tier
 from nodeagent import metrics
 from nodeagent.migration.journal import handover_of
 from nodeagent.migration.move import is_idle
-from nodeagent.offload.leaving import Departure, see_there
+from nodeagent.offload.departures import Departure, see_there
 from nodeagent.operations.record import words
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class SourceWork:
     ) -> None:
         self._agent = agent
         self._node = agent.node
-        self._departures = agent.dumps.departures
+        self._departures = agent.offload.departures
         self._peers = peers
         self._offs = offs
         self._on = on
@@ -114,7 +114,7 @@ class SourceWork:
         RefusedError if the seat is gone."""
         seat = self._seat(one)
         try:
-            listed = await self._agent.dumps.below.vault.ls(Tier.NVME)
+            listed = await self._agent.offload.ground.below.vault.ls(Tier.NVME)
             mine = [found.id for found in listed if found.uid == seat.uid and found.verified]
             if mine and seat.state not in WITHOUT_TREE:
                 newest = max(mine, key=lambda artifact: artifact.rpartition("@")[2])

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
 from kybernate.core.seat.seats import TIER_OF
-from kybernate.errors import NotFoundError
+from kybernate.errors import KybernateError
 from kybernate.lib.keyedlock import KeyedLocks
 from kybernate.lib.retry import retry
 from kybernate.types import SeatState
 from nodeagent import metrics
-from nodeagent.seat.steps import Broken, Reverted
+from nodeagent.offload.ground import init_of
+from nodeagent.seat.steps import Reverted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kybernate.types import PodUid
-    from nodeagent.seat.below import Below
-    from nodeagent.seat.lifecycle import Lifecycle
-    from nodeagent.seat.node import Node
+    from nodeagent.offload.ground import Ground
     from nodeagent.seat.record import Seat
 
 OFFLOADED = TIER_OF.keys() - {SeatState.PARKED}
 """States of parked seats whose trees don't simply stand frozen in RAM: TCP is held back."""
 
-GATE_DEADLINE = 5.0
+_GATE_DEADLINE = 5.0
 _LOOK_DEADLINE = 10.0
 _LOOK_AGAIN = 0.001
 
@@ -33,45 +33,33 @@ _LOOK_AGAIN = 0.001
 class Gates:
     """Shuts and opens them. `call_for` is told of what arrives at a shut gate."""
 
-    def __init__(self, node: Node, life: Lifecycle, call_for: Callable[[Seat, str], None]) -> None:
-        self._node = node
-        self._world = node.world
-        self._life = life
+    def __init__(self, ground: Ground, call_for: Callable[[Seat, str], None]) -> None:
+        self._ground = ground
         self._call_for = call_for
         self._gates: KeyedLocks[PodUid, asyncio.Lock] = KeyedLocks(asyncio.Lock)
-
-    @property
-    def below(self) -> Below:
-        """What it takes to leave RAM. Raises Broken."""
-        below = self._world.below
-        if below is None:
-            raise Broken("this agent can't park or wake below RAM: it has no CRIU")
-        return below
 
     async def shut(self, seat: Seat, port: int = 0) -> None:
         """Hold TCP back and hear of it, also at this port, where nobody listens yet.
 
         Raises NotFoundError, OSError, DeadlineError, RefusedError on the node's own network.
         """
-        uid = seat.uid
-        if seat.tree.init is None:
-            raise NotFoundError("its container has ended")
+        uid, init = seat.uid, init_of(seat)
 
         def heard(what: str) -> None:
-            mine = self._node.seats.get(uid)
+            mine = self._ground.node.seats.get(uid)
             if mine is not None:
                 metrics.ARRIVALS.inc()
                 self._call_for(mine, what)
 
         async with self._gates[uid]:
-            await self.below.gatekeeper.shut(seat.tree.init.pid, heard, GATE_DEADLINE, port)
+            await self._ground.below.gatekeeper.shut(init, heard, _GATE_DEADLINE, port)
 
     async def see_looked(self, seat: Seat) -> None:
         """Nothing waits at its sockets that nobody has heard of: a request that has just come,
         dumped with its socket, would wake nobody. Raises Reverted."""
-        until = self._world.now() + _LOOK_DEADLINE
+        until = self._ground.world.now() + _LOOK_DEADLINE
         while seat.contact.unlooked:
-            if self._world.now() >= until:
+            if self._ground.world.now() >= until:
                 raise Reverted("it is not known whether something waits at its sockets")
             await asyncio.sleep(_LOOK_AGAIN)
 
@@ -88,10 +76,17 @@ class Gates:
         async def opened() -> None:
             async with self._gates[seat.uid]:
                 if (init := seat.tree.init) is not None and still():
-                    dropped = await self.below.gatekeeper.open(init.pid, GATE_DEADLINE)
+                    gatekeeper = self._ground.below.gatekeeper
+                    dropped = await gatekeeper.open(init.pid, _GATE_DEADLINE)
                     metrics.HELD_PACKETS.inc(dropped)
 
         def say(error: Exception) -> None:
-            self._life.complain(seat, "GateStuck", f"TCP is still held back: {error}")
+            self._ground.life.complain(seat, "GateStuck", f"TCP is still held back: {error}")
 
         await retry(opened, say)
+
+    async def hang_up(self, init: int) -> None:
+        """Nobody needs to hear any more of who calls a container that has ended."""
+        if self._ground.world.below is not None:
+            with contextlib.suppress(OSError, KybernateError):
+                await self._ground.below.gatekeeper.open(init, _GATE_DEADLINE)

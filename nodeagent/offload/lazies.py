@@ -3,26 +3,39 @@
 A process of CRIU's serves it from the images: they stay, and nothing is dumped, until it is done.
 If that process dies the tree waits for ever for what is missing, rather than see zeros, and is
 ended: what it was is in no memory any more, and it has gone on since it was saved.
+
+CRIU reads nothing of a state's memory before it has been verified: it waits, so that whoever begins
+a restore must see the verifying through, also over a restart of the agent.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kybernate.core.seat.lazily import Rates, pays
-from kybernate.errors import DeadlineError, NotFoundError, RestoreError
-from kybernate.lib.retry import retry, steadily
-from kybernate.types import SeatState
+from kybernate.errors import (
+    CorruptError,
+    DeadlineError,
+    KybernateError,
+    NotFoundError,
+    RestoreError,
+)
+from kybernate.lib.retry import OUTSIDE, retry, steadily
+from kybernate.types import ArtifactId, SeatState
 from nodeagent import metrics
-from nodeagent.offload.fillings import Fillings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from kybernate.types import PodUid
     from nodeagent.seat.lifecycle import Lifecycle
     from nodeagent.seat.node import Node
     from nodeagent.seat.record import Seat
+
+log = logging.getLogger(__name__)
 
 _DEADLINE = 60.0
 _PAUSES = steadily(1.0)
@@ -75,6 +88,18 @@ class Lazies:
         while coming := self._coming.get(artifact):
             await coming[0].wait()
 
+    async def abandon(self, seat: Seat, paging: str = "") -> None:
+        """Remove what was dumped, or fetched, of the seat: once nobody reads it."""
+        below = self._node.world.below
+        if below is None:
+            # Nothing was ever dumped by an agent that can't.
+            return
+        await self.all_in(paging or seat.saved.paging)
+        try:
+            await below.vault.abandon(seat.uid)
+        except (KybernateError, OSError) as error:
+            log.warning("%s: what was dumped can't be removed yet: %s", seat, error)
+
     async def _see_in(self, seat: Seat, done: asyncio.Event) -> None:
         began, artifact = self._node.world.now(), seat.saved.paging
         size = max(0, seat.saved.size - seat.saved.first)
@@ -120,3 +145,59 @@ class Lazies:
         except RestoreError as error:
             return str(error)
         return ""
+
+
+class Fillings:
+    """The verifying of saved states, one for each seat whose memory is on its way."""
+
+    def __init__(self, node: Node, life: Lifecycle) -> None:
+        self._node = node
+        self._life = life
+        self._under_way: dict[PodUid, asyncio.Task[None]] = {}
+
+    def begin(self, seat: Seat) -> None:
+        """Before CRIU does: verify what the seat was lent, from its first piece on."""
+        self.stop(seat)
+        what = self._fill(seat, ArtifactId(seat.saved.paging))
+        self._under_way[seat.uid] = asyncio.create_task(what)
+
+    def ensure(self, seat: Seat) -> None:
+        """Also after a restart of the agent, if the last one was not done with it."""
+        if seat.uid not in self._under_way:
+            self.begin(seat)
+
+    def stop(self, seat: Seat) -> None:
+        """Nobody waits for it any more."""
+        if (task := self._under_way.pop(seat.uid, None)) is not None:
+            task.cancel()
+
+    async def give_back(self, seat: Seat) -> None:
+        """All that was lent the seat is in its memory."""
+        below = self._node.world.below
+        if below is None or seat.saved.images:
+            return
+        try:
+            await below.vault.abandon(seat.uid)
+        except (KybernateError, OSError) as error:
+            log.warning("%s: what its memory came from can't be removed yet: %s", seat, error)
+
+    async def _fill(self, seat: Seat, artifact: ArtifactId) -> None:
+        deadline = self._node.settings.dump_deadline_s
+        below = self._node.world.below
+        if below is None:
+            return
+
+        def say(error: Exception) -> None:
+            if isinstance(error, DeadlineError):
+                log.warning("%s: %s; going on with it", seat, error)
+            elif isinstance(error, OUTSIDE):
+                why = f"what its memory comes from can't be verified: {error}; trying again"
+                self._life.complain(seat, "MemoryUnknown", why)
+            else:
+                log.error("%s: its memory can't be verified", seat, exc_info=error)
+
+        try:
+            fill = partial(below.vault.fill, artifact, seat.uid, deadline)
+            await retry(fill, say, on=Exception, but=CorruptError)
+        except CorruptError as error:
+            log.warning("%s: %s", seat, error)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from kybernate.core.swap.swapview import SwapPolicy
     from kybernate.core.tiers.tiering import TierAction
     from kybernate.types import PodUid
-    from nodeagent.offload.dumps import Dumps
+    from nodeagent.offload.offload import Offload
     from nodeagent.seat.node import Node
     from nodeagent.seat.record import Seat
 
@@ -52,11 +52,11 @@ class Tiers:
     """The tier manager of a node."""
 
     def __init__(
-        self, node: Node, dumps: Dumps, swap: SwapPolicy, kick: Callable[[], None]
+        self, node: Node, offload: Offload, swap: SwapPolicy, kick: Callable[[], None]
     ) -> None:
         self._node = node
         self._swap = swap
-        self._dumps = dumps
+        self._offload = offload
         self._kick = kick
         self._timer: asyncio.TimerHandle | None = None
         self._weights: dict[PodUid, tuple[float, int]] = {}
@@ -110,7 +110,7 @@ class Tiers:
 
     def _others(self, tier: Tier) -> int:
         """Bytes of it that no seat has, and that none of them can make room of."""
-        return self._dumps.others_in(tier)
+        return self._offload.others_in(tier)
 
     def _parked(self, seat: Seat, ram: RamOrder) -> Parked:
         tier, to = TIER_OF.get(seat.state, Tier.RAM), _GOES.get(seat.state, seat.saved.sinks_to)
@@ -121,7 +121,7 @@ class Tiers:
         working = work is not None and not work.done() and to is not Tier.RAM
         busy = seat.ending.asked or seat.unverified or working
         # Who goes on with its state elsewhere would run beside it.
-        busy = busy or self._dumps.departures.sleeps(seat.uid)
+        busy = busy or self._offload.departures.sleeps(seat.uid)
         busy = busy or seat.wishes.to_save or bool(seat.saved.paging)
         return Parked(
             seat.uid,
@@ -180,13 +180,13 @@ class Tiers:
                 seat.saved.sank()
 
     def _carry_out(self, action: TierAction) -> None:
-        seat, dumps = self._node.seats[action.uid], self._dumps
+        seat, offload = self._node.seats[action.uid], self._offload
         begin = {
-            Step.DUMP: dumps.begin_dump,
-            Step.RESTORE: dumps.begin_restore,
-            Step.PACK: dumps.begin_pack,
-            Step.FETCH: dumps.begin_fetch,
-            Step.DROP: dumps.begin_drop,
+            Step.DUMP: offload.dumps.begin,
+            Step.RESTORE: offload.restores.begin,
+            Step.PACK: offload.transfers.begin_pack,
+            Step.FETCH: offload.transfers.begin_fetch,
+            Step.DROP: offload.transfers.begin_drop,
         }[action.step]
         try:
             begin(seat, action.reason)

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from kybernate.core.swap.swapview import SwapPolicy
     from kybernate.types import PodUid
     from nodeagent.guard.announce import Announcer
-    from nodeagent.offload.dumps import Dumps
+    from nodeagent.offload.offload import Offload
     from nodeagent.operations.carrier import Carrier
     from nodeagent.operations.record import Ask
     from nodeagent.seat.lifecycle import Lifecycle
@@ -70,11 +70,11 @@ class Operations:
     """All operations of this agent. Implements `node.Observer`."""
 
     def __init__(
-        self, operators: OperatorSide, dumps: Dumps, life: Lifecycle, policy: SwapPolicy
+        self, operators: OperatorSide, offload: Offload, life: Lifecycle, policy: SwapPolicy
     ) -> None:
         self._operators = operators
         self._node = operators.node
-        self._departures = dumps.departures
+        self._departures = offload.departures
         self._policy = policy
         self._all: dict[str, Operation] = {}
         self._one = asyncio.Lock()
@@ -83,7 +83,7 @@ class Operations:
         self._announcer: Announcer | None = None
         self.changes = Changes()
         self._carriers: dict[Kind, Carrier] = {
-            Kind.SAVE: Saves(operators, dumps, life, self._facts, self.advanced)
+            Kind.SAVE: Saves(operators, offload, life, self._facts, self.advanced)
         }
 
     def carry(self, kind: Kind, by: Carrier) -> None:

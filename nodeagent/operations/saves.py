@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kybernate.core.seat.operations import SeatFacts, Verdict
-    from nodeagent.offload.dumps import Dumps
+    from nodeagent.offload.offload import Offload
     from nodeagent.operations.record import Ask, Operation
     from nodeagent.seat.below import Below
     from nodeagent.seat.lifecycle import Lifecycle
@@ -77,14 +77,14 @@ class Saves:
     def __init__(
         self,
         operators: OperatorSide,
-        dumps: Dumps,
+        offload: Offload,
         life: Lifecycle,
         facts: Callable[[Seat], SeatFacts],
         noted: Callable[[Operation], None],
     ) -> None:
         self._operators = operators
         self._node = operators.node
-        self._dumps = dumps
+        self._offload = offload
         self._life = life
         self._facts = facts
         self._noted = noted
@@ -93,7 +93,7 @@ class Saves:
 
     @property
     def _below(self) -> Below:
-        return self._dumps.below
+        return self._offload.ground.below
 
     # --- the wish -------------------------------------------------------------------------------
 
@@ -110,7 +110,7 @@ class Saves:
         seat = self._node.seats.get(operation.uid)
         goal = keeping_tier(self._facts(seat), operation.tier) if seat else Tier.NVME
         one = self._all[operation.name] = _Save(operation, goal, again=again)
-        kept = self._dumps.custody.kept_by(operation.name)
+        kept = self._offload.custody.kept_by(operation.name)
         if kept is not None:
             operation.artifact, one.phase = kept.artifact, Phase.COPYING
             self._life.aside(self._copy(one, kept))
@@ -126,7 +126,7 @@ class Saves:
         if one is not None:
             save = SaveFacts(one.phase, one.goal, operation.artifact, one.why)
             return judge_save(seat, save)
-        kept = self._dumps.custody.kept_by(operation.name)
+        kept = self._offload.custody.kept_by(operation.name)
         phase = Phase.COPYING if kept else Phase.WANTED
         return judge_save(seat, SaveFacts(phase, Tier.OBJECT, kept.artifact if kept else ""))
 
@@ -151,7 +151,7 @@ class Saves:
 
     async def _see_room(self, one: _Save, seat: Seat) -> None:
         try:
-            self._dumps.custody.listed(Tier.NVME, await self._below.vault.ls(Tier.NVME))
+            self._offload.custody.listed(Tier.NVME, await self._below.vault.ls(Tier.NVME))
         except (KybernateError, OSError) as error:
             self._fail(one, f"what is on NVMe can't be listed: {error}")
             return
@@ -168,9 +168,8 @@ class Saves:
 
     def _room(self) -> int:
         used = sum(s.saved.size for s in self._node.seats.values() if Tier.NVME in s.saved.copies)
-        dumps, nvme = self._dumps, Tier.NVME
-        others = dumps.others_in(nvme)
-        return self._below.limits.get(nvme, 0) - used - others
+        others = self._offload.others_in(Tier.NVME)
+        return self._below.limits.get(Tier.NVME, 0) - used - others
 
     def _step(self, one: _Save) -> None:
         seat = self._node.seats.get(one.operation.uid)
@@ -184,8 +183,8 @@ class Saves:
                 one.phase = Phase.WRITING
                 seat.wishes.ask_for_copy(wanted=False)
                 self._sealing.add(seat.uid)
-                written = self._dumps.dumping(seat, words(one.operation))
-                self._dumps.work(seat, self._write(one, seat, written))
+                written = self._offload.dumps.dumping(seat, words(one.operation))
+                self._offload.ground.work(seat, self._write(one, seat, written))
             case Next.KEEP_ARTIFACT if seat is not None:
                 one.phase = Phase.COPYING
                 seat.wishes.ask_for_copy(wanted=False)
@@ -234,15 +233,16 @@ class Saves:
             await written
             if one.again:
                 await self._drop_unnoticed(seat)
-            images, one.phases = await self._dumps.write_down(seat, _folder(seat.uid), goes_on=True)
+            dumps, key = self._offload.dumps, _folder(seat.uid)
+            images, one.phases = await dumps.write_down(seat, key)
             facts = await self._below.facts(seat)
         except NotFoundError as error:
-            self._dumps.is_gone(seat, error)
+            self._offload.ground.is_gone(seat, error)
             await self._unwritten(one, f"its container ended while it was saved: {error}")
             return
         except (Reverted, KybernateError, OSError) as error:
             try:
-                await self._dumps.keep(seat, error)
+                await self._offload.dumps.keep(seat, error)
             finally:
                 await self._unwritten(one, f"it was not saved, and goes on as it was: {error}")
             return
@@ -253,7 +253,7 @@ class Saves:
             raise
         one.phase = Phase.SEALING
         try:
-            await self._dumps.stay(seat, "its state is written down, and it stays")
+            await self._offload.dumps.stay(seat, "its state is written down, and it stays")
         finally:
             # Whatever becomes of the tree now, what was written is whole.
             self._continue(one)
@@ -267,7 +267,7 @@ class Saves:
             return
         for found in await self._below.vault.ls(Tier.NVME):
             if found.uid == seat.uid:
-                self._dumps.custody.void(found.id, "the agent was restarted before it was kept")
+                self._offload.custody.void(found.id, "the agent was restarted before it was kept")
 
     async def _unwritten(self, one: _Save, why: str) -> None:
         await self._abandon(one)
@@ -288,9 +288,9 @@ class Saves:
         try:
             if one.dropped:
                 return
-            artifact = await self._dumps.sealer.begin(vault, uid, images, facts, deadline)
+            artifact = await self._offload.sealer.begin(vault, uid, images, facts, deadline)
             if one.dropped:
-                self._dumps.custody.void(artifact, "its save was cancelled")
+                self._offload.custody.void(artifact, "its save was cancelled")
                 return
             size = next((s.size for s in await vault.ls(Tier.NVME) if s.id == artifact), 0)
             one.phases["seal"] = self._node.world.now() - began
@@ -312,7 +312,7 @@ class Saves:
         return kept
 
     def _put(self, kept: PersonHold) -> Awaitable[None]:
-        return asyncio.ensure_future(self._dumps.custody.keep(kept))
+        return asyncio.ensure_future(self._offload.custody.keep(kept))
 
     async def _keep(self, one: _Save, kept: PersonHold) -> None:
         """It is sealed: from now on nothing drops it."""
@@ -325,7 +325,7 @@ class Saves:
         def say(error: Exception) -> None:
             log.warning("that %s is kept can't be written yet: %s", kept.artifact, error)
 
-        await retry(lambda: self._dumps.custody.keep(kept), say, on=OSError)
+        await retry(lambda: self._offload.custody.keep(kept), say, on=OSError)
 
     async def _copy(self, one: _Save, kept: PersonHold) -> None:
         """To where it is to be kept. Its copy on NVMe goes then, unless the seat needs it."""

@@ -123,7 +123,7 @@ class Between:
         agent = here.cluster.agent
         if pod.gone or pod.deleting:
             return
-        if agent is not None and agent.dumps.departures.where(pod.uid):
+        if agent is not None and agent.offload.departures.where(pod.uid):
             here.cluster.delete(pod, here.loop.time(), force=False)
         here.machine.later(_POLL, partial(self._see_off, here, pod))
 
@@ -134,7 +134,7 @@ class Between:
         if not any(one.uid == pod.uid for one in known):
             here.moving.discard(pod.uid)
             agent = here.cluster.agent
-            if agent is not None and not agent.dumps.departures.where(pod.uid):
+            if agent is not None and not agent.offload.departures.where(pod.uid):
                 agent.operators.let_stay(pod.uid)
 
     @staticmethod

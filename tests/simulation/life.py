@@ -170,7 +170,7 @@ class Life:
     ) -> None:
         """As the agent is wired to those of other nodes."""
         self.operations = operations = Operations(
-            agent.operators, agent.dumps, agent.life, agent.policy
+            agent.operators, agent.offload, agent.life, agent.policy
         )
         agent.node.observers.append(operations)
         self.receiver = Target(agent_of(agent), self.inbox, agent.adoptions)  # type: ignore[arg-type]

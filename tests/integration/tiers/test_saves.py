@@ -25,7 +25,9 @@ LIMIT = 60.0
 async def saved(room: Room, tier: Tier) -> Operation:
     """What became of a save."""
     assert room.loop is not None
-    operations = Operations(room.loop.operators, room.loop.dumps, room.loop.life, room.loop.policy)
+    operations = Operations(
+        room.loop.operators, room.loop.offload, room.loop.life, room.loop.policy
+    )
     room.loop.node.observers.append(operations)
     one = await operations.ask(Ask(Kind.SAVE, f"to-{tier}", room.uid, tier=tier))
     async with asyncio.timeout(LIMIT):

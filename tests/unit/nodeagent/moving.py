@@ -83,7 +83,7 @@ class There:
 
 
 def with_moves(r, there):
-    operations = Operations(r.loop.operators, r.loop.dumps, r.loop.life, r.loop.policy)
+    operations = Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy)
     r.node.observers.append(operations)
     moves = Source(agent_of(r.loop), there, operations.advanced)
     operations.carry(Kind.MOVE, moves)

@@ -56,7 +56,7 @@ class Beyond:
 
 def with_moves(r, records=None, room=1 << 60):
     """As `makemoves` wires them."""
-    operations = Operations(r.loop.operators, r.loop.dumps, r.loop.life, r.loop.policy)
+    operations = Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy)
     r.node.observers.append(operations)
     receiver = Target(agent_of(r.loop), NoInbox(room), r.loop.adoptions)
     receiver.resume(records or {})

@@ -52,8 +52,8 @@ def node_api(r, preparer=None, touched=None):
     """All that answers calls, on this made-up machine."""
     changes, streams, operations = (
         Changes(),
-        Streams(r.loop.proxies, r.loop.dumps.departures),
-        Operations(r.loop.operators, r.loop.dumps, r.loop.life, r.loop.policy),
+        Streams(r.loop.proxies, r.loop.offload.departures),
+        Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy),
     )
     r.node.observers += [changes, streams, operations]
     return NodeApi(

@@ -98,7 +98,7 @@ async def test_a_seat_stands_thawed_without_gpu_memory_until_its_image_is_taken(
         assert not r.machine.frozen
         assert uid not in r.machine.open_doors
         p.request(uid)
-        await Operations(r.loop.operators, r.loop.dumps, r.loop.life, r.loop.policy).ask(
+        await Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy).ask(
             Ask(Kind.WAKE, "now", uid)
         )
         await asyncio.sleep(100)

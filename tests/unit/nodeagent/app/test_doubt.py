@@ -119,7 +119,7 @@ def test_one_that_was_adopting_and_ends_before_it_is_heard_adopts_the_same_again
     async def first():
         r = rig(machine, tiers=TIERS)
         cold, _, _, telling = await left(r)
-        r.loop.dumps.shut = lambda *_: asyncio.sleep(3600)
+        r.loop.offload.gates.shut = lambda *_: asyncio.sleep(3600)
         new = await r.seat("new", restore=of(cold))
         await when(lambda: r.state(new) is SeatState.ADOPTING)
         telling.cancel()

@@ -395,7 +395,7 @@ async def test_a_pod_that_goes_while_its_claim_is_made_leaves_no_record(rig):
 async def test_a_container_that_ends_while_it_is_told_continues_from_nothing(rig):
     r = rig(tiers=TIERS)
     cold, artifact, _, telling = await left(r)
-    telling_it, shut = asyncio.Event(), r.loop.dumps.shut
+    telling_it, shut = asyncio.Event(), r.loop.offload.gates.shut
 
     async def find(seat):
         await asyncio.sleep(3600)
@@ -405,7 +405,7 @@ async def test_a_container_that_ends_while_it_is_told_continues_from_nothing(rig
         telling_it.set()
         await asyncio.sleep(5)
 
-    r.loop.adoptions._find, r.loop.dumps.shut = find, shut_late
+    r.loop.adoptions._find, r.loop.offload.gates.shut = find, shut_late
     new = await r.seat("new", restore=of(cold))
     seat = r.node.seats[new]
     await when(lambda: seat.contact.connected)
@@ -423,7 +423,7 @@ async def test_a_container_that_ends_while_it_is_told_continues_from_nothing(rig
 async def test_a_seat_that_is_adopting_is_recorded_as_earlier_releases_do(rig):
     r = rig(tiers=TIERS)
     cold, artifact, _, telling = await left(r)
-    r.loop.dumps.shut = lambda *_: asyncio.sleep(3600)
+    r.loop.offload.gates.shut = lambda *_: asyncio.sleep(3600)
     new = await r.seat("new", restore=of(cold))
     await when(lambda: r.node.seats[new].state is SeatState.ADOPTING)
     record = r.machine.journal[SEAT + new]
@@ -438,7 +438,7 @@ async def test_no_record_of_its_container_s_end_adopts_a_state_without_a_name(ri
     """An agent that was killed after such a record would look for that, and start it anew."""
     r = rig(tiers=TIERS)
     cold, _, _, telling = await left(r)
-    r.loop.dumps.shut = lambda *_: asyncio.sleep(3600)
+    r.loop.offload.gates.shut = lambda *_: asyncio.sleep(3600)
     new = await r.seat("new", restore=of(cold))
     await when(lambda: r.node.seats[new].state is SeatState.ADOPTING)
     r.machine.end_container(new)

@@ -202,7 +202,7 @@ async def test_the_registry_knows_that_a_state_is_dropped_before_it_hears_that_i
 ):
     r = rig(tiers=TIERS)
     cold, _ = await two(r)
-    r.node.world = r.loop.dumps._world = replace(r.node.world, registry=r.loop.registry)
+    r.node.world = replace(r.node.world, registry=r.loop.registry)
     r.machine.faults.add("end-hangs")
     r.loop.operators.ask_for_tier(cold, Tier.NVME)
     await when(lambda: r.node.seats[cold].saved.artifact)

@@ -219,7 +219,7 @@ async def test_what_came_takes_room_until_it_is_a_seats_or_gone(rig, tls, tmp_pa
     async with two_nodes(rig, tls, tmp_path) as (two, peers):
 
         def taken():
-            return two.r.loop.dumps.others_in(Tier.NVME)
+            return two.r.loop.offload.others_in(Tier.NVME)
 
         images = two.dump(1)
         await follow(two, peers, images)
@@ -229,7 +229,7 @@ async def test_what_came_takes_room_until_it_is_a_seats_or_gone(rig, tls, tmp_pa
         await peers.deliver(two.to, artifact, LIMIT)
         assert taken() == came == read_manifest(two.there, artifact, KEYS).total
         await peers.deliver(two.to, artifact, LIMIT)
-        assert (taken(), two.r.loop.dumps.others_in(Tier.OBJECT)) == (came, 0)
+        assert (taken(), two.r.loop.offload.others_in(Tier.OBJECT)) == (came, 0)
         two.restart()
         assert taken() == came
         kept = {Tier.NVME: came}

@@ -29,7 +29,7 @@ async def deaf(*_):
 async def test_one_whose_container_ends_before_it_goes_on_does_so_in_the_next(rig):
     r = rig(tiers=TIERS)
     cold, _, (inner, _), telling = await left(r)
-    shut, r.loop.dumps.shut = r.loop.dumps.shut, deaf
+    shut, r.loop.offload.gates.shut = r.loop.offload.gates.shut, deaf
     new = await r.seat("new", restore=of(cold))
     seat = r.node.seats[new]
     await when(lambda: seat.saved.claimed)
@@ -38,7 +38,7 @@ async def test_one_whose_container_ends_before_it_goes_on_does_so_in_the_next(ri
     assert "RestoreRefused" not in reasons(r), "its next container would begin by its command"
     r.machine.end_container(new)
     await when(lambda: seat.tree.init is None)
-    r.loop.dumps.shut = shut
+    r.loop.offload.gates.shut = shut
     r.machine.restart_container(new)
     await r.until(new, ACTIVE, 200)
     assert (app_of(r, new).inner, went(r, new)) == (inner, [])
@@ -49,7 +49,7 @@ async def test_one_whose_container_ends_before_it_goes_on_does_so_in_the_next(ri
 async def test_one_that_starts_anew_keeps_its_claim_and_the_state_stays(rig):
     r = rig(tiers=TIERS, restore_wait_s=3.0, keep_left_s=20.0)
     cold, artifact, _, telling = await left(r)
-    r.loop.dumps.shut = deaf
+    r.loop.offload.gates.shut = deaf
     new = await r.seat("new", restore=of(cold))
     await when(lambda: "RestoreRefused" in reasons(r))
     await when(lambda: r.node.seats[new].tree.init is None)

@@ -30,7 +30,7 @@ def rates(monkeypatch):
 async def begun(rig, tiers, names="abc", size=1 * GIB):
     r = rig(tiers=tiers)
     r.node.park_budget = 100 * GIB
-    operations = Operations(r.loop.operators, r.loop.dumps, r.loop.life, r.loop.policy)
+    operations = Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy)
     operations.carry(Kind.EVACUATE, Evacuations(agent_of(r.loop), operations.advanced))
     r.node.observers.append(operations)
     r.begin()
@@ -205,7 +205,7 @@ async def test_an_agent_that_dies_before_any_act_is_followed_up(rig, acts):
     saved = sum(Tier.OBJECT in r.node.seats[uid].saved.copies for uid in uids)
     assert (saved < 3) == (acts < 7)
     r.node.observers.remove(operations)
-    after = Operations(r.loop.operators, r.loop.dumps, r.loop.life, r.loop.policy)
+    after = Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy)
     after.carry(Kind.EVACUATE, Evacuations(agent_of(r.loop), after.advanced))
     r.node.observers.append(after)
     after.resume(r.machine.journal)

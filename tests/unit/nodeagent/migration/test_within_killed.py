@@ -188,10 +188,10 @@ def test_a_container_that_ends_when_its_state_is_handed_over(rig, groups, monkey
 
 
 def test_the_same_while_the_disk_takes_its_time_for_the_seats_record(rig, groups, monkeypatch):
-    async def slow(self, seat, artifact, size):
+    async def slow(self, dump):
         await asyncio.sleep(5)
         raise AssertionError("its container has ended meanwhile")
 
-    monkeypatch.setattr(Dumps, "_note_sealed", slow)
+    monkeypatch.setattr(Dumps, "_note", slow)
     found = [ends_when_kept(rig, groups, monkeypatch, later) for later in range(8)]
     assert Progress.SUCCEEDED in found

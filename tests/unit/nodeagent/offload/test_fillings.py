@@ -27,7 +27,7 @@ def _after(failures, call):
 
 async def parked(rig):
     r = rig(tiers=TIERS)
-    r.loop.dumps.lazies.pays = lambda _: True
+    r.loop.offload.lazies.pays = lambda _: True
     cold, _ = await two(r)
     await down(r, cold)
     return r, cold

@@ -28,7 +28,7 @@ from tests.unit.nodeagent.succession import left
 async def woken_lazily(rig, proxy, fault="", state=NVME):
     """A seat that has answered from there while its memory is on its way."""
     r = rig(tiers=TIERS)
-    r.loop.dumps.lazies.pays = lambda _: True
+    r.loop.offload.lazies.pays = lambda _: True
     cold, hot = await two(r)
     await down(r, cold, state)
     if fault:
@@ -71,7 +71,7 @@ async def test_a_tree_whose_memory_never_comes_is_ended_and_told(rig, proxy):
 
 async def test_one_whose_container_ends_while_it_is_restored_is_parked_below_ram_again(rig):
     r = rig(tiers=TIERS)
-    r.loop.dumps.lazies.pays = lambda _: True
+    r.loop.offload.lazies.pays = lambda _: True
     cold, hot = await two(r)
     await down(r, cold)
     r.loop.operators.call_for(cold, "a test")
@@ -157,11 +157,11 @@ async def test_what_failed_to_be_restored_is_restored_whole(rig, proxy, monkeypa
     cold, _ = await two(r)
     await down(r, cold, NVME)
     seat = r.node.seats[cold]
-    assert r.loop.dumps.lazies.pays(seat)
+    assert r.loop.offload.lazies.pays(seat)
     r.machine.faults.add("restore-fails-criu")
     proxy(r.loop).request(cold)
     await when(lambda: seat.backoff.failed_restores)
-    assert not r.loop.dumps.lazies.pays(seat)
+    assert not r.loop.offload.lazies.pays(seat)
     await r.until(cold, ACTIVE)
     assert seat.saved.paging == ""
     assert r.machine.paging == {}
@@ -181,7 +181,7 @@ async def test_what_is_whole_sooner_is_restored_whole(rig, proxy):
 
 async def test_of_copies_of_one_state_each_keeps_its_images_until_its_own_memory_is_in(rig):
     r = rig(tiers=TIERS)
-    r.loop.dumps.lazies.pays = lambda _: True
+    r.loop.offload.lazies.pays = lambda _: True
     _, artifact, _, telling = await left(r, NVME)
     wish = RestoreWish(artifact=artifact, kind=RestoreAs.TEMPLATE)
     soon, late = await r.seat("soon", restore=wish), await r.seat("late", restore=wish)
@@ -223,9 +223,9 @@ async def test_a_state_of_which_the_gpus_had_most_comes_lazily_only_if_that_is_f
     await down(r, cold, NVME)
     seat = r.node.seats[cold]
     seat.saved.size, seat.tree.held = 10 * GIB, dict.fromkeys(seat.identity.gpus, 9 * GIB)
-    assert not r.loop.dumps.lazies.pays(seat)
+    assert not r.loop.offload.lazies.pays(seat)
     seat.saved.first = 9 * GIB
-    assert r.loop.dumps.lazies.pays(seat)
+    assert r.loop.offload.lazies.pays(seat)
 
 
 def test_the_lazy_rate_is_that_of_what_comes_later(rig, proxy, monkeypatch):

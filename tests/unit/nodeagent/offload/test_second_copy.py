@@ -29,7 +29,7 @@ async def twice(rig):
     inner = app_of(r, cold).inner
     await down(r, cold, NVME)
     seat = r.node.seats[cold]
-    r.loop.dumps.begin_pack(seat, "a test")
+    r.loop.offload.transfers.begin_pack(seat, "a test")
     await when(lambda: seat.saved.copies == {Tier.NVME, Tier.OBJECT})
     assert r.state(cold) is NVME
     r.machine.faults.add("corrupt")

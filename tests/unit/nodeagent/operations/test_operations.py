@@ -19,7 +19,7 @@ from nodeagent.operations.record import OPERATION, Ask
 
 async def begun(rig, *names, **settings):
     r = rig(**settings)
-    operations = Operations(r.loop.operators, r.loop.dumps, r.loop.life, r.loop.policy)
+    operations = Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy)
     r.node.observers.append(operations)
     r.begin()
     seats = []
@@ -250,7 +250,7 @@ def test_an_operation_goes_on_after_a_restart_of_the_agent(rig, after):
 
     async def second(machine, a):
         r = rig(machine)
-        operations = Operations(r.loop.operators, r.loop.dumps, r.loop.life, r.loop.policy)
+        operations = Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy)
         r.node.observers.append(operations)
         machine.carry_on()
         operations.resume(await recover(r.loop))
@@ -321,7 +321,7 @@ def test_an_agent_killed_at_any_write_of_an_operation_goes_on(rig, kind, crash_a
 
     async def second():
         r = rig(machine)
-        operations = Operations(r.loop.operators, r.loop.dumps, r.loop.life, r.loop.policy)
+        operations = Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy)
         r.node.observers.append(operations)
         machine.crash_at = None
         machine.carry_on()

@@ -31,7 +31,7 @@ ACTIVE, PARKED, BELOW = SeatState.ACTIVE, SeatState.PARKED, SeatState.PARKED_NVM
 async def begun(rig, tiers=NVME, **more):
     r = rig(tiers=tiers, **more)
     r.node.park_budget = 100 * GIB
-    operations = Operations(r.loop.operators, r.loop.dumps, r.loop.life, r.loop.policy)
+    operations = Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy)
     r.node.observers.append(operations)
     r.begin()
     uid = await r.seat("a", delay=0.0)
@@ -285,7 +285,7 @@ def go_on(rig, proxy, machine, start):
         r = rig(machine, tiers=BOTH)
         r.node.park_budget = 100 * GIB
         await r.recover()
-        operations = Operations(r.loop.operators, r.loop.dumps, r.loop.life, r.loop.policy)
+        operations = Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy)
         r.node.observers.append(operations)
         operations.resume(r.node.world.journal.load())
         r.begin()

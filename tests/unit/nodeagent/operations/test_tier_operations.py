@@ -27,7 +27,7 @@ TIERS = {Tier.NVME: 1000 * GIB, Tier.OBJECT: 1 << 62}
 async def begun(rig, **more):
     r = rig(**more)
     r.node.park_budget = 100 * GIB
-    operations = Operations(r.loop.operators, r.loop.dumps, r.loop.life, r.loop.policy)
+    operations = Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy)
     r.node.observers.append(operations)
     r.begin()
     uid = await r.seat("a", delay=0.0)

@@ -22,7 +22,7 @@ def weighing(r, size):
     world = r.node.world
     below = replace(world.below, weigh=lambda _: size)
     r.node.world = replace(world, below=below)
-    r.loop.dumps._world = r.node.world
+    r.loop.offload._world = r.node.world
 
 
 async def test_a_tree_that_nvme_has_no_room_for_stays_in_ram(rig):
@@ -40,12 +40,12 @@ async def test_nor_does_it_go_where_bytes_from_other_nodes_lie(rig):
     weighing(r, 20 * GIB)
     room = SimpleNamespace(taken=41 * GIB)
     below = replace(r.node.world.below, inbox=SimpleNamespace(room=room))
-    r.node.world = r.loop.dumps._world = replace(r.node.world, below=below)
+    r.node.world = replace(r.node.world, below=below)
     cold, _ = await two(r)
     r.loop.operators.ask_for_tier(cold, Tier.NVME)
     await asyncio.sleep(30)
     assert r.state(cold) is PARKED
-    operations = Operations(r.loop.operators, r.loop.dumps, r.loop.life, r.loop.policy)
+    operations = Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy)
     r.node.observers.append(operations)
     save = await operations.ask(Ask(Kind.SAVE, "s1", cold))
     await asyncio.sleep(5)
@@ -58,7 +58,7 @@ async def test_nor_is_it_saved(rig):
     r = rig(tiers=ROOM)
     weighing(r, 61 * GIB)
     cold, _ = await two(r)
-    operations = Operations(r.loop.operators, r.loop.dumps, r.loop.life, r.loop.policy)
+    operations = Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy)
     r.node.observers.append(operations)
     one = await operations.ask(Ask(Kind.SAVE, "s1", cold))
     await asyncio.sleep(5)

@@ -1,0 +1,78 @@
+"""The agent's way below RAM put together; what becomes of a state that its seat has done with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kybernate.core.seat.seats import TIER_OF
+from kybernate.types import SeatState, Tier
+from nodeagent.artifacts.store import Sealer
+from nodeagent.offload.dumps import Dumps
+from nodeagent.offload.gates import OFFLOADED, Gates
+from nodeagent.offload.lazies import Lazies
+from nodeagent.offload.restores import Restores
+from nodeagent.offload.transfers import Transfers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nodeagent.artifacts.holds import Custody
+    from nodeagent.artifacts.succession import Succession
+    from nodeagent.offload.departures import Departures
+    from nodeagent.offload.ground import Ground
+    from nodeagent.seat.record import Seat
+
+
+class Offload:
+    """All that carries out the tier manager's steps. `call_for` is told of what arrives at a shut
+    gate; `departures`: seats whose workloads go to other nodes."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        call_for: Callable[[Seat, str], None],
+        custody: Custody,
+        succession: Succession,
+        departures: Departures,
+    ) -> None:
+        self.ground = ground
+        self._succession = succession
+        self.custody = custody
+        self.departures = departures
+        self.sealer = Sealer(custody)
+        self.gates = Gates(ground, call_for)
+        self.lazies = Lazies(ground.node, ground.life, ground.kick)
+        self.transfers = Transfers(ground)
+        self.restores = Restores(ground, self.gates, self.lazies, self.transfers)
+        self.dumps = Dumps(ground, self.gates, self.lazies, self.sealer, succession, departures)
+
+    def others_in(self, tier: Tier) -> int:
+        """Bytes of it that no seat has: what is on its way from other nodes, and what is held."""
+        below = self.ground.world.below
+        inbox = below.inbox if below else None
+        coming = inbox.room.taken if inbox is not None and tier is Tier.NVME else 0
+        return coming + self.custody.bytes_in(tier)
+
+    def forget(self, seat: Seat, why: str) -> None:
+        """The seat runs on, or has ended: its saved state is worth nothing any more."""
+        artifact = seat.saved.artifact
+        # Before a record of the seat's says that it no longer is on its way.
+        unnoted = self.custody.unnoted.pop(seat.uid, artifact)
+        if unnoted != artifact:
+            self.custody.void(unnoted, why)
+        self._succession.let_go(seat, why)
+        seat.saved.forgotten()
+        seat.tree.follows_none()
+        paging = seat.saved.paging
+        if seat.state is SeatState.RESTORING:
+            seat.saved.pages("")  # half of a tree is ended with its container
+        if artifact or seat.state in TIER_OF:
+            self.ground.life.aside(self.lazies.abandon(seat, paging))
+        if seat.state in OFFLOADED and seat.tree.init is not None:
+            self.ground.life.aside(self.gates.hang_up(seat.tree.init.pid))
+
+    def let_go(self, seat: Seat) -> None:
+        """It stays without a tree, and its saved state is its successor's."""
+        seat.saved.forgotten()
+        self.ground.node.save(seat)
+        self.ground.life.aside(self.lazies.abandon(seat))
