@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from kybernate import keys
 from kybernate.api.gpunodes import GPUNode
 from kybernate.api.grants import ArtifactGrant
+from kybernate.api.policies import CheckpointPolicy
 from kybernate.api.requests import CheckpointRequest
 from kybernate.api.schema import DEFAULT
 
@@ -88,9 +89,32 @@ def checkpoint_request() -> Json:
     )
 
 
+def checkpoint_policy() -> Json:
+    """The CustomResourceDefinition of CheckpointPolicy."""
+    columns = (
+        ("Turn", "string", ".spec.turn.mode"),
+        ("Precedence", "integer", ".spec.precedence", 1),
+        _AGE,
+    )
+    told = (
+        "Says of pods with seats, chosen by their labels, what they don't say themselves by "
+        "annotations: whose turn it is and when seats rest, by the clock if need be. It holds at "
+        "once for pods that run. Who writes it must have the right to change the namespace's pods."
+    )
+    more = {"selectableFields": [{"jsonPath": ".spec.turn.mode"}]}
+    return _definition(
+        _names(keys.CHECKPOINT_POLICY_KIND, "cpol", "checkpointpolicies"),
+        "Namespaced",
+        columns,
+        _schema(CheckpointPolicy, told),
+        more,
+    )
+
+
 CRDS = {
     "gpunode": gpu_node,
     "artifactgrant": artifact_grant,
+    "checkpointpolicy": checkpoint_policy,
     "checkpointrequest": checkpoint_request,
 }
 """By the names of their files in config/crd."""
@@ -113,12 +137,12 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def _names(kind: str, short: str) -> Json:
+def _names(kind: str, short: str, plural: str = "") -> Json:
     single = kind.lower()
     return {
         "kind": kind,
         "listKind": f"{kind}List",
-        "plural": f"{single}s",
+        "plural": plural or f"{single}s",
         "singular": single,
         "shortNames": [short],
         "categories": ["kyb", "kybernate"],

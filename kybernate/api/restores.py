@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 _NO_ARTIFACT, _NO_POD = ArtifactId(""), PodUid("")
 _UID = re.compile(r"[0-9A-Za-z][-0-9A-Za-z]{0,127}")
-_WAIT, _FAIL = "start", "fail"
+_START, _FAIL = "start", "fail"
+ELSE = (_START, _FAIL)
+"""What becomes of a pod whose artifact can't be had."""
 _YES, _NO = "true", "false"
 _DETAILS = (keys.RESTORE_AS, keys.RESTORE_ELSE, keys.CLONE_STOPPED)
 
@@ -37,7 +39,7 @@ def read_wish(notes: Mapping[str, str]) -> RestoreWish | None:
     stopped = _choice(notes, keys.CLONE_STOPPED, [_NO, _YES]) == _YES
     if stopped and kind is not RestoreAs.CLONE:
         raise ConfigError(keys.CLONE_STOPPED, f"needs {keys.RESTORE_AS}: {RestoreAs.CLONE}")
-    waits = _choice(notes, keys.RESTORE_ELSE, [_WAIT, _FAIL]) == _FAIL or kind is RestoreAs.CLONE
+    waits = _choice(notes, keys.RESTORE_ELSE, [*ELSE]) == _FAIL or kind is RestoreAs.CLONE
     artifact, uid = _source(source)
     return RestoreWish(artifact, uid, kind, waits, stopped)
 

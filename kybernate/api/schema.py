@@ -45,6 +45,13 @@ def one_of(words: Iterable[str], told: str = "") -> WithJsonSchema:
     return WithJsonSchema({**form, **_given({"description": told})})
 
 
+def labels(most: int, told: str = "") -> WithJsonSchema:
+    """At most so many labels, with their values."""
+    values = {"type": "string", "maxLength": 63}
+    form = {"type": "object", "additionalProperties": values, "maxProperties": most}
+    return WithJsonSchema({**form, **_given({"description": told})})
+
+
 def flag(told: str = "") -> WithJsonSchema:
     """True or false."""
     return WithJsonSchema({"type": "boolean", **_given({"description": told})})

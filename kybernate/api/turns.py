@@ -19,14 +19,16 @@ AUTO: Final = "auto"
 VRAM: Final = "vram"
 """What `kyb.ai/idle` calls GPU memory; it calls tiers by their names."""
 
-_CHOICES = (ON_REQUEST, ALWAYS, AUTO)
+CHOICES = (ON_REQUEST, ALWAYS, AUTO)
+MOST_WEIGHT = 1000
 _WEIGHT = "weight="
-_MOST_WEIGHT = 1000
 _LEAST_S, _MOST_S = 1.0, 366 * 86400.0
 _LEAVES: Mapping[str, Tier] = MappingProxyType(
     {VRAM: Tier.RAM, Tier.RAM.value: Tier.NVME, Tier.NVME.value: Tier.OBJECT}
 )
 """Where a seat goes from there."""
+TIERS = tuple(_LEAVES)
+"""What a seat leaves for want of use, from the fastest on."""
 _DEPTH = (Tier.RAM, Tier.NVME, Tier.OBJECT)
 
 
@@ -38,8 +40,8 @@ def read_turn(notes: Mapping[str, str], *, of_job: bool, callable_: bool) -> flo
     for ever, so it does not. Raises ConfigError, naming the annotation.
     """
     kind, _, rest = notes.get(keys.TURN, AUTO).partition(",")
-    if kind not in _CHOICES:
-        raise ConfigError(keys.TURN, f"is {kind[:100]!r}; write {', '.join(_CHOICES)}")
+    if kind not in CHOICES:
+        raise ConfigError(keys.TURN, f"is {kind[:100]!r}; write {', '.join(CHOICES)}")
     weight = _weight(rest) if rest else 1
     if kind == ON_REQUEST and rest:
         raise ConfigError(
@@ -73,12 +75,12 @@ def read_idle(notes: Mapping[str, str]) -> Mapping[str, float]:
 
 def _weight(text: str) -> int:
     digits = text.strip().removeprefix(_WEIGHT)
-    plain = digits.isascii() and digits.isdigit() and len(digits) <= len(str(_MOST_WEIGHT))
-    if not text.strip().startswith(_WEIGHT) or not plain or not 1 <= int(digits) <= _MOST_WEIGHT:
+    plain = digits.isascii() and digits.isdigit() and len(digits) <= len(str(MOST_WEIGHT))
+    if not text.strip().startswith(_WEIGHT) or not plain or not 1 <= int(digits) <= MOST_WEIGHT:
         raise ConfigError(
             keys.TURN,
             f"{text[:100]!r} is no weight; write for example {ALWAYS},{_WEIGHT}4, a whole number "
-            f"from 1 to {_MOST_WEIGHT}",
+            f"from 1 to {MOST_WEIGHT}",
         )
     return int(digits)
 

@@ -27,6 +27,7 @@ from kybernate.errors import ConfigError, DeadlineError, KybernateError, Retryab
 from kybernate.lib.retry import Pauses, retry
 from kybernate.runtime.grants import ArtifactGrants
 from kybernate.runtime.identity import Identity
+from kybernate.runtime.policies import CheckpointPolicies
 from kybernate.runtime.revocations import Revocations
 from nodeagent.api.doorkeeper import Doorkeeper, Rates
 from nodeagent.api.guests import Guests
@@ -80,6 +81,7 @@ _PARK_SHARE = 0.9
 _COLLECT_AFTER = 2.0
 _ADOPT_AGAIN = Pauses(0.5, 8.0)
 _SEATS_FIRST = 1.0
+_POLICIES_S = 5.0
 _SHARED = 10
 """How many peers' calls the node's socket takes: all who use it count as one."""
 
@@ -98,6 +100,7 @@ class Agent:
         arrivals = SocketArrivals(cgroups.pids)
         freezer = GuardedFreezer(cgroups, arrivals)
         self._grants = ArtifactGrants()
+        self._policies = CheckpointPolicies(self._policies_changed)
         inits = KernelInits(kyb_inits(settings))
         own = settings.state_dir / "identity" if settings.own_key else None
         shared = settings.shared_agent_keys
@@ -137,6 +140,9 @@ class Agent:
         for tell in self._guests.left:
             self._running.call_soon_threadsafe(tell, nodes)
 
+    def _policies_changed(self) -> None:
+        self._running.call_soon_threadsafe(self._cache.outdated)
+
     def _seats(self) -> tuple[Seat, ...]:
         """Any thread may ask."""
         return tuple(self.node.seats.values())
@@ -165,7 +171,8 @@ class Agent:
         attendance = Attendance()
         saved = self.loop.places.rows
         publisher = Publisher(self.node, self._get_api, self._address(), attendance, saved)
-        cache = PodCache(self.loop.pod_changed, self.loop.pod_gone)
+        cache = PodCache(self.loop.pod_changed, self.loop.pod_gone, self._policies.judge)
+        self._cache = cache
         preparer = self._preparer(cache, publisher)
         warden = self._warden(publisher)
         self.node.observers += [self.streams, publisher, self.changes, self.operations]
@@ -185,6 +192,7 @@ class Agent:
             self.usage.run(),
             self.activity.run(),
             self._watch(cache, preparer, publisher),
+            cache.reviews(),
             self._collect(preparer),
             warden.run(),
             self.loop.reports.run(),
@@ -210,7 +218,13 @@ class Agent:
         return Preparer(
             self.loop,
             cache,
-            PodReader(self._get_api, read_pod, publisher, blocking, self._images.sandboxes),
+            PodReader(
+                self._get_api,
+                functools.partial(read_pod, judge=self._policies.judge),
+                publisher,
+                blocking,
+                self._images.sandboxes,
+            ),
             kyb_init,
         )
 
@@ -290,6 +304,9 @@ class Agent:
         if self.world.below is not None:
             self._grants.start(api)
             self._revocations.start(api)
+        self._policies.start(api)
+        # Before pods: none of them is what its annotations alone say, for a moment.
+        await asyncio.to_thread(self._policies.settle, _POLICIES_S)
         known = frozenset(self.node.seats)
         running = asyncio.get_running_loop()
 
@@ -341,6 +358,7 @@ class Agent:
             await server.stop(grace=0.2)
         self.runtime.close()
         await asyncio.to_thread(self._grants.stop)
+        await asyncio.to_thread(self._policies.stop)
         await asyncio.to_thread(self._revocations.stop)
         if self._watcher is not None:
             await asyncio.to_thread(self._watcher.stop)

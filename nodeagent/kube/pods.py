@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,18 +14,29 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kybernate.api import podnotes, pods
 from kybernate.api.restores import read_wish
 from kybernate.api.turns import read_idle, read_turn
+from kybernate.core.policy.effective import Effective
 from kybernate.errors import ConfigError
+from kybernate.lib.rounds import rounds
 from kybernate.types import GroupName, PodRef, PodUid, Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from kybernate.core.artifacts.restores import RestoreWish
 
 T = TypeVar("T")
+Judge = Callable[[pods.Pod], Effective]
+"""What counts for a pod: its annotations, and the policies of its namespace."""
+
 log = logging.getLogger(__name__)
 
 _MOST_GONE = 1024
+_REVIEW_S, _CLOCK_S = 1.0, 60.0
+
+
+def by_itself(_: pods.Pod) -> Effective:
+    """What counts where no policies are."""
+    return Effective({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +79,25 @@ class PodFacts:
     namespace_uid: str = ""
 
 
-def read_pod(raw: Mapping[str, Any]) -> PodFacts | None:
+def read_pod(raw: Mapping[str, Any], judge: Judge = by_itself) -> PodFacts | None:
+    """The facts, or None if no container of the pod asks for a seat.
+
+    Raises ConfigError, see `facts_of`.
+    """
+    return facts_of(pods.read_pod(raw), judge)
+
+
+def facts_of(pod: pods.Pod, judge: Judge = by_itself) -> PodFacts | None:
     """The facts, or None if no container of the pod asks for a seat.
 
     Raises ConfigError if what it asks for can't be had, such as a restore from no state. What only
     makes a difference to its comfort is left out if it can't be read.
     """
-    pod = pods.read_pod(raw)
     pod.check()
     ask = pod.ask
     if ask is None:
         return None
-    notes = pod.notes
+    notes = judge(pod).over(pod.notes)
     turn = partial(read_turn, of_job=pod.of_job, callable_=bool(pod.model or ask.port))
     return PodFacts(
         ref=pod.ref,
@@ -115,33 +136,70 @@ def _or(pod: pods.Pod, read: Callable[[], T], otherwise: T) -> T:
 
 
 class PodCache:
-    """The node's managed pods by UID. Fed on the loop; `on_change` hears of each one."""
+    """The node's managed pods by UID. Fed on the loop; `on_change` hears of each one. `judge` says
+    what counts for a pod, `wall` gives seconds since 1970."""
 
     def __init__(
-        self, on_change: Callable[[PodFacts], None], on_gone: Callable[[PodUid], None]
+        self,
+        on_change: Callable[[PodFacts], None],
+        on_gone: Callable[[PodUid], None],
+        judge: Judge = by_itself,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._pods: dict[PodUid, PodFacts] = {}
+        self._read: dict[PodUid, pods.Pod] = {}
         self._gone: deque[PodUid] = deque(maxlen=_MOST_GONE)
         self._on_change = on_change
         self._on_gone = on_gone
+        self._judge = judge
+        self._wall = wall
+        self._until = math.inf
 
     def event(self, kind: str, pod: Mapping[str, Any]) -> None:
         """An event of the watch: ADDED, MODIFIED or DELETED."""
         uid = PodUid(pod["metadata"]["uid"])
         if kind == "DELETED":
             self._pods.pop(uid, None)
+            self._read.pop(uid, None)
             self._gone.append(uid)
             self._on_gone(uid)
             return
+        self._take_in(pods.read_pod(pod))
+
+    def outdated(self) -> None:
+        """Policies have changed: what counts for each pod is looked at anew."""
+        self._until = -math.inf
+
+    def review(self) -> None:
+        """If what counts may have changed with policies or with the time, look at all pods."""
+        if self._wall() < self._until:
+            return
+        self._until = math.inf
+        for pod in tuple(self._read.values()):
+            self._take_in(pod)
+
+    async def reviews(self) -> None:
+        """Review, for as long as this runs; whatever tenants write, no more often than that."""
+        await rounds(self.review, _REVIEW_S, "policies are held against pods")
+
+    def _take_in(self, pod: pods.Pod) -> None:
+        uid = pod.ref.uid
         try:
-            facts = read_pod(pod)
+            facts = facts_of(pod, self._judged)
         except ConfigError as error:
             # Its container will be refused with this sentence; here it only isn't awaited.
             log.info("pod %s: %s", uid, error)
             return
         if facts is not None:
-            self._pods[uid] = facts
+            self._read[uid], self._pods[uid] = pod, facts
             self._on_change(facts)
+
+    def _judged(self, pod: pods.Pod) -> Effective:
+        found = self._judge(pod)
+        if found.until < math.inf:
+            # Sooner than that if somebody sets the node's clock.
+            self._until = min(self._until, found.until, self._wall() + _CLOCK_S)
+        return found
 
     def named(self, namespace: str, name: str) -> PodFacts | None:
         """The pod of this name that isn't being deleted, as the watch last showed it."""

@@ -57,6 +57,7 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         "gpunodes/status.kyb.ai": {"patch"},
         "events": {"create", "patch"},
         CSRS: {"create", "get"},
+        "checkpointpolicies.kyb.ai": READ,
         **SEES_GRANTS,
         **SEES_REVOKED,
     },

@@ -43,7 +43,8 @@ def _admitted(cluster: Cluster, namespace: str, sample: dict[str, Any]) -> None:
     elif sample["kind"] == "Pod":
         pod = sample
     else:
-        assert sample["kind"] in (keys.ARTIFACT_GRANT_KIND, keys.CHECKPOINT_REQUEST_KIND)
+        kinds = keys.ARTIFACT_GRANT_KIND, keys.CHECKPOINT_POLICY_KIND, keys.CHECKPOINT_REQUEST_KIND
+        assert sample["kind"] in kinds
         return
     name = f"of-{sample['metadata']['name']}"
     made = create(

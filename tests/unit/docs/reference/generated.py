@@ -132,7 +132,7 @@ def settings_page() -> str:
 def objects_page() -> str:
     """docs/reference/objects.md, whole."""
     lines = [OBJECTS]
-    for name in ("gpunode", "artifactgrant", "checkpointrequest"):
+    for name in ("gpunode", "artifactgrant", "checkpointpolicy", "checkpointrequest"):
         crd = yaml.safe_load((REPOSITORY / "config" / "crd" / f"{name}.yaml").read_text())["spec"]
         (version,) = crd["versions"]
         schema = version["schema"]["openAPIV3Schema"]

@@ -1,0 +1,236 @@
+"""CheckpointPolicy: what pods of a namespace do not say of their seats themselves, and when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from kybernate import keys
+from kybernate.api.lenient import mapping, mappings, text, texts, whole
+from kybernate.api.restores import ELSE
+from kybernate.api.schema import CAMEL, checked, items, labels, one_of, rule
+from kybernate.api.schema import text as words
+from kybernate.api.schema import whole as number
+from kybernate.api.turns import CHOICES, MOST_WEIGHT, ON_REQUEST, TIERS, read_idle, read_turn
+from kybernate.core.policy.effective import Label, Policy, Relation, Slot
+from kybernate.core.policy.schedule import read_times
+from kybernate.core.quantity import parse_duration
+from kybernate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    Json = dict[str, Any]
+
+_MOST_PRECEDENCE = 1_000_000
+_MOST_TIMES = 16
+_MOST_LABELS = 16
+_DURATION = r"^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$"
+_CRON = r"^[0-9A-Za-z*/,-]+( [0-9A-Za-z*/,-]+){4}$"
+_LABEL_CHARS = 317
+_SAYS_SOMETHING = "has(self.turn) || has(self.idle)"
+
+
+def _duration(told: str) -> Any:
+    return words(32, told, least=1, pattern=_DURATION)
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """What is wanted of one label."""
+
+    __pydantic_config__ = checked(
+        rule(
+            "(self.operator in ['In', 'NotIn']) == (has(self.values) && self.values.size() > 0)",
+            "In and NotIn take values; Exists and DoesNotExist take none",
+        )
+    )
+    key: Annotated[str, words(_LABEL_CHARS, "The label.", least=1)]
+    operator: Annotated[str, one_of(Relation)]
+    values: Annotated[tuple[Annotated[str, words(63)], ...], items(64, "set")] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Labels of pods. Empty, it selects all pods of the namespace."""
+
+    __pydantic_config__ = CAMEL
+    match_labels: Annotated[
+        dict[str, str] | None,
+        labels(_MOST_LABELS, "Labels that a pod must have, with these values."),
+    ] = None
+    match_expressions: Annotated[
+        tuple[Expression, ...],
+        items(_MOST_LABELS, "atomic", "What else is wanted of a pod's labels; all must be so."),
+    ] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Whose turn it is, in the words of the annotation kyb.ai/turn."""
+
+    __pydantic_config__ = checked(
+        rule(
+            f"!has(self.weight) || !has(self.mode) || self.mode != '{ON_REQUEST}'",
+            "a seat that waits for requests has no weight; leave weight out, or write mode: always",
+        ),
+        rule("has(self.mode) || has(self.weight)", "write mode, weight or both"),
+    )
+    mode: Annotated[
+        str | None,
+        one_of(
+            CHOICES,
+            "on-request: its seat wakes when it is requested. always: it takes turns with others "
+            "that always want their GPUs. auto: always for a Job's pod, and for one without a "
+            "model and a port.",
+        ),
+    ] = None
+    weight: Annotated[
+        int | None,
+        number(32, "Among seats of the namespace that take turns.", least=1, most=MOST_WEIGHT),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """After how long without use a seat leaves a tier, as in the annotation kyb.ai/idle."""
+
+    __pydantic_config__ = checked(
+        rule("has(self.vram) || has(self.ram) || has(self.nvme)", "name a tier: vram, ram or nvme")
+    )
+    vram: Annotated[str | None, _duration("GPU memory, for RAM.")] = None
+    ram: Annotated[str | None, _duration("RAM, for NVMe.")] = None
+    nvme: Annotated[str | None, _duration("NVMe, for the object store.")] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """What counts for a while, from certain times on."""
+
+    __pydantic_config__ = checked(rule(_SAYS_SOMETHING, "write turn, idle or both"))
+    cron: Annotated[
+        str,
+        words(
+            100,
+            'When it begins: minute, hour, day of month, month and day of week, such as "0 8 * * '
+            '1-5".',
+            pattern=_CRON,
+        ),
+    ]
+    duration: Annotated[str, _duration("How long it lasts, such as 10h; at most 8784h.")]
+    time_zone: Annotated[
+        str,
+        words(64, "The clocks by which it begins, such as Europe/Berlin; absent: UTC.", least=1),
+    ] = "UTC"
+    turn: Turn | None = None
+    idle: Idle | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """Which pods, and what counts for them unless their own annotations say otherwise."""
+
+    __pydantic_config__ = checked(
+        rule(
+            f"{_SAYS_SOMETHING} || has(self.onRestoreFailure) || "
+            "(has(self.schedule) && self.schedule.size() > 0)",
+            "it says nothing; write turn, idle, onRestoreFailure or schedule",
+        )
+    )
+    selector: Selector
+    precedence: Annotated[
+        int,
+        number(
+            32,
+            "Of several policies that select a pod the one with the highest governs it, of several "
+            "such the first by name.",
+            most=_MOST_PRECEDENCE,
+        ),
+    ] = 0
+    turn: Turn | None = None
+    idle: Idle | None = None
+    schedule: Annotated[
+        tuple[Scheduled, ...],
+        items(_MOST_TIMES, "atomic", "What counts at times. Of several that are now, the first."),
+    ] = ()
+    on_restore_failure: Annotated[
+        str | None,
+        one_of(
+            ELSE,
+            "What becomes of a pod whose artifact (kyb.ai/restore-from) can't be had: start: it "
+            "starts cold. fail: it waits, and fails.",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPolicy:
+    """The object as a whole."""
+
+    __pydantic_config__ = CAMEL
+    spec: Spec
+
+
+def read_policy(item: Mapping[str, Any]) -> Policy:
+    """The policy that a CheckpointPolicy of the API server is. Pure.
+
+    Raises ConfigError, naming the field, for one that governs no pod: it says what can't be.
+    """
+    meta, spec = mapping(item.get("metadata")), mapping(item.get("spec"))
+    return Policy(
+        uid=text(meta.get("uid")),
+        namespace=text(meta.get("namespace")),
+        name=text(meta.get("name")),
+        selector=_selector(mapping(spec.get("selector"))),
+        precedence=whole(spec.get("precedence")),
+        words=_words(spec, "spec"),
+        schedule=tuple(
+            _slot(one, f"spec.schedule[{at}]")
+            for at, one in enumerate(mappings(spec.get("schedule")))
+        ),
+    )
+
+
+def _selector(given: Json) -> tuple[Label, ...]:
+    plain = texts(given.get("matchLabels")).items()
+    wanted = [Label(name, Relation.IN, frozenset({value})) for name, value in sorted(plain)]
+    for at, one in enumerate(mappings(given.get("matchExpressions"))):
+        listed = one.get("values")
+        values = frozenset(map(str, listed)) if isinstance(listed, list) else frozenset()
+        try:
+            wanted.append(Label(text(one.get("key")), Relation(text(one.get("operator"))), values))
+        except ValueError as error:
+            raise ConfigError(f"spec.selector.matchExpressions[{at}]", str(error)) from error
+    return tuple(wanted)
+
+
+def _slot(given: Json, where: str) -> Slot:
+    lasts = parse_duration(text(given.get("duration")), f"{where}.duration")
+    try:
+        times = read_times(text(given.get("cron")), text(given.get("timeZone")) or "UTC", lasts)
+    except ValueError as error:
+        raise ConfigError(where, str(error)) from error
+    return Slot(times, _words(given, where))
+
+
+def _words(given: Json, where: str) -> Mapping[str, str]:
+    """What it says, by annotation, in the words of annotations; read once, so that what can't be
+    is told now."""
+    found = dict(_said(given))
+    try:
+        read_turn(found, of_job=False, callable_=False)
+        read_idle(found)
+    except ConfigError as error:
+        raise ConfigError(where, str(error)) from error
+    return found
+
+
+def _said(given: Json) -> Iterator[tuple[str, str]]:
+    turn, idle = mapping(given.get("turn")), mapping(given.get("idle"))
+    weight = whole(turn.get("weight"))
+    if mode := text(turn.get("mode")) or (CHOICES[-1] if weight else ""):
+        yield keys.TURN, f"{mode},weight={weight}" if weight else mode
+    if named := [f"{tier}={text(idle[tier])}" for tier in TIERS if tier in idle]:
+        yield keys.IDLE, ",".join(named)
+    if otherwise := text(given.get("onRestoreFailure")):
+        yield keys.RESTORE_ELSE, otherwise

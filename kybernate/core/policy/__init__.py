@@ -1,0 +1,1 @@
+"""What CheckpointPolicies say of pods, and when. Named apart from `core.placement.policies`."""

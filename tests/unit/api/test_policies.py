@@ -1,0 +1,78 @@
+"""CheckpointPolicies as they are read: in the words of annotations, or refused by the field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kybernate import keys
+from kybernate.api.policies import read_policy
+from kybernate.core.policy.effective import Label, Relation
+from kybernate.errors import ConfigError
+
+
+def item(**spec: Any) -> dict[str, Any]:
+    meta = {"namespace": "shop", "name": "p", "uid": "u"}
+    return {"metadata": meta, "spec": {"selector": {}, **spec}}
+
+
+SCHEDULED = {"cron": "0 8 * * 1-5", "timeZone": "Europe/Berlin", "duration": "10h"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({}, {}),
+        ({"turn": {"mode": "on-request"}}, {keys.TURN: "on-request"}),
+        ({"turn": {"mode": "always", "weight": 400}}, {keys.TURN: "always,weight=400"}),
+        ({"turn": {"weight": 4}}, {keys.TURN: "auto,weight=4"}),
+        (
+            {"idle": {"nvme": "24h", "vram": "10m", "ram": "1h30m"}},
+            {keys.IDLE: "vram=10m,ram=1h30m,nvme=24h"},
+        ),
+        ({"onRestoreFailure": "fail"}, {keys.RESTORE_ELSE: "fail"}),
+        ({"ofANewerVersion": 1, "turn": {"mode": "auto", "more": 1}}, {keys.TURN: "auto"}),
+    ],
+)
+def test_it_speaks_in_the_words_of_annotations(spec: dict[str, Any], words: dict[str, str]) -> None:
+    assert read_policy(item(**spec)).words == words
+
+
+def test_a_whole_one() -> None:
+    expressions = [{"key": "tier", "operator": "NotIn", "values": ["dev"]}]
+    selector = {"matchLabels": {"app": "llm"}, "matchExpressions": expressions}
+    schedule = [{**SCHEDULED, "turn": {"mode": "on-request"}, "idle": {"vram": "30s"}}]
+    found = read_policy(item(selector=selector, precedence=10, schedule=schedule))
+    assert (found.namespace, found.name, found.uid, found.precedence) == ("shop", "p", "u", 10)
+    assert found.selector == (
+        Label("app", Relation.IN, frozenset({"llm"})),
+        Label("tier", Relation.NOT_IN, frozenset({"dev"})),
+    )
+    (slot,) = found.schedule
+    assert slot.words == {keys.TURN: "on-request", keys.IDLE: "vram=30s"}
+    assert (slot.times.cron, str(slot.times.zone), slot.times.lasts) == (
+        *("0 8 * * 1-5", "Europe/Berlin"),
+        36_000.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"turn": {"mode": "sometimes"}}, r"spec: kyb.ai/turn: is 'sometimes'"),
+        ({"turn": {"mode": "on-request", "weight": 2}}, "on-request has no weight"),
+        ({"idle": {"vram": "10ms"}}, "not between 1s"),
+        ({"idle": {"ram": "9000h"}}, "a year"),
+        ({"schedule": [{**SCHEDULED, "cron": "0 25 * * *"}]}, r"spec.schedule\[0\]: cron is"),
+        ({"schedule": [SCHEDULED, {**SCHEDULED, "timeZone": "Mars"}]}, r"\[1\]: timeZone is"),
+        ({"schedule": [{**SCHEDULED, "duration": "10 hours"}]}, r"\[0\].duration: '10 hours'"),
+        ({"schedule": [{**SCHEDULED, "idle": {"vram": "x"}}]}, r"schedule\[0\]: "),
+        ({"selector": {"matchExpressions": [{"key": "a", "operator": "Like"}]}}, "'Like'"),
+    ],
+)
+def test_one_that_says_what_can_not_be_is_refused_by_the_field(
+    spec: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        read_policy(item(**spec))
