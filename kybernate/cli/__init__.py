@@ -24,6 +24,7 @@ _COMMANDS: Mapping[str, str] = {
     "clients": "kybernate.cli.clients",
     "completion": "kybernate.cli.completing",
     "doctor": "kybernate.cli.doctor",
+    "drain": "kybernate.cli.cluster.requests:drain",
     "dump": "kybernate.cli.dump",
     "explain": "kybernate.cli.explain",
     "groups": "kybernate.cli.groups",

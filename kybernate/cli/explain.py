@@ -2,38 +2,54 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import click
 import orjson
+from click.core import ParameterSource
 from rich.console import Console
 from rich.table import Table
 
+from kybernate import keys
+from kybernate.api import pods
+from kybernate.api.gpunodes import read_status
+from kybernate.cli.cluster.lines import explained
+from kybernate.cli.cluster.link import cluster_options, link_to
+from kybernate.cli.completing import pod_names
 from kybernate.cli.extender_link import ask, extender_options
 from kybernate.core.ledger.ledger import Ledger
 from kybernate.core.views.dump import decode
 from kybernate.core.views.explain import document, explain
+from kybernate.errors import ConfigError, NotFoundError, RefusedError
 
 if TYPE_CHECKING:
     from typing import BinaryIO
 
+    from kybernate.cli.cluster.link import Link
     from kybernate.core.placement import Demand
     from kybernate.core.views.dump import Dump
 
     Json = dict[str, Any]
 
-_HELP = """Say why a pod waits: a sentence for all nodes, one for each group of GPUs, and what would
-help.
+_GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
 
-The extender is asked, over mutual TLS, with the certificates that `kybernate pki` made:
+_HELP = """Say why a pod waits, or what its seat does and why.
+
+Read from the pod, its events and, where that is allowed, its node's GPUNode: from anywhere, by who
+may read the namespace.
+
+\b
+  kubectl kyb explain pod NAME -n NS
+
+The extender knows more: a line for each group of GPUs. With --extender or --tls-dir it is asked,
+over mutual TLS, with the certificates that `kybernate pki` made:
 
 \b
   kubectl -n kyb-system port-forward deploy/kyb-scheduler 9444 &
   kybernate explain pod NAME -n NS --tls-dir DIR
-
-The same sentence is told as an event on the pod, for those who may only read their own namespace.
 """
 
 
@@ -43,10 +59,8 @@ def command() -> None:
 
 
 @command.command("pod", help=_HELP)
-@click.argument("name")
-@click.option(
-    "-n", "--namespace", default="default", show_default=True, help="The pod's namespace."
-)
+@click.argument("name", shell_complete=pod_names)
+@cluster_options()
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 @click.option(
     "--dump",
@@ -54,13 +68,19 @@ def command() -> None:
     help="Ask no extender, but read what `kybernate dump` wrote.",
 )
 @extender_options
-def pod(name: str, namespace: str, *, as_json: bool, dump: BinaryIO | None, **where: Any) -> None:
+@click.pass_context
+def pod(
+    ctx: click.Context, /, name: str, *, as_json: bool, dump: BinaryIO | None, **where: Any
+) -> None:
     """See _HELP."""
+    namespace = where["namespace"] or "default"
     if dump is not None:
         found = _read(dump, f"{namespace}/{name}")
-    else:
+    elif any(ctx.get_parameter_source(one) in _GIVEN for one in ("extender", "tls_dir")):
         path = f"/explain/{quote(namespace, safe='')}/{quote(name, safe='')}"
         found = ask(where["extender"], where["tls_dir"], path)
+    else:
+        found = _look(link_to(where), name.removeprefix("pod/"))
     if as_json:
         click.echo(json.dumps(found, indent=2))
     else:
@@ -76,6 +96,20 @@ def show(found: Json, console: Console | None = None) -> None:
     if found.get("scheduler"):
         text = f"The kube-scheduler says: {found['scheduler']}"
         console.print(text, markup=False, highlight=False)
+
+
+def _look(link: Link, name: str) -> Json:
+    """What the API server has of it."""
+    item = link.api.get(pods.path(str(link.namespace), name))
+    uid = item["metadata"]["uid"]
+    about = {"fieldSelector": f"involvedObject.uid={uid}"}
+    told = link.api.get(f"/api/v1/namespaces/{link.namespace}/events", about).get("items") or []
+    node = (item.get("spec") or {}).get("nodeName")
+    nodes = {}
+    if node:
+        with contextlib.suppress(NotFoundError, RefusedError, ConfigError):
+            nodes = dict([read_status(link.api.get(f"{keys.GPU_NODES_PATH}/{node}"))])
+    return explained(item, told, nodes)
 
 
 def _read(file: BinaryIO, pod: str) -> Json:

@@ -31,6 +31,9 @@ from kybernate.cli.artifacts.keys import (
     shred,
     tls_option,
 )
+from kybernate.cli.cluster.lines import artifacts_of, statuses
+from kybernate.cli.cluster.link import NODES, cluster_options, link_to, listed
+from kybernate.cli.output import show
 from kybernate.core.quantity import parse_quantity
 from kybernate.errors import ConfigError, KybernateError
 from kybernate.lib.deadline import Deadline
@@ -50,6 +53,7 @@ store's own tools use (AWS_ACCESS_KEY_ID, AWS_ENDPOINT, GOOGLE_APPLICATION_CREDE
 \b
   kybernate artifacts keys --dir /etc/kyb-artifacts          once per cluster
   export KYB_ARTIFACT_KEYS=/etc/kyb-artifacts
+  kubectl kyb artifacts ls                                   what the cluster's nodes tell of
   kybernate artifacts ls s3://states/kyb                     what is there, how large, of when
   kybernate artifacts show s3://states/kyb ID                where it can be restored
   kybernate artifacts verify s3://states/kyb ID...           read it back, byte by byte
@@ -62,15 +66,14 @@ An artifact is named <namespace>/<name>@<time>-<digits>. What is in a place, and
 from others, is written in docs/reference/artifact-layout.md.
 """
 
-_keys = click.option(
-    "--keys",
-    "folder",
-    type=click.Path(file_okay=False, path_type=Path),
-    envvar="KYB_ARTIFACT_KEYS",
-    required=True,
-    help="Folder of the keys: sign.key, trust-*.pub, wrap-*.key, and ca.crt, to read what nodes "
+_KEYS: dict[str, Any] = {
+    "type": click.Path(file_okay=False, path_type=Path),
+    "envvar": "KYB_ARTIFACT_KEYS",
+    "required": True,
+    "help": "Folder of the keys: sign.key, trust-*.pub, wrap-*.key, and ca.crt, to read what nodes "
     "signed.  (env KYB_ARTIFACT_KEYS)",
-)
+}
+_keys = click.option("--keys", "folder", **_KEYS)
 _rate = click.option("--rate", default="", help="Bytes per second at most, such as 200M.")
 _limit = click.option(
     "--timeout", type=float, default=3600.0, show_default=True, help="Seconds for all of it."
@@ -94,16 +97,26 @@ command.add_command(shred)
 
 
 @command.command("ls")
-@click.argument("place")
+@click.argument("place", required=False)
 @click.option("-n", "--namespace", default="", help="Only of this namespace.")
-@_keys
+@click.option("--keys", "folder", **{**_KEYS, "required": False})
+@cluster_options(namespaced=False)
 @as_json_option
-def ls(place: str, folder: Path, namespace: str, *, as_json: bool) -> None:
+def ls(
+    place: str | None, folder: Path | None, namespace: str, *, as_json: bool, **options: Any
+) -> None:
     """List the artifacts of PLACE: age, bytes, what was stored for each, GPUs, and the UID of the
     namespace whose key opens it, which tells a namespace from an earlier one of the same name.
 
-    One whose manifest isn't signed by a key of ours is listed with the reason.
+    One whose manifest isn't signed by a key of ours is listed with the reason. Without PLACE those
+    that the cluster's nodes tell of in their GPUNodes are listed, from anywhere and without keys.
     """
+    if place is None:
+        nodes, _ = statuses(listed(link_to(options).api, NODES))
+        show(artifacts_of(nodes, namespace or None), "json" if as_json else "table")
+        return
+    if folder is None:
+        raise click.MissingParameter(param_type="option", param_hint="'--keys'")
     where, own = open_place(place), artifactkeys.read_folder(folder)
     found = list(catalogue.manifests(where, own, namespace))
     uids = catalogue.namespace_uids(where, namespace)
@@ -118,7 +131,7 @@ def ls(place: str, folder: Path, namespace: str, *, as_json: bool) -> None:
 @click.argument("artifact")
 @_keys
 @as_json_option
-def show(place: str, artifact: str, folder: Path, *, as_json: bool) -> None:
+def show_command(place: str, artifact: str, folder: Path, *, as_json: bool) -> None:
     """Say all that the manifest of ARTIFACT says: what a restore must match, and its files."""
     manifest = read_manifest(open_place(place), artifact, artifactkeys.read_folder(folder))
     if as_json:

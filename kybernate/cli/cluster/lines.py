@@ -9,7 +9,7 @@ from kybernate import keys
 from kybernate.api.gpunodes import read_status
 from kybernate.api.pods import read_pod
 from kybernate.cli.output import Listing, Row, age, human
-from kybernate.errors import ConfigError
+from kybernate.errors import ConfigError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -21,12 +21,16 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 _IN_MEMORY = ("active", "draining")
+_WAITS = ("NoSeat", "GangWaiting", "GangPlanned")
+"""Reasons of the extender's events on pods that wait."""
+
 _PENDING, _STARTING = "pending", "starting"
 
 SEATS = ("NAMESPACE", "POD", "STATE", "TIER", "SIZE", "SINCE", "REQUESTS", "WAKES", "LAST WAKE")
 SEATS_WIDE = (*SEATS, "NODE", "SEAT", "MODEL", "REASON")
 GPUS = ("NODE", "GPU", "PRODUCT", "MEMORY", "HEALTH", "ACTIVE", "PARKED", "WAITING")
 TIERS = ("NODE", "TIER", "SEATS", "USED", "BUDGET")
+ARTIFACTS = ("ARTIFACT", "TIER", "SIZE", "NODE", "POD UID")
 NODES = ("NODE", "READY", "WHY")
 
 
@@ -117,10 +121,53 @@ def tiers_of(nodes: Mapping[str, Status]) -> Listing:
     return Listing(TIERS, len(TIERS), rows, "No node has told of tiers.")
 
 
+def artifacts_of(nodes: Mapping[str, Status], namespace: str | None) -> Listing:
+    """Artifacts of a namespace that nodes tell of, of all if it is None."""
+    rows = tuple(
+        Row(
+            one.artifact,
+            {"node": name, **asdict(one)},
+            (one.artifact, one.tier, human(one.bytes), name, one.uid),
+        )
+        for name, status in nodes.items()
+        for one in status.saved
+        if namespace is None or one.artifact.startswith(f"{namespace}/")
+    )
+    return Listing(ARTIFACTS, len(ARTIFACTS), rows, "No node tells of an artifact.")
+
+
 def unready(nodes: Mapping[str, Status]) -> Listing:
     """Nodes on which nothing starts or wakes, and why."""
     rows = tuple(_unready(nodes))
     return Listing(NODES, len(NODES), rows, "")
+
+
+def explained(item: Json, events: Iterable[Json], nodes: Mapping[str, Status]) -> Json:
+    """What a pod waits for, or what its seat does, and why; `events` are those of the pod."""
+    pod = read_pod(item)
+    if pod.ask is None:
+        raise RefusedError(
+            f"pod {pod.namespace}/{pod.ref.name} asks for no seat (kyb.ai/gpu-<n>x-seat)"
+        )
+    (line,) = (one for one in seat_lines(nodes, [item]) if one.uid == pod.ref.uid)
+    found = {"pod": f"{line.namespace}/{line.pod}"}
+    if line.state != _PENDING:
+        return {**found, "summary": _doing(line)}
+    why = {one.get("reason"): str(one.get("message")) for one in sorted(events, key=_last)}
+    told = next((why[reason] for reason in reversed(why) if reason in _WAITS), "")
+    scheduled = pod.condition("PodScheduled") or {}
+    found["summary"] = told or str(scheduled.get("message") or "no scheduler has looked at it yet")
+    return {**found, "scheduler": scheduled["message"]} if told and scheduled else found
+
+
+def _last(event: Json) -> str:
+    return str(event.get("lastTimestamp") or "")
+
+
+def _doing(line: SeatLine) -> str:
+    where = f"on {line.node}, group {line.group}" if line.group else f"on {line.node}"
+    tier = f" ({line.tier})" if line.tier else ""
+    return f"it is {line.state}{tier} {where}" + (f": {line.reason}" if line.reason else "")
 
 
 def _unready(nodes: Mapping[str, Status]) -> Iterator[Row]:

@@ -1,11 +1,12 @@
-"""`kybernate park`, `wake` and `snapshot`: a request is an object, and its status says how far it
-is."""
+"""`kybernate park`, `wake`, `snapshot` and `drain`: a request is an object, and its status says how
+far it is."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 import time
+from dataclasses import replace
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import click
 from rich.console import Console
 
 from kybernate import keys
+from kybernate.api.gpunodes import read_status
 from kybernate.api.requests import ask_for, read_request
 from kybernate.cli.cluster.link import Source, cluster_options, link_to, watched
 from kybernate.cli.completing import pod_names
@@ -23,8 +25,9 @@ from kybernate.core.requests.reasons import Reason, Standing
 from kybernate.types import Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
+    from kybernate.api.gpunodes import SeatRow
     from kybernate.cli.cluster.link import Link
     from kybernate.core.requests.checkpoint import Request
 
@@ -122,6 +125,52 @@ def snapshot(pod: str, *, tier: str | None, **options: Any) -> None:
     kubectl kyb snapshot llama -n shop
     """
     _ask(Mode.SNAPSHOT, pod, Tier(tier) if tier else None, options)
+
+
+@click.command("drain")
+@click.argument("node")
+@click.option(
+    "--tier",
+    type=click.Choice([tier.value for tier in Tier]),
+    default=None,
+    help="Where their states go. Those in RAM do not outlive their pods.",
+)
+@click.option("--timeout", default="10m", show_default=True, help="How long each seat may take.")
+@click.option("--dry-run", is_flag=True, help="Say which seats would be parked, and do nothing.")
+@cluster_options(namespaced=False)
+def drain(node: str, *, tier: str | None, timeout: str, dry_run: bool, **options: Any) -> None:
+    """Cordon NODE, park all of its seats, and keep them parked: their pods may go.
+
+    Makes a CheckpointRequest of mode Evict for each, and follows them. Nothing is deleted: `kubectl
+    drain` does that afterwards, and `kubectl uncordon` and `kubectl kyb wake` take it back. Exit
+    status: 0 all are parked, 1 some are not, 2 usage, 3 some not in time.
+
+    \b
+    kubectl kyb drain gpu-7 --dry-run
+    kubectl kyb drain gpu-7 --tier nvme
+    """
+    limit, link = _limit(timeout), link_to(options)
+    _, status = read_status(link.api.get(f"{keys.GPU_NODES_PATH}/{node}"))
+    seats = [seat for seat in status.seats if seat.state != "gone"]
+    if dry_run:
+        click.echo(f"would cordon node {node}, and park: {_names(seats) or 'nothing'}")
+        return
+    link.api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}})
+    click.echo(f"node {node} is cordoned: no new pod comes to it")
+    asked = []
+    for seat in seats:
+        there = replace(link, namespace=seat.namespace)
+        body = ask_for(Mode.EVICT, seat.pod, Tier(tier) if tier else None, limit, _KEPT_S)
+        asked.append((there, there.api.post(there.of(_PLURAL), body)))
+    ends = [
+        _outcome(read_request(_followed(there, made, limit + _LATE_S)), quiet=False)
+        for there, made in asked
+    ]
+    sys.exit(max(ends, default=0))
+
+
+def _names(seats: Iterable[SeatRow]) -> str:
+    return ", ".join(f"{seat.namespace}/{seat.pod}" for seat in seats)
 
 
 def _ask(mode: Mode, pod: str, tier: Tier | None, options: dict[str, Any]) -> None:

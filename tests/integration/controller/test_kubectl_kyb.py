@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from kybernate import keys
-from kybernate.errors import NotFoundError
-from tests.integration.controller.conftest import NAMESPACE, NODE, REQUESTS, complete
+from kybernate.errors import ConflictError, NotFoundError
+from tests.integration.controller.conftest import NAMESPACE, NODE, PODS, REQUESTS, complete, pod
 from tests.integration.hooks import until
 
 if TYPE_CHECKING:
@@ -206,6 +206,60 @@ def test_seats_and_top(kubectl: Kubectl, webhook: object, told: Any) -> None:
     assert "1.0 TiB" in top
     gpus = json.loads(kubectl("kyb", "top", "-o", "json").stdout)["gpus"]
     assert [(one["index"], one["parked"], one["active"]) for one in gpus] == [(0, 1, [])]
+
+
+def test_a_pod_is_explained_from_what_the_api_server_has(
+    kubectl: Kubectl, webhook: object, api: Api, told: Any
+) -> None:
+    found = kubectl("kyb", "explain", "pod", "a", "-n", NAMESPACE)
+    assert found.stdout == f"{NAMESPACE}/a: it is parked (nvme) on n1, group G0: idle\n", (
+        found.stderr
+    )
+    made = pod("waits", {keys.seat_resource(1): "1", "memory": "1Gi"})
+    made["metadata"]["labels"] = {keys.MANAGED_LABEL: "true"}
+    made["metadata"]["annotations"] = {keys.VRAM: "1Gi"}
+    made["spec"]["containers"][0]["args"] = ["serve"]
+    uid = api.post(PODS, made)["metadata"]["uid"]
+    try:
+        about = {"kind": "Pod", "namespace": NAMESPACE, "name": "waits", "uid": uid}
+        event = {"involvedObject": about, "reason": "NoSeat", "message": "1 node: no free 1x seat"}
+        meta = {"metadata": {"generateName": "waits."}}
+        api.post(f"/api/v1/namespaces/{NAMESPACE}/events", {**event, **meta})
+        waits = kubectl("kyb", "explain", "pod", "waits", "-n", NAMESPACE)
+        assert waits.stdout == f"{NAMESPACE}/waits: 1 node: no free 1x seat\n", waits.stderr
+    finally:
+        api.delete(f"{PODS}/waits", {"gracePeriodSeconds": 0})
+
+
+def test_artifacts_that_nodes_tell_of(
+    kubectl: Kubectl, webhook: object, control_plane: Cluster, told: Any
+) -> None:
+    row = {"artifact": f"{NAMESPACE}/a@1-2", "uid": "u", "tier": "object", "bytes": 1 << 20}
+    path = f"{keys.GPU_NODES_PATH}/{NODE}/status"
+    control_plane.api("agent").patch(path, {"status": {"saved": [row]}})
+    lines = kubectl("kyb", "artifacts", "ls").stdout.splitlines()
+    assert lines[1].split() == [f"{NAMESPACE}/a@1-2", "object", "1.0", "MiB", NODE, "u"]
+    assert "No node tells" in kubectl("kyb", "artifacts", "ls", "-n", "other").stdout
+    assert kubectl("kyb", "artifacts", "ls", "s3://x").returncode == 2
+
+
+@pytest.mark.usefixtures("controller")
+def test_a_drain_cordons_and_parks(
+    kubectl: Kubectl, api: Api, door: Door, told: Any, request: pytest.FixtureRequest
+) -> None:
+    with contextlib.suppress(ConflictError):
+        api.post("/api/v1/nodes", {"metadata": {"name": NODE}})
+    request.addfinalizer(lambda: api.delete(f"/api/v1/nodes/{NODE}"))
+    would = kubectl("kyb", "drain", NODE, "--dry-run")
+    assert would.stdout == f"would cordon node {NODE}, and park: {NAMESPACE}/a\n", would.stderr
+    assert not api.get(f"/api/v1/nodes/{NODE}")["spec"].get("unschedulable")
+    found = kubectl("kyb", "drain", NODE, "--tier", "nvme")
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.splitlines()[1:] == ["evict of a: it is kept"]
+    assert api.get(f"/api/v1/nodes/{NODE}")["spec"]["unschedulable"]
+    assert [one[1::2] for one in door.begun] == [("evict", "nvme")]
+    door.refuses = "its pod is ending"
+    assert kubectl("kyb", "drain", NODE).returncode == 1
 
 
 def test_a_watch_tells_what_changes(kubectl: Kubectl, webhook: object, told: Any) -> None:

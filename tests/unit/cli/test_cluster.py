@@ -190,7 +190,7 @@ def test_the_page_says_whom_each_command_asks():
     table = page.partition("## Whom")[2].partition("Those that")[0]
     first = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     told = [name for cell in first for name in re.findall(r"`([a-z]+)", cell)]
-    assert sorted(told) == main.list_commands(click.Context(main))
+    assert sorted(set(told)) == main.list_commands(click.Context(main))
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
