@@ -29,6 +29,8 @@ ALONE: Mapping[str, str] = {
     "node.park --workload redis --lazy": "--mib 16 --samples 1",
     "saved.lazily": "--mib 64 --samples 1",
     "node.gpu": "--bytes 16777216 --cycles 1 --starts 1 --toy",
+    "proxy": "--rounds 1 --seconds 0.2",
+    "proxy --replicas 3": "--requests 200 --kills 1",
     "placement.colocate": "--models 4 --gpus 2",
     "placement.defrag": "--nodes 10",
     "placement.policy": "--seeds 1 --most 0.125 --poisson",
