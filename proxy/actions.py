@@ -18,7 +18,8 @@ class Limits:
     `first_namespaces`: which namespace a model's plain name leads to where several have it.
     `name_memory`: how long a plain name stays its namespace's once no seat is left (s).
     `bodies` and `client_bodies`: bytes of requests in memory, of all clients and of one.
-    `client_wakes` and `namespace_wakes`: wakes a minute; 0 is no limit.
+    `client_wakes` and `namespace_wakes`: wakes a minute; 0 is no limit. `at_seat`: requests at one
+    seat at once; 0 is no limit.
     """
 
     wait: float = 60.0
@@ -30,6 +31,29 @@ class Limits:
     client_bodies: int = 32 * 2**20
     client_wakes: float = 0.0
     namespace_wakes: float = 0.0
+    at_seat: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a request says about its waiting: at most `patience` seconds, None is as long as others
+    may; of its own client's requests those of a higher `priority` come first."""
+
+    patience: float | None = None
+    priority: int = 0
+
+
+NO_WISH = Wish()
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """How long a request has waited, and how much longer it is expected to (s; None: nobody knows);
+    `told` says for what."""
+
+    waited: float
+    left: float | None
+    told: str
 
 
 @dataclass(frozen=True, slots=True)

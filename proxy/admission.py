@@ -6,7 +6,9 @@ answers with actions for its owner, the event loop. What it promises, whatever t
 - a request is served only by a seat whose lease is granted, under that lease's generation;
 - `Drained` is said only when nothing is in flight on the seat, and nothing new starts after it
   until the next grant;
-- requests of one model are served in the order in which they came;
+- clients that wait for a model take turns; requests of one client are served in the order in which
+  they came, those of a higher priority first;
+- a request waits no longer than it may, and is refused at once if it is expected to;
 - a request that left is counted nowhere, so that it can't wake a seat;
 - the bodies of all requests that wait or are being sent stay within their budgets, and the wakes
   that clients cause within their quotas.
@@ -18,14 +20,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kybernate.core.fairqueue import FairQueue, Place
 from kybernate.types import SeatState
 from proxy import routing
 from proxy.actions import (
     ANYONE,
+    NO_WISH,
     Abort,
     CheckAt,
     DemandView,
     Drained,
+    Outlook,
     Reject,
     Report,
     SeatView,
@@ -38,7 +43,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from kybernate.types import NodeName, PodUid
-    from proxy.actions import Action, Client, Limits, SeatInfo
+    from proxy.actions import Action, Client, Limits, SeatInfo, Wish
+
+
+_NOBODY = FairQueue()
 
 
 class Admission:
@@ -49,7 +57,7 @@ class Admission:
         self._seats: dict[PodUid, Seat] = {}
         self._queues: dict[str, Queue] = {}
         self._in_flight: dict[int, Seat] = {}
-        self._waiting: dict[int, str] = {}
+        self._waiting: dict[int, tuple[str, Place]] = {}
         self._away = routing.Away(limits.name_memory)
         self._bodies = Bodies(limits.bodies, limits.client_bodies)
         self._wakes = Wakes(limits.client_wakes, limits.namespace_wakes)
@@ -71,18 +79,17 @@ class Admission:
         """The request's body is no more in memory, as it was sent or the request is over."""
         self._bodies.give_back(ticket)
 
-    def arrive(self, ticket: int, model: str, now: float, client: Client = ANYONE) -> list[Action]:
+    def arrive(
+        self, ticket: int, model: str, now: float, client: Client = ANYONE, wish: Wish = NO_WISH
+    ) -> list[Action]:
         """A request came whole: Serve or Reject, or it is held (CheckAt)."""
         routes = self.routes(model, now, client)
         if len(routes) != 1:
             return [Reject(ticket, *routing.refusal(model, routes))]
-        best: Seat | None = None
-        for seat in self._seats.values():
-            if seat.info.route == routes[0] and seat.open:
-                best = seat if best is None or load(seat) < load(best) else best
+        best = self._free(routes[0])
         if best is not None:
             return self._serve(ticket, best, 0.0)
-        return self._hold(ticket, routes[0], now, client)
+        return self._hold(ticket, routes[0], now, client, wish)
 
     def routes(self, name: str, now: float, client: Client = ANYONE) -> list[str]:
         """The full names of models that this name may stand for; see `routing`."""
@@ -99,9 +106,9 @@ class Admission:
         if seat is not None:
             seat.in_flight.discard(ticket)
             seat.requests += answered
-            return [*self._report(seat, urgent=False), *self._if_drained(seat)]
-        model = self._waiting.get(ticket)
-        return self._remove(ticket, model, now) if model is not None else []
+            ended = [*self._report(seat, urgent=False), *self._if_drained(seat)]
+            return ended + (self._settle(seat.info.route, now) if self._limits.at_seat else [])
+        return self._remove(ticket, now) if ticket in self._waiting else []
 
     def tick(self, now: float) -> list[Action]:
         """Refuse what waited too long, and end what a broken stream no longer covers."""
@@ -225,8 +232,19 @@ class Admission:
         if seat is None:
             return None
         waiting = self._waiting_for(seat)
-        oldest = max(0.0, now - next(iter(waiting.values()))) if waiting else 0.0
+        came = waiting.oldest
+        oldest = 0.0 if came is None else max(0.0, now - came)
         return DemandView(len(seat.in_flight), len(waiting), oldest, seat.requests)
+
+    def outlook(self, ticket: int, now: float) -> Outlook | None:
+        """How it stands with a request that waits; None if it doesn't."""
+        if ticket not in self._waiting:
+            return None
+        model, place = self._waiting[ticket]
+        target = self._queues[model].target
+        seat = self._seats.get(target) if target else None
+        told = seat.info.told if seat else "no seat can wake now"
+        return Outlook(now - place.came, self._left(model, now), told)
 
     def is_drained(self, uid: PodUid, generation: int) -> bool:
         """Whether `Drained` for this lease is still true."""
@@ -287,46 +305,90 @@ class Admission:
             *self._report(seat, urgent=False),
         ]
 
-    def _hold(self, ticket: int, model: str, now: float, client: Client) -> list[Action]:
-        waiting = len(self._queues[model].waiting) if model in self._queues else 0
-        if waiting >= self._limits.waiting:
-            reason = f"{waiting} requests wait for {model} already; try again later."
-            return [Reject(ticket, 429, "too_many_waiting", reason)]
-        if not waiting:
+    def _free(self, model: str) -> Seat | None:
+        """The seat that the next request goes to, the one with the least."""
+        most = self._limits.at_seat
+        return min(
+            (s for s in self._seats_of(model) if s.open and not 0 < most <= len(s.in_flight)),
+            key=load,
+            default=None,
+        )
+
+    def _only_full(self, model: str) -> bool:
+        """Whether nothing is left to wake, and who comes waits for others to be answered."""
+        some = any(seat.open for seat in self._seats_of(model))
+        return some and self._cheapest(model, None) is None
+
+    def _left(self, model: str, now: float) -> float | None:
+        """How long a request that waits for the model, or would from now on, is expected to (s)."""
+        queue = self._queues.get(model)
+        if queue is not None and queue.target is not None:
+            return None if queue.ready_at is None else max(0.0, queue.ready_at - now)
+        seat = self._cheapest(model, None)
+        return seat.expected if seat else None
+
+    def _hold(
+        self, ticket: int, model: str, now: float, client: Client, wish: Wish
+    ) -> list[Action]:
+        left = self._left(model, now)
+        if wish.patience is not None and left is not None and left > wish.patience:
+            reason = (
+                f"{model} is expected to answer in {left:.1f} s, and the request waits for at most "
+                f"{wish.patience:g} s; nothing was woken for it."
+            )
+            return [Reject(ticket, 503, "not_in_time", reason, left)]
+        queue = self._queues.get(model) or Queue()
+        refused: list[Action] = []
+        causes_wake = not queue.waiting and not self._only_full(model)
+        if len(queue.waiting) >= self._limits.waiting:
+            goes = queue.waiting.goes_for(client.name)
+            said = f"{len(queue.waiting)} requests wait for {model} already; try again later."
+            refused = [
+                Reject(goes.ticket if goes else ticket, 429, "too_many_waiting", said, left or 0.0)
+            ]
+            if goes is None:
+                return refused
+            queue.waiting.remove(goes.ticket, goes.client)
+            del self._waiting[goes.ticket]
+        elif causes_wake:
             refusal = self._wakes.take(client.name, model.partition("/")[0], now)
             if refusal:
                 return [Reject(ticket, *refusal)]
-        queue = self._queues.setdefault(model, Queue())
-        queue.waiting[ticket] = now
-        self._waiting[ticket] = model
-        return [CheckAt(now + self._limits.wait), *self._aim(model, changed=True)]
+        self._queues[model] = queue
+        wait = self._limits.wait if wish.patience is None else wish.patience
+        until = now + min(wait, self._limits.wait)
+        place = Place(ticket, client.name, now, until, wish.priority)
+        queue.waiting.add(place)
+        self._waiting[ticket] = model, place
+        return [CheckAt(until), *self._aim(model, now, changed=True), *refused]
 
-    def _remove(self, ticket: int, model: str, now: float) -> list[Action]:
-        del self._waiting[ticket]
-        del self._queues[model].waiting[ticket]
+    def _remove(self, ticket: int, now: float) -> list[Action]:
+        model, place = self._waiting.pop(ticket)
+        self._queues[model].waiting.remove(ticket, place.client)
         return self._settle(model, now, changed=True)
 
     def _expire(self, model: str, now: float) -> list[Action]:
         queue = self._queues[model]
-        late = [ticket for ticket, at in queue.waiting.items() if at + self._limits.wait <= now]
+        late = queue.waiting.late(now)
         if not late:
             return []
-        status, code, reason = self._why_late(model)
+        left = self._left(model, now) or 0.0
         actions: list[Action] = []
-        for ticket in late:
-            del self._waiting[ticket]
-            del queue.waiting[ticket]
-            actions.append(Reject(ticket, status, code, reason))
+        for place in late:
+            del self._waiting[place.ticket]
+            queue.waiting.remove(place.ticket, place.client)
+            why = self._why_late(model, place.until - place.came)
+            actions.append(Reject(place.ticket, *why, left))
         return actions + self._settle(model, now, changed=True)
 
-    def _why_late(self, model: str) -> tuple[int, str, str]:
+    def _why_late(self, model: str, waited: float) -> tuple[int, str, str]:
         seats = [seat.info for seat in self._seats.values() if seat.info.route == model]
         if seats and all(info.state is SeatState.FAILED for info in seats):
             why = seats[0].reason or "its workload failed"
             return 503, "seat_failed", f"No seat of {model} can be woken: {why}"
         states = ", ".join(f"{info.node}/{info.name} is {info.told}" for info in seats)
-        wait, now = f"{self._limits.wait:g}", states or "no seat is left"
-        reason = f"{model} did not wake within {wait} s ({now}); try again later."
+        now = states or "no seat is left"
+        reason = f"{model} did not wake within {waited:g} s ({now}); try again later."
         return 429, "wait_limit", reason
 
     def _settle(self, model: str, now: float, *, changed: bool = False) -> list[Action]:
@@ -336,25 +398,30 @@ class Admission:
             return []
         actions: list[Action] = []
         while queue.waiting:
-            seat = min((s for s in self._seats_of(model) if s.open), key=load, default=None)
+            seat = self._free(model)
             if seat is None:
                 break
-            ticket, came = next(iter(queue.waiting.items()))
-            del queue.waiting[ticket]
-            del self._waiting[ticket]
+            if seat.info.uid == queue.target:
+                seat.learn(queue.asked_as, now - queue.since)
+                queue.target = None
+            place = queue.waiting.take()
+            del self._waiting[place.ticket]
             changed = True
-            actions += self._serve(ticket, seat, max(0.0, now - came))
-        actions += self._aim(model, changed=changed)
+            actions += self._serve(place.ticket, seat, max(0.0, now - place.came))
+        actions += self._aim(model, now, changed=changed)
         if not queue.waiting:
             del self._queues[model]
         return actions
 
-    def _aim(self, model: str, *, changed: bool) -> list[Action]:
+    def _aim(self, model: str, now: float, *, changed: bool) -> list[Action]:
         """Choose which seat carries the waiting requests; report where that changes anything."""
         queue = self._queues[model]
         old = self._seats.get(queue.target) if queue.target else None
         new = self._cheapest(model, old) if queue.waiting else None
-        queue.target = new.info.uid if new else None
+        if new is None:
+            queue.target = None
+        elif new is not old:
+            queue.aim(new, now)
         if old is new:
             return self._report(new, urgent=len(queue.waiting) == 1) if new and changed else []
         # A seat that serves what waited is awake: that nothing waits there can be told later.
@@ -362,10 +429,14 @@ class Admission:
         return reports + (self._report(new, urgent=True) if new else [])
 
     def _cheapest(self, model: str, old: Seat | None) -> Seat | None:
+        # What is open is full; another one of its group could only take its place.
+        full = {(seat.info.node, seat.info.group) for seat in self._seats_of(model) if seat.open}
         usable = [
             seat
             for seat in self._seats_of(model)
-            if seat.connected and seat.info.state is not SeatState.GONE
+            if seat.connected
+            and seat.info.state is not SeatState.GONE
+            and (seat.info.node, seat.info.group) not in full
         ]
         if not usable:
             return None
@@ -396,9 +467,9 @@ class Admission:
             if other is not seat and other.info.group == seat.info.group
         )
 
-    def _waiting_for(self, seat: Seat) -> dict[int, float]:
+    def _waiting_for(self, seat: Seat) -> FairQueue:
         queue = self._queues.get(seat.info.route)
-        return queue.waiting if queue and queue.target == seat.info.uid else {}
+        return queue.waiting if queue and queue.target == seat.info.uid else _NOBODY
 
     def _if_drained(self, seat: Seat) -> list[Action]:
         if not seat.draining or seat.lease is None or seat.in_flight:

@@ -9,7 +9,7 @@ import asyncio
 import itertools
 from typing import TYPE_CHECKING, Protocol, Self
 
-from proxy.actions import Abort, CheckAt, Close, Drained, Reject, Report, Serve
+from proxy.actions import NO_WISH, Abort, CheckAt, Close, Drained, Reject, Report, Serve
 from proxy.openai import ApiError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from kybernate.types import NodeName, PodUid
-    from proxy.actions import Action, Client
+    from proxy.actions import Action, Client, Wish
     from proxy.admission import Admission
 
 
@@ -120,9 +120,9 @@ class Desk:
             if isinstance(action, Reject):
                 raise _error(action)
 
-    async def admit(self, ticket: int, model: str, client: Client) -> Flight:
+    async def admit(self, ticket: int, model: str, client: Client, wish: Wish = NO_WISH) -> Flight:
         """Wait for a seat of the model. Raises ApiError if the request is refused."""
-        actions = self.admission.arrive(ticket, model, self.now, client)
+        actions = self.admission.arrive(ticket, model, self.now, client, wish)
         first, rest = actions[0], actions[1:]
         if isinstance(first, Serve):
             flight = self._fly(first)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kybernate.core.fairqueue import FairQueue
 from kybernate.types import SeatState
 from proxy.actions import Abort, Close
 
@@ -31,6 +32,9 @@ _WAKE_COST: dict[SeatState, int] = {
 }
 """Lower is sooner ready. A seat on its way is never abandoned for one that isn't."""
 
+_NEWEST = 0.25
+"""How much of the newest wait counts in what the next one is expected to be."""
+
 
 @dataclass(slots=True, eq=False)
 class Seat:
@@ -44,6 +48,7 @@ class Seat:
     in_flight: set[int] = field(default_factory=set)
     requests: int = 0
     ends_at: float | None = None  # when a broken stream ends what is in flight
+    waits: dict[SeatState, float] = field(default_factory=dict)  # what waits took, by its state
 
     @property
     def open(self) -> bool:
@@ -60,13 +65,37 @@ class Seat:
         """Lower is sooner ready."""
         return _WAKE_COST[self.info.state]
 
+    @property
+    def expected(self) -> float | None:
+        """Seconds that who asks for it now is expected to wait; None if nothing tells.
+
+        Its agent tells what a wake from its tier takes. What waits took lately has in it, too, that
+        another seat had to be drained and parked first.
+        """
+        told = self.info.wake or self.info.last_wake_ms / 1000
+        return max(told, self.waits.get(self.info.state, 0.0)) or None
+
+    def learn(self, state: SeatState, took: float) -> None:
+        """Who asked for it in this state waited so long."""
+        before = self.waits.get(state, took)
+        self.waits[state] = before + (took - before) * _NEWEST
+
 
 @dataclass(slots=True)
 class Queue:
     """Who waits for a model."""
 
-    waiting: dict[int, float] = field(default_factory=dict)  # ticket → when it came
+    waiting: FairQueue = field(default_factory=FairQueue)
     target: PodUid | None = None  # the seat that is asked to wake for them
+    since: float = 0.0  # when it was asked first
+    asked_as: SeatState = SeatState.WAITING  # its state then
+    ready_at: float | None = None  # when it is expected to serve
+
+    def aim(self, seat: Seat, now: float) -> None:
+        """From now on this seat is asked."""
+        self.target, self.since, self.asked_as = seat.info.uid, now, seat.info.state
+        expected = seat.expected
+        self.ready_at = None if expected is None else now + expected
 
 
 def load(seat: Seat) -> tuple[int, str]:

@@ -46,6 +46,7 @@ class Service:
             settings.client_bytes,
             settings.wakes_per_minute_per_client,
             settings.wakes_per_minute_per_namespace,
+            settings.max_in_flight_per_seat,
         )
         self._admission = Admission(limits)
         self._desk = Desk(self._admission, self._pools)

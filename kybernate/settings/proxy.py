@@ -50,6 +50,12 @@ class ProxySettings(BaseModel):
     max_waiting_per_model: int = Field(
         256, ge=1, description="requests held per model; one more is answered 429"
     )
+    max_in_flight_per_seat: int = Field(
+        0,
+        ge=0,
+        description="requests of this proxy at one seat at once; more wait, and another seat of "
+        "the model, in another group, is woken for them; 0: no limit, the seat's engine queues",
+    )
     first_namespaces: tuple[str, ...] = Field(
         (),
         description="namespaces, the first one first, that a model's plain name leads to where "

@@ -7,6 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 import aiohttp
+import orjson
 from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from multidict import CIMultiDictProxy
 
-    from proxy.actions import SeatInfo, Serve
+    from proxy.actions import Outlook, SeatInfo, Serve
     from proxy.desk import Flight
     from proxy.relay.asking import Asking, Shape
     from proxy.relay.pools import Pools
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 REQUEST_ID = "X-Request-Id"
 SEAT = "X-Kyb-Seat"
 WAKE_MS = "X-Kyb-Wake-Ms"
+WAIT_MS = "X-Kyb-Wait-Ms"
+PRIORITY = "X-Kyb-Priority"
+PROGRESS = "X-Kyb-Progress"
 
 _HOP_BY_HOP = frozenset(
     {
@@ -42,7 +46,7 @@ _HOP_BY_HOP = frozenset(
         "upgrade",
     }
 )
-_OURS = {SEAT.lower(), WAKE_MS.lower(), REQUEST_ID.lower()}
+_OURS = {name.lower() for name in (SEAT, WAKE_MS, WAIT_MS, PRIORITY, PROGRESS, REQUEST_ID)}
 NOT_TO_SEAT = _HOP_BY_HOP | _OURS | {"host", "content-length", "content-encoding", "expect"}
 _NOT_TO_CLIENT = _HOP_BY_HOP | _OURS | {"content-length"}
 _UNSENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
@@ -99,6 +103,16 @@ class Exchange:
         flight.answered = True
         return response
 
+    async def tell(self, outlook: Outlook) -> None:
+        """Tell a client that waits how it stands, in a comment between events: the answer begins
+        with it. Raises ClientLeftError."""
+        with _client_side():
+            if self.response is None:
+                headers = {REQUEST_ID: self._request_id, "Content-Type": "text/event-stream"}
+                self.response = web.StreamResponse(headers=headers)
+                await self.response.prepare(self._request)
+            await self.response.write(b": kyb " + orjson.dumps(_progress(outlook)) + b"\n\n")
+
     async def _open(
         self, session: aiohttp.ClientSession, seat: SeatInfo, limit: float
     ) -> aiohttp.ClientResponse:
@@ -137,6 +151,8 @@ class Exchange:
         self.sent()
 
     async def _pass_on(self, upstream: aiohttp.ClientResponse, serve: Serve) -> web.StreamResponse:
+        if self.response is not None:
+            return await self._continue(upstream, self.response)
         headers = without(upstream.headers, _NOT_TO_CLIENT)
         headers.extend(kyb_headers(self._request_id, serve))
         if (shape := self._asking.shape) is not None:
@@ -153,6 +169,19 @@ class Exchange:
         if length is not None:
             response.content_length = length
         return await self._stream(response, upstream.content.iter_any())
+
+    async def _continue(
+        self, upstream: aiohttp.ClientResponse, response: web.StreamResponse
+    ) -> web.StreamResponse:
+        """The answer to a client that was told how it stands: its status and headers are sent."""
+        if upstream.content_type == "text/event-stream":
+            return await self._stream(response, upstream.content.iter_any())
+        said = await upstream.content.read(_WHOLE)
+        event = b"".join(b"data: " + line + b"\n" for line in said.splitlines())
+        with _client_side():
+            await response.write(event + b"\n")
+            await response.write_eof()
+        return response
 
     async def _reshape(
         self, upstream: aiohttp.ClientResponse, shape: Shape, headers: CIMultiDict[str]
@@ -179,7 +208,7 @@ class Exchange:
     ) -> web.StreamResponse:
         self.response = response
         with _client_side():
-            await response.prepare(self._request)
+            await response.prepare(self._request)  # nothing, if it has begun
         async for piece in pieces:
             with _client_side():
                 await response.write(piece)
@@ -201,6 +230,15 @@ def _client_side() -> Iterator[None]:
         yield
     except ConnectionError as error:
         raise ClientLeftError("the client closed its connection") from error
+
+
+def _progress(outlook: Outlook) -> dict[str, object]:
+    left = outlook.left
+    return {
+        "waited_ms": round(outlook.waited * 1000),
+        "expected_ms": None if left is None else round(left * 1000),
+        "seat": outlook.told,
+    }
 
 
 def kyb_headers(request_id: str, serve: Serve) -> dict[str, str]:

@@ -11,13 +11,20 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from proxy.actions import ANYONE
+from proxy.actions import ANYONE, NO_WISH, Wish
 from proxy.openai import ApiError
-from proxy.relay.exchange import REQUEST_ID, ClientLeftError, Exchange
+from proxy.relay.exchange import (
+    PRIORITY,
+    PROGRESS,
+    REQUEST_ID,
+    WAIT_MS,
+    ClientLeftError,
+    Exchange,
+)
 from proxy.relay.sockets import Socket
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Set
+    from collections.abc import Callable, Coroutine, Mapping, Set
 
     from kybernate.settings.proxy import ProxySettings
     from proxy.actions import Client
@@ -31,7 +38,31 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _CLIENT_LEFT = 499
+_TELL_EVERY = 0.5
+"""Seconds."""
+_LONGEST_MS = 86_400_000
+_HIGHEST = 100
+_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,9}", re.ASCII)
 _SAFE_ID = re.compile(r"[\w.:/+=@-]{1,128}", re.ASCII)
+
+
+def wish_of(headers: Mapping[str, str]) -> Wish:
+    """What a request says about its waiting. Raises ApiError (400) naming the header."""
+    wait = _number(headers, WAIT_MS, 0, _LONGEST_MS)
+    priority = _number(headers, PRIORITY, -_HIGHEST, _HIGHEST)
+    if wait is None and priority is None:
+        return NO_WISH
+    return Wish(None if wait is None else wait / 1000, priority or 0)
+
+
+def _number(headers: Mapping[str, str], name: str, least: int, most: int) -> int | None:
+    text = headers.get(name)
+    if text is None:
+        return None
+    if not _WHOLE_NUMBER.fullmatch(text) or not least <= int(text) <= most:
+        said = f"{name} is {text[:40]!r}: write a whole number from {least} to {most}."
+        raise ApiError(400, "invalid_header", said)
+    return int(text)
 
 
 def refusal_of(error: ApiError) -> web.Response:
@@ -91,8 +122,12 @@ class Visits:
             return await visit.exchange.run(flight, self._pools, self._settings.connect_limit_s)
 
     async def _admit(self, visit: _Visit, model: str) -> Flight:
+        wish = wish_of(visit.request.headers)
+        admitted = self._desk.admit(visit.ticket, model, visit.client, wish)
+        if visit.request.headers.get(PROGRESS) and isinstance(visit.exchange, Exchange):
+            admitted = self._telling(visit.ticket, visit.exchange, admitted)
         try:
-            flight = await self._desk.admit(visit.ticket, model, visit.client)
+            flight = await admitted
         except ApiError:
             # Only names that exist become labels of metrics.
             routes = self._desk.admission.routes(model, self._desk.now, visit.client)
@@ -100,6 +135,21 @@ class Visits:
             raise
         visit.model = flight.serve.seat.route
         return flight
+
+    async def _telling(
+        self, ticket: int, exchange: Exchange, admitted: Coroutine[None, None, Flight]
+    ) -> Flight:
+        """Tell the client now and then how it stands, until it is admitted."""
+        task = asyncio.create_task(admitted)
+        try:
+            while not (await asyncio.wait((task,), timeout=_TELL_EVERY))[0]:
+                if outlook := self._desk.admission.outlook(ticket, self._desk.now):
+                    await exchange.tell(outlook)
+            return task.result()
+        except BaseException:
+            task.cancel()
+            self._desk.leave(ticket)
+            raise
 
     async def _body(self, visit: _Visit) -> bytearray:
         """The request's body, its bytes counted as they come: what isn't here costs nobody's

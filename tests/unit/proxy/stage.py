@@ -101,7 +101,9 @@ class FakeAgent(agent_pb2_grpc.NodeAgentServicer):
             if r.WhichOneof("kind") == "drained"
         ]
 
-    def name_seat(self, address, *, uid="a", model="m", state="parked", namespace="default"):
+    def name_seat(
+        self, address, *, uid="a", model="m", state="parked", namespace="default", wake_seconds=0.0
+    ):
         seat = agent_pb2.Seat(
             uid=uid,
             name=f"G0-seat-{uid}",
@@ -111,6 +113,7 @@ class FakeAgent(agent_pb2_grpc.NodeAgentServicer):
             model=model,
             state=state,
             address=address,
+            wake_seconds=wake_seconds,
         )
         self.order(seat=seat)
 
@@ -226,8 +229,9 @@ class Stage:
                     return seats
                 await asyncio.sleep(0.005)
 
-    def chat(self, *, model="m", **more):
-        return self.client.post("/v1/chat/completions", json={"model": model, **more})
+    def chat(self, *, model="m", headers=None, **more):
+        body = {"model": model, **more}
+        return self.client.post("/v1/chat/completions", json=body, headers=headers)
 
     def asked(self, **more):
         """A request on its way, as a task whose result is (status, JSON, headers)."""

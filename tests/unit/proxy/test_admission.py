@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 from hypothesis import settings as hypothesis_settings
@@ -20,6 +21,7 @@ from proxy.actions import (
     Report,
     SeatInfo,
     Serve,
+    Wish,
 )
 from proxy.admission import Admission
 from proxy.quotas import SMALL
@@ -404,26 +406,128 @@ def test_a_proxy_that_resigns_keeps_no_lease_not_even_one_that_comes_late(admiss
     assert not of(admission.arrive(3, "n", 2), Serve)
 
 
+def test_clients_that_wait_take_turns_and_a_priority_counts_among_ones_own(admission):
+    admission = Admission(Limits(waiting=9))
+    admission.seat(seat(), 0)
+    many, few = Client("many"), Client("few")
+    for ticket in (1, 2, 3):
+        admission.arrive(ticket, "m", ticket, many)
+    admission.arrive(4, "m", 4, few)
+    admission.arrive(5, "m", 5, few, Wish(priority=9))
+    served = of(admission.grant(A, 1, 6), Serve)
+    assert [one.ticket for one in served] == [1, 5, 2, 4, 3]
+
+
+def test_a_full_queue_takes_one_more_of_who_has_few_for_one_of_who_has_the_most():
+    admission = Admission(Limits(waiting=3))
+    admission.seat(seat(), 0)
+    many, few = Client("many"), Client("few")
+    for ticket in (1, 2, 3):
+        admission.arrive(ticket, "m", ticket, many)
+    actions = admission.arrive(4, "m", 4, few)
+    assert isinstance(actions[0], CheckAt), "the newcomer is held"
+    assert [(r.ticket, r.code) for r in of(actions, Reject)] == [(3, "too_many_waiting")]
+    assert [r.ticket for r in of(admission.arrive(5, "m", 5, few), Reject)] == [5]
+    assert admission.demand(A, 6).waiting == 3
+
+
+@pytest.mark.parametrize(
+    ("told", "patience", "refused"), [(4.0, 3.0, True), (4.0, 5.0, False), (0.0, 0.5, False)]
+)
+def test_who_would_wait_too_long_is_refused_at_once_and_wakes_nothing(
+    admission, told, patience, refused
+):
+    """Where nothing tells how long it takes, it waits for as long as it may."""
+    admission.seat(replace(seat(), wake=told), 0)
+    actions = admission.arrive(1, "m", 0, wish=Wish(patience=patience))
+    rejects = [(r.status, r.code, r.retry_after) for r in of(actions, Reject)]
+    assert rejects == ([(503, "not_in_time", 4.0)] if refused else [])
+    assert admission.demand(A, 0).waiting == int(not refused)
+    assert of(actions, CheckAt) == ([] if refused else [CheckAt(patience)])
+    assert [r.code for r in of(admission.tick(patience), Reject)] == (
+        [] if refused else ["wait_limit"]
+    )
+
+
+def test_what_is_left_of_a_wake_counts_for_who_comes_later_and_for_retry_after(admission):
+    admission.seat(replace(seat(), wake=4.0), 0)
+    admission.arrive(1, "m", 0)
+    assert admission.outlook(1, 1.0).left == 3.0
+    assert "parked" in admission.outlook(1, 1.0).told
+    assert not of(admission.arrive(2, "m", 3, wish=Wish(patience=2.0)), Reject)
+    admission.arrive(3, "m", 3)
+    (full,) = of(admission.arrive(4, "m", 3), Reject)
+    assert (full.code, full.retry_after) == ("too_many_waiting", 1.0)
+    assert admission.outlook(4, 3) is None
+
+
+def test_a_wait_that_took_longer_than_told_is_expected_next_time(admission):
+    """Its agent tells what a wake takes, and not that another seat is drained first."""
+    for waited in (8.0, 8.0):
+        admission.seat(replace(seat(), wake=1.0), 0)
+        admission.arrive(1, "m", 0)
+        admission.seat(replace(seat(), state=SeatState.WAKING), 7)
+        admission.grant(A, 1, waited)
+        admission.leave(1, waited)
+        admission.drain(N1, A, 1, waited)
+        admission.revoke(A, 1, waited)
+    admission.seat(replace(seat(), wake=1.0), 9)
+    (refused,) = of(admission.arrive(2, "m", 10, wish=Wish(patience=5.0)), Reject)
+    assert (refused.code, refused.retry_after) == ("not_in_time", 8.0)
+
+
+def test_a_full_seat_has_the_next_wait_and_one_of_another_group_woken():
+    admission = Admission(Limits(at_seat=2, client_wakes=1))
+    admission.seat(seat(A, group="G0"), 0)
+    admission.grant(A, 1, 0)
+    assert of(admission.arrive(1, "m", 0), Serve)
+    assert of(admission.arrive(2, "m", 0), Serve)
+    actions = admission.arrive(3, "m", 0)
+    assert not of(actions, Serve | Report), "there is nothing to wake, and no wake is counted"
+    admission.seat(seat(PodUid("c"), group="G0"), 0)
+    assert admission.demand(PodUid("c"), 0).waiting == 0, "it could only take the other's place"
+    assert of(admission.seat(seat(B, group="G1"), 0), Report) == [Report(N1, B, urgent=True)]
+    assert admission.demand(B, 0).waiting == 1
+    assert [s.ticket for s in of(admission.leave(1, 1, answered=True), Serve)] == [3]
+    assert admission.demand(B, 1).waiting == 0
+
+
 UIDS = st.sampled_from([PodUid(c) for c in "abcd"])
 MODELS = {PodUid("a"): "m", PodUid("b"): "m", PodUid("c"): "n", PodUid("d"): "n"}
 NODES = {PodUid("a"): N1, PodUid("b"): NodeName("n2"), PodUid("c"): N1, PodUid("d"): N1}
 STATES = st.sampled_from(list(SeatState))
 
 
+class Held(NamedTuple):
+    ticket: int
+    model: str
+    client: str
+    priority: int
+    until: float
+
+
 class AnyOrder(RuleBasedStateMachine):
     """Believes nothing that Admission says about itself: it keeps its own book."""
+
+    at_seat = 0
 
     def __init__(self):
         super().__init__()
         self.limits = Limits(
-            wait=10.0, waiting=4, lease_break=2.0, bodies=50, client_bodies=30, client_wakes=9
+            wait=10.0,
+            waiting=4,
+            lease_break=2.0,
+            bodies=50,
+            client_bodies=30,
+            client_wakes=9,
+            at_seat=self.at_seat,
         )
         self.admission = Admission(self.limits)
         self.now = 0.0
         self.ticket = 0
         self.lease: dict[PodUid, int] = {}
         self.generation = 0
-        self.held: list[tuple[int, str]] = []
+        self.held: list[Held] = []
         self.flying: dict[int, PodUid] = {}
         self.bytes: dict[int, int] = {}
         self.known: set[PodUid] = set()
@@ -437,13 +541,17 @@ class AnyOrder(RuleBasedStateMachine):
                     assert self.up[info.node]
                     assert ticket not in self.flying
                     model = MODELS[info.uid]
-                    waiting = [t for t, m in self.held if m == model]
-                    if waiting:
-                        assert waiting[0] == ticket, "not in order of arrival"
-                        self.held.remove((ticket, model))
+                    mine = next((one for one in self.held if one.ticket == ticket), None)
+                    if mine is not None:
+                        others = [one for one in self.held if one[1:3] == (model, mine.client)]
+                        first = max(others, key=lambda one: one.priority)
+                        assert first is mine, "not by priority, or not in order of arrival"
+                        self.held.remove(mine)
                     self.flying[ticket] = info.uid
+                    there = sum(1 for uid in self.flying.values() if uid == info.uid)
+                    assert not 0 < self.at_seat < there, "more than a seat takes at once"
                 case Reject(ticket):
-                    self.held = [(t, m) for t, m in self.held if t != ticket]
+                    self.drop(ticket)
                 case Drained(_, uid, _):
                     assert uid not in self.flying.values(), "drained with requests in flight"
                     assert uid not in self.lease
@@ -499,35 +607,43 @@ class AnyOrder(RuleBasedStateMachine):
         else:
             self.take(self.admission.disconnected(node, self.now))
 
+    def drop(self, ticket):
+        self.held = [one for one in self.held if one.ticket != ticket]
+
     @rule(
         model=st.sampled_from(["m", "n", "x"]),
         size=st.integers(1, 20),
         client=st.sampled_from([Client("1"), Client("2")]),
+        patience=st.sampled_from([None, None, 0.0, 2.0, 20.0]),
+        priority=st.sampled_from([0, 0, 1, -1]),
     )
-    def client_asks(self, model, size, client):
+    def client_asks(self, model, size, client, patience, priority):
         self.ticket += 1
         if self.admission.receive(self.ticket, size, client):
             return
         self.bytes[self.ticket] = size
-        actions = self.admission.arrive(self.ticket, model, self.now, client)
+        wish = Wish(patience, priority)
+        actions = self.admission.arrive(self.ticket, model, self.now, client, wish)
         if not isinstance(actions[0], Serve | Reject):
-            self.held.append((self.ticket, model))
+            until = self.now + min(self.limits.wait, 99.0 if patience is None else patience)
+            self.held.append(Held(self.ticket, model, client.name, priority, until))
         self.take(actions)
 
     @rule(data=st.data(), answered=st.booleans())
     def request_ends_or_client_leaves(self, data, answered):
-        tickets = [*self.flying, *(t for t, _ in self.held)]
+        tickets = [*self.flying, *(one.ticket for one in self.held)]
         if not tickets:
             return
         ticket = data.draw(st.sampled_from(tickets))
         self.flying.pop(ticket, None)
-        self.held = [(t, m) for t, m in self.held if t != ticket]
+        self.drop(ticket)
         self.take(self.admission.leave(ticket, self.now, answered=answered))
 
     @rule(seconds=st.sampled_from([0.5, 3.0, 11.0]))
     def time_passes(self, seconds):
         self.now += seconds
         self.take(self.admission.tick(self.now))
+        assert all(one.until > self.now for one in self.held), "waits longer than it may"
 
     @rule(data=st.data())
     def body_is_no_more_needed(self, data):
@@ -542,7 +658,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def demand_is_what_clients_want(self):
-        waiting = {m: sum(1 for _, held in self.held if held == m) for m in "mn"}
+        waiting = {m: sum(1 for one in self.held if one.model == m) for m in "mn"}
         assert {m: n for m, n in waiting.items() if n} == self.admission.waiting()
         reported = dict.fromkeys("mn", 0)
         for view in self.admission.seats():
@@ -556,11 +672,22 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_for_a_seat_that_is_open(self):
+        waiting = self.admission.waiting()
         for view in self.admission.seats():
             assert not (view.granted and view.waiting)
+            room = not self.at_seat or view.in_flight < self.at_seat
+            assert not (view.granted and room and waiting.get(view.info.model))
+
+
+class WithALimit(AnyOrder):
+    """The same where a seat takes two requests at once."""
+
+    at_seat = 2
 
 
 AnyOrder.TestCase.settings = hypothesis_settings(
     max_examples=150, stateful_step_count=40, deadline=None
 )
 TestAnyOrder = AnyOrder.TestCase
+WithALimit.TestCase.settings = AnyOrder.TestCase.settings
+TestWithALimit = WithALimit.TestCase

@@ -256,6 +256,72 @@ def test_what_waits_too_long_or_too_many_is_answered_429(play):
     play(scenario, max_waiting_per_model=1, wait_limit_s=0.5)
 
 
+def test_a_client_says_how_long_it_waits_and_is_told_when_to_ask_again(play):
+    async def scenario(stage):
+        await stage.seat(granted=False)
+        first = stage.asked(headers={"X-Kyb-Wait-Ms": "300"})
+        await stage.agent.until(lambda: stage.agent.demand() == (0, 1))
+        status, body, _ = await first
+        assert (status, body["error"]["code"]) == (429, "wait_limit")
+        assert "within 0.3 s" in body["error"]["message"]
+        stage.agent.name_seat(stage.model.address, wake_seconds=7.2)
+        await stage.seats(lambda seats: seats[0]["expected_wake_ms"] == 7200)
+        status, body, headers = await stage.asked(headers={"X-Kyb-Wait-Ms": "300"})
+        assert (status, body["error"]["code"]) == (503, "not_in_time")
+        assert headers["Retry-After"] == "8"
+        assert stage.agent.demand() == (0, 0)
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("X-Kyb-Wait-Ms", "soon"), ("X-Kyb-Wait-Ms", "-1"), ("X-Kyb-Priority", "101")],
+)
+def test_a_header_of_ours_that_makes_no_sense_is_named(play, name, value):
+    async def scenario(stage):
+        await stage.seat()
+        status, body, _ = await stage.asked(headers={name: value})
+        assert (status, body["error"]["code"]) == (400, "invalid_header")
+        assert name in body["error"]["message"]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_wants_to_know_is_told_how_it_stands_while_it_waits(play, stream):
+    async def scenario(stage):
+        await stage.seat(granted=False)
+        stage.agent.name_seat(stage.model.address, wake_seconds=60.0)
+        await stage.seats(lambda seats: seats[0]["expected_wake_ms"] == 60_000)
+        headers = {"X-Kyb-Progress": "1", "X-Request-Id": "mine"}
+        async with stage.chat(stream=stream, headers=headers) as answer:
+            line = await answer.content.readline()
+            told = json.loads(line.removeprefix(b": kyb "))
+            assert (answer.status, answer.content_type) == (200, "text/event-stream")
+            assert answer.headers["X-Request-Id"] == "mine"
+            assert told["waited_ms"] >= 400
+            assert abs(told["waited_ms"] + told["expected_ms"] - 60_000) <= 1
+            assert told["seat"] == "parked"
+            stage.agent.lease("grant")
+            rest = await answer.content.read()
+            assert rest.endswith(b"data: [DONE]\n\n" if stream else b'data: {"counter": 1}\n\n')
+        assert "X-Kyb-Progress" not in stage.model.requests[0][1]
+
+    play(scenario)
+
+
+def test_a_client_that_was_told_how_it_stands_hears_of_its_refusal_as_an_event(play):
+    async def scenario(stage):
+        await stage.seat(granted=False)
+        async with stage.chat(headers={"X-Kyb-Progress": "1"}) as answer:
+            lines = [await answer.content.readline() for _ in range(3)]
+        assert lines[0].startswith(b": kyb ")
+        assert b'"code":"wait_limit"' in lines[2]
+
+    play(scenario, wait_limit_s=0.7)
+
+
 def test_a_path_that_is_not_allowed_is_refused_with_those_that_are(play):
     async def scenario(stage):
         await stage.seat()
