@@ -102,7 +102,7 @@ test-strangers-slice: ready ## of test-strangers three programs, which change wi
 .PHONY: test-upgrade
 test-upgrade: ready ## parts of several releases beside each other, there and back; K="0.2.0-today and registry" selects
 	@$(PY) -m tests.kit --cluster
-	$(PY) -m pytest tests/upgrade -m upgrade $(if $(K),-k "$(K)")
+	$(PY) -m pytest tests/upgrade -m upgrade $(if $(K),-k "$(K)") $(SLICED)
 
 e2e: ready ## the whole cluster on this machine; K=expression selects
 	@$(PY) -m tests.kit --cluster

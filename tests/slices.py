@@ -3,7 +3,8 @@
 `pytest --slice 3` runs of the long tests every third, and all others; which third follows from the
 commit that is checked out. `--slice 3@COMMIT` repeats what that commit ran.
 
-Always run: what is marked `always`, and the files with long tests that were changed last.
+Always run: what is marked `always`, and the files with long tests that were changed last. Of the
+longest tests a slice has only one.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 LONG = ("slow", "e2e", "hostile")
 """Tests with one of these marks are sliced, file by file: those of one share what takes long."""
+
+LONGEST = "upgrade"
+"""Each test with this mark takes minutes by itself."""
 
 NEWEST = 2
 """So many of the files that were changed last are in every slice: more would be the whole suite."""
@@ -59,6 +63,12 @@ class Slice:
         """Its part of what has the same order wherever it is asked."""
         return list(ordered[self.number :: self.count])
 
+    def one(self, ordered: Sequence[_Thing]) -> list[_Thing]:
+        """A single one of them; all if it is the only slice."""
+        if self.count == 1 or not ordered:
+            return list(ordered)
+        return [ordered[int(self.commit, 16) % len(ordered)]]
+
     def __str__(self) -> str:
         part = f"slice {self.number + 1} of {self.count}"
         return f"of long tests {part}, repeated by --slice {self.count}@{self.commit}"
@@ -92,12 +102,23 @@ def select(items: list[pytest.Item], chosen: Slice) -> tuple[list[pytest.Item], 
     files = sorted({_file(one) for one in items if _is_long(one)})
     fresh = newest(files, chosen.commit)
     wanted = {*fresh, *chosen.of([one for one in files if one not in fresh])}
-    runs = [not _is_long(one) or _file(one) in wanted for one in items]
+    longest = sorted(one.nodeid for one in items if LONGEST in _marks(one))
+    single = chosen.one(longest)
+    runs = [
+        one.nodeid in single
+        if LONGEST in _marks(one)
+        else not _is_long(one) or _file(one) in wanted
+        for one in items
+    ]
     return list(compress(items, runs)), list(compress(items, map(operator.not_, runs)))
 
 
+def _marks(item: pytest.Item) -> set[str]:
+    return {mark.name for mark in item.iter_markers()}
+
+
 def _is_long(item: pytest.Item) -> bool:
-    marks = {mark.name for mark in item.iter_markers()}
+    marks = _marks(item)
     return not marks.isdisjoint(LONG) and "always" not in marks
 
 
@@ -114,6 +135,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     return str(Slice.parse(given)) if given else None
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if given := config.getoption("--slice"):
         items[:], omitted = select(items, Slice.parse(given))

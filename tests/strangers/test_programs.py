@@ -64,8 +64,8 @@ async def parked(stand: Stand, state: SeatState) -> None:
     stand.park(TIERS[state])
     await stand.until(state)
     seat = stand.seat()
-    assert seat.handle
-    left = smallfile.read(f"{seat.handle}/cgroup.procs").split()
+    assert seat.tree.handle
+    left = smallfile.read(f"{seat.tree.handle}/cgroup.procs").split()
     assert bool(left) is (state is SeatState.PARKED)
 
 

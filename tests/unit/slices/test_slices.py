@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests import slices
+from tests.cluster.layout import REPOSITORY
 from tests.slices import Slice
 
 if TYPE_CHECKING:
@@ -92,6 +94,25 @@ def test_the_files_that_were_changed_last_are_always_run(clone: Path) -> None:
     assert {f"{files[n]}::test_{name}" for n in (2, 6) for name in "ab"} <= run(
         items_with("slow"), 3, last
     )
+
+
+def test_of_the_longest_tests_each_slice_has_one(clone: Path) -> None:
+    items = items_with("upgrade")
+    parts = [run(items, 3, commit) for commit in COMMITS]
+    assert {len(part) for part in parts} == {1}
+    assert set[str]().union(*parts) == {one.nodeid for one in items}
+    assert run(items[::-1], 4, COMMITS[0]) == parts[0]
+    assert len(run(items, 1, COMMITS[0])) == 14
+    assert run([], 3, COMMITS[0]) == set()
+
+
+def test_what_is_selected_otherwise_is_sliced() -> None:
+    """Not all that there is: a slice could fall on what isn't selected, and be empty."""
+    where = ("tests/upgrade", "-m", "upgrade", "-k", "today", "--slice", f"3@{0:040x}")
+    argv = [sys.executable, "-m", "pytest", "--collect-only", "-q", *where]
+    listed = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert listed.stdout.startswith("tests/upgrade/"), listed.stdout
+    assert listed.stdout.count("::") == 1
 
 
 def test_one_slice_is_all(clone: Path) -> None:
