@@ -31,6 +31,7 @@ _COPIES = "tests/unit/nodeagent/offload/test_second_copy.py"
 _DAMAGED = "tests/unit/nodeagent/offload/test_damaged.py"
 _WAITS = "tests/unit/nodeagent/offload/test_tier_waits.py"
 _SINCE = "tests/unit/nodeagent/app/test_recover_offload.py"
+_REQUESTS = "tests/integration/controller/test_requests.py"
 _STORMS = "tests/unit/simulation/test_simulation.py"
 
 
@@ -280,6 +281,21 @@ BREAKAGES = (
         "`kill -9` of kyb-init after each of them",
         "**restarted**, its artifact dropped",
         f"{_REAL}[kyb-init]",
+    ),
+    Breakage(
+        "`kill -9` of the controller, ten times while twelve CheckpointRequests are carried out",
+        "each is done once",
+        f"{_REQUESTS}::test_killed_at_any_time_each_is_done_once",
+    ),
+    Breakage(
+        "of two controllers the one that leads is killed",
+        "the other takes the request over; it is done once",
+        f"{_REQUESTS}::test_of_two_replicas_one_acts_and_the_other_follows",
+    ),
+    Breakage(
+        "a CheckpointRequest is deleted while no controller is there",
+        "the next one has the agent cancel what it began for it",
+        f"{_REQUESTS}::test_a_deletion_that_nobody_saw_is_found_on_the_agent",
     ),
     Breakage(
         "`kill -9` of CRIU within a dump",

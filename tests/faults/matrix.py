@@ -164,6 +164,15 @@ MATRIX: tuple[Row, ...] = (
         Sees("The wake continues, and the request is answered."),
     ),
     _row(
+        "controller",
+        "`kill -9`, twice, while a CheckpointRequest asks that each of the seats be parked",
+        Sees("Waits on and starts in its turn: there is nothing to save, and its request is done."),
+        Sees("Continues serving until it may be parked, with which its request is done."),
+        Sees("The park continues, and its request is done."),
+        Sees("Stays parked, and wakes on the next request."),
+        Sees("The wake continues and who waits is answered; then it is parked, as was asked."),
+    ),
+    _row(
         "api-server",
         "killed and away for some seconds, in which the seats are asked",
         Sees("Starts in its turn also while the API server is away; Ready once it is back."),

@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from kybernate import keys
 from tests.cluster.parts.nodes import connects
 from tests.cluster.processes.control import wait_until
 from tests.cluster.spec import AGENT_PROBE_PORT, KUBELET_HEALTH_PORT, PLUGIN_PROBE_PORT
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 GATES = ("kyb-wait", "kyb-run", "kyb-hold", "kyb-parked")
 """Names that kyb-init as process 1 goes by."""
+
+REQUESTS = f"/apis/{keys.API_VERSION}/namespaces/default/checkpointrequests"
 
 PAGE = 4096
 RECORD = 500
@@ -88,6 +91,44 @@ def kubelet(scene: Scene) -> None:
     """The kubelet is killed."""
     scene.kill(scene.node.kubelet)
     scene.wait_answer(KUBELET_HEALTH_PORT, "healthz")
+
+
+def controller(scene: Scene) -> None:
+    """The controller is killed when the seats' requests are made, and while they are under way."""
+    process = scene.cluster.process("controller")
+    asked = [ask_to_park(scene, role) for role in ROLES]
+    scene.kill(process)
+    try:
+        wait_until(lambda: all(standing(scene, one)[0] for one in asked), LIMIT, "none is taken up")
+        scene.kill(process)
+        assert scene.streaming("active")
+        scene.release()
+        assert scene.pending["waking"].result(LIMIT).status == 200
+        for one in asked:
+            wait_until(
+                lambda one=one: standing(scene, one)[1:] == ("True", "Parked"),  # type: ignore[misc]
+                LIMIT,
+                lambda one=one: f"{one}: {standing(scene, one)}",  # type: ignore[misc]
+            )
+    finally:
+        for one in asked:
+            scene.cluster.api().delete(f"{REQUESTS}/{one}")
+
+
+def ask_to_park(scene: Scene, role: str) -> str:
+    """The name of a CheckpointRequest that is made for the role's pod."""
+    pod = scene.cast.pods[role]
+    kind = {"apiVersion": keys.API_VERSION, "kind": keys.CHECKPOINT_REQUEST_KIND}
+    spec = {"pod": pod, "mode": "Park", "deadlineSeconds": int(LIMIT)}
+    scene.cluster.api().post(REQUESTS, {**kind, "metadata": {"name": pod}, "spec": spec})
+    return pod
+
+
+def standing(scene: Scene, name: str) -> tuple[str, str, str]:
+    """Of a CheckpointRequest its operation, whether that is complete, and the reason."""
+    status = scene.cluster.api().get(f"{REQUESTS}/{name}").get("status") or {}
+    found = (status.get("conditions") or [{"status": "", "reason": ""}])[0]
+    return status.get("operation", ""), found["status"], found["reason"]
 
 
 def api_server(scene: Scene) -> None:
@@ -208,6 +249,7 @@ STRIKES: dict[str, Callable[[Scene], None]] = {
     "workload": workload,
     "containerd": containerd,
     "kubelet": kubelet,
+    "controller": controller,
     "api-server": api_server,
     "gpu": gpu,
     "node-reboot": node_reboot,

@@ -13,14 +13,14 @@ from tests.faults.strikes import STRIKES
 
 ROWS = [
     *("agent", "helper", "plugin", "kyb-init", "sidecar", "workload", "containerd", "kubelet"),
-    *("api-server", "gpu", "node-reboot", "driver-reload", "disk-full", "clock-jump"),
+    *("controller", "api-server", "gpu", "node-reboot", "driver-reload", "disk-full", "clock-jump"),
 ]
 
 
-def test_there_are_seventy_cells_and_every_row_has_its_fault():
+def test_there_are_seventy_five_cells_and_every_row_has_its_fault():
     assert [row.name for row in MATRIX] == ROWS
     assert COLUMNS == ("waiting", "active", "parking", "parked", "waking")
-    assert len(cells()) == len({cell.id for cell in cells()}) == 70
+    assert len(cells()) == len({cell.id for cell in cells()}) == 75
     assert set(STRIKES) == set(ROWS)
     assert all(cell.sees.sentence.endswith(".") for cell in cells())
 
@@ -36,4 +36,4 @@ def test_every_cell_of_the_document_names_a_test_that_exists():
     listed = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, check=True)
     found = re.findall(rf"^{re.escape(TEST_FILE)}::test_cell\[(.+)\]$", listed.stdout, re.MULTILINE)
     assert named == found
-    assert len(named) == 70
+    assert len(named) == 75
