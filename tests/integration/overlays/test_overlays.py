@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 FOLDER = Path(__file__).parents[3] / "config" / "overlays"
-OVERLAYS = sorted(path.name for path in FOLDER.iterdir())
+OVERLAYS = sorted(path.parent.name for path in FOLDER.glob("*/kustomization.yaml"))
 
 PATHS = {
     "containerd": ("/run/containerd", "/var/lib/kubelet/pod-resources"),

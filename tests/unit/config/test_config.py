@@ -26,7 +26,8 @@ FILES = sorted(CONFIG.rglob("*.yaml"))
 
 def documents(folder: str) -> Iterator[dict[str, Any]]:
     for file in sorted((CONFIG / folder).rglob("*.yaml")):
-        yield from (found for found in yaml.safe_load_all(file.read_text()) if found)
+        found = yaml.safe_load_all(file.read_text())
+        yield from (one for one in found if isinstance(one, dict) and "kind" in one)
 
 
 def of_kind(folder: str, kind: str) -> list[dict[str, Any]]:

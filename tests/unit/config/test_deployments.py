@@ -180,7 +180,8 @@ def test_an_upgrade_can_replace_the_webhook_before_what_sends_pods_to_it() -> No
         one
         for path in CONFIG.rglob("*.yaml")
         for one in yaml.safe_load_all(path.read_text())
-        if one and value == ((one.get("metadata") or {}).get("labels") or {}).get(name)
+        if isinstance(one, dict)
+        and value == ((one.get("metadata") or {}).get("labels") or {}).get(name)
     ]
     assert [(one["kind"], one["metadata"]["name"]) for one in every] == [
         ("Deployment", "kyb-webhook")

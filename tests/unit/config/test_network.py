@@ -29,10 +29,15 @@ REACHED: dict[str, dict[str, Any]] = {
 """Each port of each pod. What is reached from anywhere asks for a certificate, or is the proxy."""
 
 
+def _is_object(document: object) -> bool:
+    """Not so are the settings that a folder makes a ConfigMap of."""
+    return isinstance(document, dict) and "kind" in document
+
+
 def documents(folder: str) -> list[dict[str, Any]]:
     found = []
     for file in sorted((CONFIG / folder).glob("*.yaml")):
-        found += [one for one in yaml.safe_load_all(file.read_text()) if one]
+        found += [one for one in yaml.safe_load_all(file.read_text()) if _is_object(one)]
     return found
 
 
@@ -50,7 +55,7 @@ def test_every_folder_with_pods_is_here() -> None:
         for file in CONFIG.rglob("*.yaml")
         if file.parent.name != "samples" and file.parts[-3] != "overlays"
         for one in yaml.safe_load_all(file.read_text())
-        if one and one["kind"] in ("Deployment", "DaemonSet", "StatefulSet")
+        if _is_object(one) and one["kind"] in ("Deployment", "DaemonSet", "StatefulSet")
     }
     # Patches of the agent's.
     assert made - {"below-ram", "runtime"} == set(REACHED)

@@ -92,7 +92,7 @@ def test_containerfiles_are_those_of_the_recipes() -> None:
         written = containerfile.path_of(recipe.name).read_text()
         assert written == containerfile.text(recipe), "run `python -m images containerfiles`"
         assert f"\nUSER {recipe.user}\n" in written
-    assert len(list(containerfile.FOLDER.iterdir())) == len(RECIPES)
+    assert len(list(containerfile.FOLDER.glob("*.Containerfile"))) == len(RECIPES)
 
 
 @pytest.mark.parametrize("name", ["agent", "device-plugin"])
