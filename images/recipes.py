@@ -31,6 +31,10 @@ ENVIRONMENT = (
 )
 
 
+_OURS = frozenset({".py", ".html", ".css", ".js", ".svg"})
+"""Kinds of files of ours: programs, and the proxy's page."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """One image.
@@ -71,9 +75,9 @@ class Recipe:
         """The files of ours in it."""
         found = []
         for package in self.code:
-            for path in sorted((REPOSITORY / package).rglob("*.py")):
+            for path in sorted((REPOSITORY / package).rglob("*")):
                 place = str(path.relative_to(REPOSITORY))
-                if not place.startswith(self.left_out):
+                if path.suffix in _OURS and not place.startswith(self.left_out):
                     found.append(path)
         return found
 

@@ -285,7 +285,7 @@ class AgentLink:
         match order.WhichOneof("kind"):
             case "seat":
                 self._note_named(PodUid(order.seat.uid))
-                desk.apply(admission.seat(seat_info(self.node, order.seat), now))
+                desk.seat(seat_info(self.node, order.seat))
             case "gone":
                 desk.seat_gone(PodUid(order.gone.uid))
             case "grant":

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from kybernate.types import NodeName, PodUid
-    from proxy.actions import Action, Client, Wish
+    from proxy.actions import Action, Client, SeatInfo, Wish
     from proxy.admission import Admission
 
 
@@ -33,6 +33,23 @@ class Link(Protocol):
 
     def drained(self, uid: PodUid, generation: int) -> None:
         """Nothing is in flight on this lease any more."""
+
+
+class Watching(Protocol):
+    """Notes what happens at a desk, for people."""
+
+    def seat(self, info: SeatInfo) -> None:
+        """A seat exists or changed."""
+
+    def gone(self, uid: PodUid) -> None:
+        """A seat is no more."""
+
+    def touched(self) -> None:
+        """Something may have changed, such as who waits."""
+
+    def over(self, model: str, status: int, held: float) -> None:
+        """A request for this model (empty for one that no seat serves) was answered, or given up;
+        it was held so long (s)."""
 
 
 class Connections(Protocol):
@@ -91,6 +108,7 @@ class Desk:
     def __init__(self, admission: Admission, connections: Connections) -> None:
         self.admission = admission
         self.links: dict[NodeName, Link] = {}
+        self.watching: Watching | None = None
         self._connections = connections
         self._held: dict[int, asyncio.Future[Flight]] = {}
         self._flights: dict[int, Flight] = {}
@@ -155,13 +173,28 @@ class Desk:
     def _end(self) -> None:
         self.apply(self.admission.refuse_all("The proxy is being stopped: ask again."))
 
+    def seat(self, info: SeatInfo) -> None:
+        """An agent says that a seat exists or changed."""
+        if self.watching is not None:
+            self.watching.seat(info)
+        self.apply(self.admission.seat(info, self.now))
+
     def seat_gone(self, uid: PodUid) -> None:
         """An agent says that a seat is no more."""
+        if self.watching is not None:
+            self.watching.gone(uid)
         self.apply(self.admission.gone(uid, self.now))
         self._drop_if_gone(uid)
 
+    def over(self, model: str, status: int, held: float) -> None:
+        """A request is over; see `Watching`."""
+        if self.watching is not None:
+            self.watching.over(model, status, held)
+
     def apply(self, actions: Iterable[Action]) -> None:
         """Carry out what was decided, in order."""
+        if self.watching is not None:
+            self.watching.touched()
         for action in actions:
             match action:
                 case Report(node, uid, urgent):

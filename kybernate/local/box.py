@@ -48,6 +48,17 @@ class ModelRow:
     pid: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class GpuRow:
+    """A GPU of the box. `memory` and `others`, what processes of no model have of it, in bytes."""
+
+    uuid: str
+    index: int
+    product: str
+    memory: int
+    others: int = 0
+
+
 class Box(Protocol):
     """One box's models. All methods are for the event loop's thread.
 
@@ -57,6 +68,10 @@ class Box(Protocol):
 
     def models(self) -> tuple[ModelRow, ...]:
         """All models of the file, in its order; quick."""
+        ...
+
+    def gpus(self) -> tuple[GpuRow, ...]:
+        """The box's GPUs, in the driver's order; quick."""
         ...
 
     def join(self, desk: Desk) -> None:

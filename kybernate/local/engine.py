@@ -34,7 +34,7 @@ from kybernate.errors import (
     RefusedError,
 )
 from kybernate.lib.rounds import rounds
-from kybernate.local.box import ModelRow
+from kybernate.local.box import GpuRow, ModelRow
 from kybernate.local.launch import Command, Launcher
 from kybernate.local.link import Link
 from kybernate.local.logs import Log
@@ -327,6 +327,14 @@ class Engine:
         """See `Box.models`."""
         seats = self.node.seats
         return tuple(self._row(model) for model in self._models.values() if model.uid in seats)
+
+    def gpus(self) -> tuple[GpuRow, ...]:
+        """See `Box.gpus`."""
+        inventory, foreign = self.node.inventory or Inventory(), self.node.foreign
+        return tuple(
+            GpuRow(gpu.uuid, gpu.index, gpu.product, gpu.memory, foreign.get(gpu.uuid, 0))
+            for gpu in inventory.gpus
+        )
 
     def join(self, desk: Desk) -> None:
         """See `Box.join`."""

@@ -46,8 +46,7 @@ class Link:
 
     def seat_changed(self, seat: Seat) -> None:
         """See `node.Observer`."""
-        info = seat_info(seat)
-        self._tell(lambda desk: desk.admission.seat(info, desk.now))
+        asyncio.get_running_loop().call_soon(self._desk.seat, seat_info(seat))
 
     def seat_gone(self, seat: Seat) -> None:
         """See `node.Observer`."""

@@ -178,6 +178,7 @@ class Visits:
     def _account(self, visit: _Visit) -> None:
         total = self._desk.now - visit.started
         self._metrics.count(visit.model, visit.status, visit.held, total)
+        self._desk.over(visit.model, visit.status, visit.held)
         log.info(
             "%s %s client=%s model=%s seat=%s status=%d held_ms=%.1f total_ms=%.1f",
             visit.request_id,

@@ -16,6 +16,7 @@ import click
 from images import criu, debs
 from kybernate.errors import KybernateError
 from tests.cluster.fetched import binaries, images, prefix
+from tests.kit import browser
 from tests.kit.breaks import faketime, linearizable, lossyfs
 from tests.kit.servers import postgresql, s3, softhsm
 from tests.strangers import commits, layers
@@ -37,6 +38,7 @@ NEEDS: dict[str, Callable[[Progress], object]] = {
     "FUSE": lambda say: debs.unpack(lossyfs.PACKAGES, say),
     "SoftHSM2": lambda say: debs.unpack(softhsm.PACKAGES, say),
     "CRIU": criu.ensure,
+    "Chromium": browser.ensure,
     "the S3 server": s3.ensure,
     "the checker of histories": linearizable.ensure,
     "the control plane of Kubernetes": lambda say: binaries.ensure(_KUBERNETES, say),

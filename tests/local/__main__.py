@@ -82,7 +82,8 @@ def main(*, keep: bool) -> None:
             )
         try:
             _wait(port, process, log)
-            print(f"{len(MODELS)} models of {SIZE} MiB, one simulated GPU of 512 MiB: two fit\n")
+            print(f"{len(MODELS)} models of {SIZE} MiB, one simulated GPU of 512 MiB: two fit")
+            print(f"watch them at http://127.0.0.1:{port}/ui\n", flush=True)
             _rounds(port)
             if keep:
                 print(f"\nserving at http://127.0.0.1:{port}; Ctrl-C ends it")

@@ -95,6 +95,7 @@ class Box:
         self.file = folder / "models.yaml"
         self.process: subprocess.Popen[bytes] | None = None
         self.models: dict[str, dict[str, Any]] = {}
+        self.keys: dict[str, Any] = {}
         self.environment = {
             **_variables(),
             "HOME": str(folder),
@@ -111,7 +112,7 @@ class Box:
     def write(self) -> None:
         fresh = self.file.with_name("fresh.yaml")
         listen = f"127.0.0.1:{self.port}"
-        whole = {"listen": listen, "startPort": self.first, "models": self.models}
+        whole = {"listen": listen, "startPort": self.first, **self.keys, "models": self.models}
         fresh.write_text(yaml.safe_dump(whole))
         fresh.rename(self.file)
 

@@ -17,7 +17,10 @@ from kybernate.local.front.access import Access
 from kybernate.local.front.endpoints import UPSTREAM, is_by_body, is_by_query
 from kybernate.local.front.ollama.door import Ollama
 from kybernate.local.front.reading import Reader
+from kybernate.local.front.scene import scene
 from proxy.openai import ApiError
+from proxy.page.board import Board
+from proxy.page.door import Door, is_page
 from proxy.relay.visits import refusal_of
 
 if TYPE_CHECKING:
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from kybernate.api.models import ModelsFile
     from kybernate.local.box import Box
     from kybernate.types import SeatState
+    from proxy.actions import Client
+    from proxy.desk import Desk
     from proxy.metrics import Metrics
     from proxy.relay.asking import Asking
     from proxy.relay.visits import Visits
@@ -42,13 +47,19 @@ _OPEN = ("/", "/health", "/wol-health")
 class Front:
     """A box's HTTP handlers."""
 
-    def __init__(self, box: Box, visits: Visits, metrics: Metrics, file: ModelsFile) -> None:
+    def __init__(
+        self, box: Box, desk: Desk, visits: Visits, metrics: Metrics, file: ModelsFile
+    ) -> None:
         self._box = box
         self._visits = visits
         self._metrics = metrics
         self._created = int(time.time())
         self.take(file)
         self._ollama = Ollama(self)
+        self._page = Door(Board(desk, lambda: scene(box)), self._who)
+
+    def _who(self, request: web.Request) -> Client:
+        return self.access.who(request)  # as the file says now
 
     def take(self, file: ModelsFile) -> None:
         """This file counts from now on; requests that were read go on as they were."""
@@ -76,6 +87,8 @@ class Front:
         for path in _OPEN:
             add("GET", path, self._alive)
         self._ollama.routes(add)
+        self._page.routes(add)
+        app.on_shutdown.append(self._page.close)
         add("*", "/{path:.*}", self._any)
         return app
 
@@ -206,7 +219,7 @@ class Front:
             if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
                 return self.access.preflight(request)
             self.access.admits_page(request)
-            if request.path not in _OPEN:
+            if request.path not in _OPEN and not is_page(request.path):
                 self.access.who(request)
             return await handler(request)
         except ApiError as error:
@@ -214,7 +227,9 @@ class Front:
                 return self._ollama.refusal(error)
             response = refusal_of(error)
             if error.status == 401:
-                response.headers["WWW-Authenticate"] = 'Bearer, Basic realm="kybernate"'
+                # The page asks for a key itself: Basic would have the browser ask for it, too.
+                basic = "" if is_page(request.path) else ', Basic realm="kybernate"'
+                response.headers["WWW-Authenticate"] = f"Bearer{basic}"
             return response
 
     async def _let_read(self, request: web.Request, response: web.StreamResponse) -> None:

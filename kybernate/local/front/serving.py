@@ -51,9 +51,9 @@ class Serving:
         )
         desk, metrics = Desk(admission, self._pools), Metrics(admission)
         self._desk, self._shutdown_limit = desk, settings.shutdown_limit_s
-        box.join(desk)
         visits = Visits(desk, self._pools, metrics, settings, _OURS)
-        self._front = Front(box, visits, metrics, file)
+        self._front = Front(box, desk, visits, metrics, file)
+        box.join(desk)
         self._runner = web.AppRunner(
             self._front.application(),
             handler_cancellation=True,

@@ -12,7 +12,7 @@ from aiohttp import web
 from yarl import URL
 
 from kybernate.api.models import read
-from kybernate.local.box import ModelRow
+from kybernate.local.box import GpuRow, ModelRow
 from kybernate.local.front.serving import Serving
 from kybernate.types import NodeName, PodUid, SeatState
 from proxy.actions import SeatInfo
@@ -37,6 +37,9 @@ class Box:
 
     def models(self):
         return tuple(self.rows.values())
+
+    def gpus(self):
+        return (GpuRow("GPU-0", 0, "toy", 1 << 30),)
 
     def join(self, desk):
         self._desk = desk
@@ -81,7 +84,7 @@ class Box:
         tier = "ram" if state is SeatState.PARKED else ""
         self.rows[name] = replace(self.rows[name], state=state, tier=tier)
         info = SeatInfo(PodUid(name), NODE, name, "G0", name, name, state, self.address, tier=tier)
-        self._desk.apply(self._desk.admission.seat(info, self._desk.now))
+        self._desk.seat(info)
 
     async def park(self, model, deadline):
         self.acts.append(("park", model))

@@ -1,0 +1,65 @@
+// The page: what comes from the server goes into the state, and the state is drawn.
+
+import * as events from "./events.js";
+import { isDark } from "./colours.js";
+import * as gpus from "./gpus.js";
+import * as logs from "./logs.js";
+import * as seats from "./seats.js";
+import * as state from "./state.js";
+import * as timeline from "./timeline.js";
+
+const link = document.getElementById("link");
+const theme = document.getElementById("theme");
+const ask = document.getElementById("ask-key");
+let due = true;
+
+function tell(is, words) {
+  if (link.dataset.is === is && link.textContent === words) return;
+  link.dataset.is = is;
+  link.textContent = words;
+}
+
+function needsKey(wrong) {
+  const field = document.getElementById("key");
+  document.getElementById("key-title").textContent = wrong ? "That key is not known here" : "Which key?";
+  ask.showModal();
+  return new Promise((done) => {
+    ask.addEventListener("close", () => {
+      events.setKey(field.value);
+      field.value = "";
+      done();
+    }, { once: true });
+  });
+}
+
+function themed() {
+  theme.textContent = isDark() ? "Light" : "Dark";
+  timeline.forgetColours();
+}
+
+theme.addEventListener("click", () => {
+  document.documentElement.dataset.theme = isDark() ? "light" : "dark";
+  themed();
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", themed);
+
+function frame() {
+  if (due) {
+    due = false;
+    seats.tiles();
+    gpus.draw();
+    seats.draw();
+  }
+  timeline.draw();
+  requestAnimationFrame(frame);
+}
+
+themed();
+seats.begin();
+logs.begin();
+timeline.begin();
+requestAnimationFrame(frame);
+events.follow((kind, data) => {
+  state.take(kind, data);
+  due = true;
+}, tell, needsKey);

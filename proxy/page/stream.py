@@ -1,0 +1,180 @@
+"""Sends the page's data as server-sent events: all of it first, then what changes.
+
+Clients that may see the same share the work: their page is made once every PACE_S, and only if
+something may have changed. A client that reads too slowly is cut off; its page asks again, and
+begins with all of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from aiohttp import web
+
+from proxy.openai import ApiError
+from proxy.page.shape import changes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from proxy.actions import Client
+    from proxy.page.board import Board
+
+PACE_S = 0.2
+QUIET_S = 5.0
+"""After which a client is told that nothing changed."""
+BEHIND = 4 << 20
+"""Bytes that wait for one client at most, besides what the kernel holds."""
+CLIENTS = 64
+STALLED_S = 30.0
+"""How long one write may take before its client is taken for gone."""
+_HEADERS = {
+    "Content-Type": "text/event-stream",
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Accel-Buffering": "no",
+}
+
+
+@dataclass(slots=True, eq=False)
+class _Reader:
+    """One client: what waits for it. `over`: it is told no more."""
+
+    transport: asyncio.BaseTransport | None
+    events: list[bytes] = field(default_factory=list)
+    behind: int = 0
+    over: bool = False
+    more: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def add(self, event: bytes) -> None:
+        self.behind += len(event)
+        self.events.append(event)
+        self.more.set()
+        if self.behind > BEHIND:
+            self.cut()
+
+    def cut(self) -> None:
+        """At once, and what waits for it is dropped."""
+        self.end()
+        if isinstance(self.transport, asyncio.WriteTransport):
+            self.transport.abort()
+
+    def end(self) -> None:
+        self.over = True
+        self.events.clear()
+        self.more.set()
+
+    def take(self) -> bytes:
+        taken = b"".join(self.events)
+        self.events.clear()
+        self.more.clear()
+        return taken
+
+
+@dataclass(slots=True)
+class _Channel:
+    """Clients that may see the same, and what they were told last."""
+
+    client: Client
+    told: dict[str, Any]
+    span: int
+    said_at: float
+    readers: set[_Reader] = field(default_factory=set)
+
+
+class Stream:
+    """The page's clients. `board` knows what to show."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._channels: dict[frozenset[str] | None, _Channel] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    async def serve(
+        self, request: web.Request, allowed: Callable[[], Client]
+    ) -> web.StreamResponse:
+        """Send until the client leaves, reads too slowly, or is no longer `allowed`. Raises
+        ApiError (401, or 503 if there are too many clients)."""
+        client = allowed()
+        if sum(len(one.readers) for one in self._channels.values()) >= CLIENTS:
+            raise ApiError(503, "too_many_pages", f"{CLIENTS} pages are open already; close one.")
+        response = web.StreamResponse(headers=_HEADERS)
+        channel, reader = self._join(client, request.transport)
+        try:
+            await response.prepare(request)
+            with contextlib.suppress(ConnectionError, ApiError):
+                await self._send(response, reader, lambda: allowed() == client)
+        except TimeoutError:
+            reader.cut()
+        finally:
+            self._leave(channel, reader)
+        return response
+
+    async def close(self) -> None:
+        """Let all clients go, as the server ends."""
+        for channel in self._channels.values():
+            for reader in channel.readers:
+                reader.end()
+
+    async def _send(
+        self, response: web.StreamResponse, reader: _Reader, may: Callable[[], bool]
+    ) -> None:
+        while True:
+            await reader.more.wait()
+            if reader.over or not may():
+                return
+            taken = reader.take()
+            async with asyncio.timeout(STALLED_S):
+                await response.write(taken)
+            reader.behind -= len(taken)
+
+    def _join(
+        self, client: Client, transport: asyncio.BaseTransport | None
+    ) -> tuple[_Channel, _Reader]:
+        channel = self._channels.get(client.namespaces)
+        if channel is None:
+            page = self._board.page(client)
+            channel = _Channel(client, page, self._board.history.last, self._board.now)
+            self._channels[client.namespaces] = channel
+        else:
+            self._tell(channel)
+        reader = _Reader(transport)
+        past = self._board.spans(client, 0, channel.span)
+        reader.add(_event("page", {"now": self._board.now, **channel.told, "spans": past}))
+        channel.readers.add(reader)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run(), name="page")
+        return channel, reader
+
+    def _leave(self, channel: _Channel, reader: _Reader) -> None:
+        channel.readers.discard(reader)
+        if not channel.readers and self._channels.get(channel.client.namespaces) is channel:
+            del self._channels[channel.client.namespaces]
+
+    async def _run(self) -> None:
+        while self._channels:
+            await asyncio.sleep(PACE_S)
+            if self._board.changed():
+                for channel in list(self._channels.values()):
+                    self._tell(channel)
+
+    def _tell(self, channel: _Channel) -> None:
+        page, now = self._board.page(channel.client), self._board.now
+        last = self._board.history.last
+        patch = changes(channel.told, page)
+        past = self._board.spans(channel.client, channel.span, last)
+        channel.told, channel.span = page, last
+        if not patch and not past and now - channel.said_at < QUIET_S:
+            return
+        channel.said_at = now
+        event = _event("change", {"now": now, **patch, **({"spans": past} if past else {})})
+        for reader in channel.readers:
+            reader.add(event)
+
+
+def _event(kind: str, data: dict[str, Any]) -> bytes:
+    return b"event: %s\ndata: %s\n\n" % (kind.encode(), orjson.dumps(data))

@@ -1,0 +1,105 @@
+"""What the page shows, and to whom; and what changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import orjson
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kybernate.types import NodeName, PodUid, SeatState
+from proxy.actions import ANYONE, Client, SeatInfo, SeatView
+from proxy.page.history import History
+from proxy.page.rates import Rate
+from proxy.page.shape import Extra, Known, Lane, Scene, changes, page, spans
+
+CLUSTER = Scene("cluster")
+
+
+def seat(uid, state=SeatState.PARKED, **more):
+    given = {"tier": "ram", "size": 7, "wake": 1.5} if state is SeatState.PARKED else {}
+    info = SeatInfo(
+        PodUid(uid), NodeName("n1"), f"s-{uid}", "G0", f"p-{uid}", f"m-{uid}", state,
+        namespace="team", **given,
+    )  # fmt: skip
+    return SeatView(replace(info, **more), True, state is SeatState.ACTIVE, 1, 2)
+
+
+def known(*seats, past=None):
+    names = {one.info.route: one.info.model for one in seats}
+    return Known(9.0, seats, names, {"team/m-a": 3}, {"team/m-a": Rate(1.0)}, past or History())
+
+
+def test_a_cluster_shows_a_lane_for_each_group_of_a_node():
+    said = page(CLUSTER, known(seat("a"), seat("b", node=NodeName("n2"))), ANYONE)
+    assert set(said["lanes"]) == {"n1/G0", "n2/G0"}
+    assert said["lanes"]["n1/G0"] == {
+        "name": "G0", "node": "n1", "product": "", "memory": 0, "others": 0,
+    }  # fmt: skip
+    assert said["seats"]["a"]["lanes"] == ["n1/G0"]
+    assert said["models"]["team/m-a"] == {"name": "m-a", "waiting": 3, "rate": 1.0, "failed": 0}
+    assert (said["acts"], said["logs"]) == ([], False)
+
+
+def test_a_seat_says_where_its_state_is_and_when_it_would_answer():
+    parked, active, new = (
+        page(CLUSTER, known(seat("a", state)), ANYONE)["seats"]["a"]
+        for state in (SeatState.PARKED, SeatState.ACTIVE, SeatState.WAITING)
+    )
+    assert (parked["state"], parked["tier"], parked["bytes"]) == ("parked", "ram", 7)
+    assert (parked["wake"], parked["held"]) == (1.5, False)
+    assert (active["wake"], active["held"]) == (0.0, True)
+    assert "wake" not in new
+
+
+def test_a_client_sees_its_namespaces_and_nothing_of_others():
+    past = History()
+    for uid, namespace in (("a", "team"), ("b", "secret")):
+        one = seat(uid, SeatState.ACTIVE, namespace=namespace).info
+        past.seat(one, 1.0)
+        past.gone(one.uid, 2.0)
+    client = Client("key", frozenset({"team"}))
+    every = known(seat("a"), seat("b", namespace="secret", node=NodeName("hidden")), past=past)
+    mine = replace(every, names={"team/m-a": "m-a"})
+    text = orjson.dumps([page(CLUSTER, mine, client), spans(CLUSTER, past.spans(), client)])
+    assert b"m-a" in text
+    for word in (b"secret", b"m-b", b"hidden", b"s-b"):
+        assert word not in text
+
+
+def test_a_box_tells_its_gpus():
+    lanes = (Lane("GPU-x", "GPU 0", "", "H100", 80, 5),)
+    extras = {"m-a": Extra(("GPU-x",), 11, None, pinned=True)}
+    box = Scene("this box", ("park",), logs=True, lanes=lanes, extras=extras)
+    said = page(box, known(seat("a", namespace="")), ANYONE)
+    assert said["lanes"]["GPU-x"]["others"] == 5
+    one = said["seats"]["a"]
+    assert (one["lanes"], one["bytes"], one["pinned"]) == (["GPU-x"], 11, True)
+    assert "wake" not in one
+
+
+_JSON = st.recursive(
+    st.integers() | st.text(max_size=3) | st.lists(st.integers(), max_size=2),
+    lambda inner: st.dictionaries(st.sampled_from("abcd"), inner, max_size=4),
+)
+_OBJECTS = st.dictionaries(st.sampled_from("abcd"), _JSON, max_size=4)
+
+
+def merged(target, patch):
+    """RFC 7396, as it is written there."""
+    if not isinstance(patch, dict):
+        return patch
+    target = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            target.pop(key, None)
+        else:
+            target[key] = merged(target.get(key), value)
+    return target
+
+
+@given(_OBJECTS, _OBJECTS)
+def test_old_and_changes_make_new(old, new):
+    assert merged(old, changes(old, new)) == new
+    assert changes(old, old) == {}
