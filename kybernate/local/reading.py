@@ -140,11 +140,19 @@ def unmet(file: ModelsFile) -> Iterator[str]:
             yield f"models.{name}.cmdStop: is not run; SIGTERM ends the model, then SIGKILL"
         if model.weight != _WEIGHT:
             yield f"models.{name}.weight: is not read; models take turns by their requests"
+    yield from _unmet_groups(file)
+
+
+def _unmet_groups(file: ModelsFile) -> Iterator[str]:
     for name, group in file.groups.items():
         if group.persistent and group.swap:
             yield f"groups.{name}.persistent: pins the members with swap: false alone"
         if group.swap:
             yield f"groups.{name}.swap: members that fit beside each other are active together"
+        unsaid = [name for name in group.members if file.models[name].vram is None]
+        if not group.swap and unsaid and len(group.members) > 1:
+            said = "without vram a model has its GPUs to itself, and members take turns"
+            yield f"groups.{name}.swap: {said}: state it for {', '.join(unsaid)}"
         if group.exclusive:
             yield f"groups.{name}.exclusive: others leave only where their GPU memory is needed"
 

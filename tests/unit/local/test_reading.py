@@ -134,5 +134,18 @@ groups: {g: {members: [a], swap: true, exclusive: true, persistent: true}}
     assert said == ["tiers.nvme", *(f"models.a.{key}" for key in keys), *group]
 
 
+def test_a_group_whose_members_shall_be_active_together_needs_their_memory(source):
+    text = """
+models:
+  a: {cmd: 'serve --port ${PORT}', vram: 2GiB}
+  b: {cmd: 'serve --port ${PORT}'}
+groups: {g: {members: [a, b], swap: false, exclusive: false}}
+"""
+    (said,) = unmet(source(text).load())
+    assert said.startswith("groups.g.swap: without vram a model has its GPUs to itself")
+    assert said.endswith("state it for b")
+    assert not list(unmet(source(text.replace("PORT}'}", "PORT}', vram: 1GiB}")).load()))
+
+
 def test_a_plain_file_asks_for_nothing_that_is_not_done(source):
     assert list(unmet(source(models("a", "b")).load())) == []
