@@ -169,6 +169,24 @@ STATE_MEANING: Mapping[State, str] = MappingProxyType(
     }
 )
 
+EVENT_MEANING: Mapping[Event, str] = MappingProxyType(
+    {
+        Event.TURN: "none before it has the disk any more",
+        Event.WRITTEN: "its tree has ended, and its artifact is all there is",
+        Event.STORED: "its artifact is in the object store",
+        Event.REFUSED: "it can't be saved just now",
+        Event.ALLOWED: "it can be saved after all",
+        Event.GONE: "its pod is gone",
+    }
+)
+
+ACT_MEANING: Mapping[Act, str] = MappingProxyType(
+    {
+        Act.SEND_AWAY: "it leaves GPU memory, and stays away",
+        Act.ASK_FOR_STORE: "its state is wanted in the object store",
+    }
+)
+
 TRANSITIONS: Mapping[tuple[State, Event], tuple[State, tuple[Act, ...]]] = MappingProxyType(
     {
         (State.QUEUED, Event.TURN): (State.WRITING, (Act.SEND_AWAY, Act.ASK_FOR_STORE)),

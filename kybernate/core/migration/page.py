@@ -1,72 +1,86 @@
-"""docs/reference/node/migration.md, rendered from the table of the protocol. Pure."""
+"""docs/reference/node/migration.md, rendered from the tables of moves and of evacuations. Pure."""
 
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kybernate.core.migration.protocol import (
-    ACT_MEANING,
-    EVENT_MEANING,
-    OVER,
-    STATE_MEANING,
-    TARGET,
-    TRANSITIONS,
-    Act,
-    Event,
-    State,
-)
+from kybernate.core.migration import evacuation, protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+
+    Rows = Mapping[tuple[Any, Any], tuple[Any, tuple[str, ...], str]]
+    """By state and event: to which state, by which acts, and why."""
 
 _HEAD = (
-    "Rendered from the transition table in `kybernate/core/migration/protocol.py`. Two agents",
-    "carry out a move to another pod, at the source and at the target; within a node one is both.",
-    "Each takes a step as its acts, in order; then the work of the new state begins. After an",
-    "agent's death the next one finds the state from what is on the disks",
-    "([moves](../../concepts/moves.md)).",
+    "Rendered from the transition tables in `kybernate/core/migration/protocol.py` and",
+    "`kybernate/core/migration/evacuation.py`. Two agents carry out a move to another pod, at the",
+    "source and at the target; within a node one is both. Each takes a step as its acts, in order;",
+    "then the work of the new state begins. After an agent's death the next one finds the state",
+    "from what is on the disks ([moves](../../concepts/moves.md)).",
     "",
-    "The tests interrupt the table before each act, at either end and at both, and see that at",
-    "most one pod runs, with the newest state, which still exists.",
+    "The tests interrupt the tables before each act, the move's at either end and at both, and see",
+    "that at most one pod runs, with the newest state, which still exists.",
 )
 
 
 def render_markdown() -> str:
     """The page, whole."""
+    move: Rows = {key: (row.to, row.acts, row.why) for key, row in protocol.TRANSITIONS.items()}
+    leave: Rows = {key: (to, acts, "") for key, (to, acts) in evacuation.TRANSITIONS.items()}
+    source = {s: m for s, m in protocol.STATE_MEANING.items() if s not in protocol.TARGET}
+    target = {s: m for s, m in protocol.STATE_MEANING.items() if s in protocol.TARGET}
     return "\n".join(
         [
             "# The states of a migration",
             "",
             *_HEAD,
             "",
-            *_end("source", [state for state in State if state not in TARGET]),
-            *_end("target", [state for state in State if state in TARGET]),
+            *_machine("The source", source, protocol.EVENT_MEANING, move, protocol.OVER),
+            *_machine("The target", target, protocol.EVENT_MEANING, move, protocol.OVER),
             "## Acts",
             "",
-            "| act | meaning |",
-            "|---|---|",
-            *(f"| {act} | {ACT_MEANING[act]} |" for act in Act),
+            *_meanings("act", protocol.ACT_MEANING),
+            "",
+            *_machine(
+                "A seat of a node that is evacuated",
+                evacuation.STATE_MEANING,
+                evacuation.EVENT_MEANING,
+                leave,
+                evacuation.OVER,
+            ),
+            *_meanings("act", evacuation.ACT_MEANING),
             "",
         ]
     )
 
 
-def _end(name: str, states: list[State]) -> Iterator[str]:
-    """One end: its picture, its states, its events, its steps."""
-    rows = {key: step for key, step in TRANSITIONS.items() if key[0] in states}
-    events = [event for event in Event if any(each is event for _, each in rows)]
-    yield from (f"## The {name}", "", "```mermaid", "stateDiagram-v2")
-    yield f"    [*] --> {states[0]}"
-    yield from (f"    {state} --> {step.to}: {event}" for (state, event), step in rows.items())
-    yield from (f"    {state} --> [*]" for state in states if state in OVER)
-    yield from ("```", "", "| state | meaning |", "|---|---|")
-    yield from (f"| {state} | {STATE_MEANING[state]} |" for state in states)
-    yield from ("", "| event | meaning |", "|---|---|")
-    yield from (f"| {event} | {EVENT_MEANING[event]} |" for event in events)
-    yield from ("", "Steps, with their acts in order:", "")
-    for (state, event), step in rows.items():
-        acts, why = ", ".join(step.acts) or "no act", f" ({step.why})" if step.why else ""
-        entry = f"- {state}, **{event}** → {step.to}: {acts}{why}"
+def _machine(
+    title: str,
+    states: Mapping[Any, str],
+    events: Mapping[Any, str],
+    table: Rows,
+    over: frozenset[Any],
+) -> Iterator[str]:
+    """Its picture, its states, its events, its steps."""
+    rows = {key: row for key, row in table.items() if key[0] in states}
+    known = {each: events[each] for each in events if any(event is each for _, event in rows)}
+    ids = {state: state.replace(" ", "_") for state in states}
+    yield from (f"## {title}", "", "```mermaid", "stateDiagram-v2")
+    yield from (f'    state "{state}" as {each}' for state, each in ids.items() if each != state)
+    yield f"    [*] --> {ids[next(iter(states))]}"
+    yield from (f"    {ids[s]} --> {ids[to]}: {event}" for (s, event), (to, *_) in rows.items())
+    yield from (f"    {each} --> [*]" for state, each in ids.items() if state in over)
+    yield from ("```", "", *_meanings("state", states), "")
+    yield from (*_meanings("event", known), "", "Steps, with their acts in order:", "")
+    for (state, event), (to, acts, why) in rows.items():
+        entry = f"- {state}, **{event}** → {to}: {', '.join(acts) or 'no act'}"
+        entry += f" ({why})" if why else ""
         yield textwrap.fill(entry, 120, subsequent_indent="  ", break_on_hyphens=False)
     yield ""
+
+
+def _meanings(what: str, meanings: Mapping[Any, str]) -> list[str]:
+    rows = [f"| {one} | {meaning} |" for one, meaning in meanings.items()]
+    return [f"| {what} | meaning |", "|---|---|", *rows]
