@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from kybernate.local.specs import ModelSpec
     from kybernate.settings.agent import AgentSettings
     from kybernate.types import Gpu
-    from nodeagent.seat.node import Refusals
     from nodeagent.seat.record import Seat
     from proxy.desk import Desk
 
@@ -123,13 +122,13 @@ class Engine:
             wall=time.time,
         )
         self.world = world
-        leases = Leases(settings.lease_break_s)
-        self.node = Node(settings, world, leases, healthy=self._is_healthy)
-        self.node.park_budget = settings.park_bytes
-        self.loop = Loop(self.node)
-        outside = Outside(procs, KernelMemory(), Pidfds(), NoEvents(), Roster(), lambda: True)
+        leases, memory = Leases(settings.lease_break_s), KernelMemory()
+        self.node = Node(
+            *(settings, world, leases), park_budget=settings.park_bytes, healthy=self._is_healthy
+        )
+        self.loop = Loop(self.node, memory=memory, pinned=self._pinned)
+        outside = Outside(procs, memory, Pidfds(), NoEvents(), Roster(), lambda: True)
         self._warden = Warden(self.loop, outside)
-        self.node.refusals = self._with_pins(self.node.refusals)
         program = install_kyb_init(kyb_init, folders.state / "bin")
         self._launcher = Launcher(program, folders.seats, self._ended)
         self._models: dict[str, _Model] = {}
@@ -141,7 +140,7 @@ class Engine:
     async def start(self, specs: Iterable[ModelSpec]) -> None:
         """Take up what an earlier process left, and have these models from now on. Raises
         RefusedError if another one serves from the same folder, DriverError without a GPU."""
-        self.node.inventory = await self._look()
+        self.node.found(await self._look())
         await recover(self.loop)
         self.node.set_inventory(await self._look())
         running = self._procs.inits()
@@ -152,7 +151,12 @@ class Engine:
         looking = rounds(self._look_again, _LOOK, "looking at the GPUs")
         self._tasks = [
             asyncio.create_task(part)
-            for part in (self._warden.run(), self.loop.reports.run(), looking)
+            for part in (
+                self._warden.run(),
+                self.loop.watch_memory(),
+                self.loop.reports.run(),
+                looking,
+            )
         ]
 
     async def apply(
@@ -310,16 +314,9 @@ class Engine:
             return True
         return await self._ask_health(model.spec.address, model.spec.check)
 
-    def _with_pins(self, refusals: Refusals) -> Refusals:
-        def judged(seats: Iterable[Seat]) -> Mapping[PodUid, str]:
-            pinned = {
-                model.uid: "it is pinned (pin: true in the file, or POST /api/models/pin/MODEL)"
-                for model in self._models.values()
-                if model.pinned
-            }
-            return {**refusals(seats), **pinned}
-
-        return judged
+    def _pinned(self) -> Mapping[PodUid, str]:
+        why = "it is pinned (pin: true in the file, or POST /api/models/pin/MODEL)"
+        return {model.uid: why for model in self._models.values() if model.pinned}
 
     # --- Box ------------------------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ class Link:
         desk.apply(desk.admission.connected(NODE))
         for seat in proxies.node.seats.values():
             self.seat_changed(seat)
-        proxies.node.observers.append(self)
+        proxies.node.observe(self)
         proxies.proxy_joined(_PROXY, self)
 
     # --- to the desk ----------------------------------------------------------------------------

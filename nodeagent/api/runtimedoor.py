@@ -13,13 +13,13 @@ import logging
 import math
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from kybernate.adapters.container.seatsocket import FrameReader, ProtocolError, encode
 from kybernate.core.seat.seats import AT_GATE, OCCUPYING, WITHOUT_TREE
 from kybernate.errors import KybernateError, NotFoundError, RefusedError
 from kybernate.types import SeatState
-from nodeagent.api.runtimemarks import Marks
+from nodeagent.seat.parts.wishes import HELD
 from nodeagent.seat.restored import Restored
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kybernate.types import PodUid
+    from nodeagent.api.runtimemarks import Containers, Imaging, Marks
     from nodeagent.guard.outside import Deciding
     from nodeagent.seat.parts.tree import Process
     from nodeagent.seat.record import Seat
@@ -34,37 +35,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PROTOCOL = "1"
-HELD = "the container runtime takes a checkpoint of it"
-"""Why such a seat is away from its GPUs; found in the journal, it tells the next agent."""
-
 _ASK_LIMIT = 5.0
 _FRAME_LIMIT = 2048
 _PARK_LIMIT = 300.0
 """Seconds that a seat may take to finish its requests and leave its GPUs."""
 _LOOK = 0.02
 _PARK_LOOK = 0.25
-_COMPLAIN_AFTER = 60.0
 _HOLDABLE = OCCUPYING - {SeatState.STARTING, SeatState.FAILED} | {
     SeatState.PARKED,
     SeatState.DUMPING,
     SeatState.RESTORING,
 }
-
-
-class Cgroups(Protocol):
-    """Whether a container is paused."""
-
-    def paused(self, handle: str) -> bool:
-        """Whether the container that this tree is in is frozen as a whole."""
-        ...
-
-
-class Containers(Protocol):
-    """Which container a process is in."""
-
-    def container_id_of(self, pid: int) -> str | None:
-        """The runtime's ID of the process's container. Raises NotFoundError."""
-        ...
 
 
 class RuntimeDoor:
@@ -75,7 +56,8 @@ class RuntimeDoor:
         self,
         deciding: Deciding,
         lost: Callable[[PodUid], None],
-        cgroups: Cgroups,
+        marks: Marks,
+        imaging: Imaging,
         containers: Containers,
         folder: Path,
     ) -> None:
@@ -84,17 +66,15 @@ class RuntimeDoor:
         self._steps = deciding.steps
         self._operators = deciding.operators
         self._lost = lost
-        self._cgroups = cgroups
+        self._marks = marks
+        self._imaging = imaging
         self._containers = containers
         self._socket = folder / "runtime.sock"
-        self._marks = Marks(folder / "containers")
         self._known: dict[PodUid, tuple[Process, str]] = {}
         self._restored = Restored(self._node, self._life, self._operators.call_for)
-        self._held_now: set[PodUid] = set()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._steps.undisturbed = self.undisturbed
-        self._node.observers.append(self)
+        self._node.observe(self)
 
     async def serve(self) -> None:
         """Mark the containers that run, let go who was held by the last agent, and listen."""
@@ -134,7 +114,7 @@ class RuntimeDoor:
         known = self._known.get(seat.uid)
         if seat.tree.init is None:
             self._forget(seat.uid)
-            if seat.wishes.leave == HELD or seat.uid in self._held_now:
+            if seat.wishes.leave == HELD or seat.uid in self._imaging.held:
                 self._let_go(seat, awake=False)
         elif known is None or known[0] != seat.tree.init:
             self._forget(seat.uid)
@@ -218,7 +198,7 @@ class RuntimeDoor:
         except (KybernateError, OSError):
             self._let_go(seat, awake=awake)
             raise
-        self._held_now.add(seat.uid)
+        self._imaging.held.add(seat.uid)
         seat.backoff.hold(math.inf)
         await self._node.world.doors.shut(seat.uid)
         self._node.world.freezer.thaw(seat.tree.handle)
@@ -257,13 +237,13 @@ class RuntimeDoor:
 
     async def _held(self, seat: Seat, *, awake: bool) -> None:
         """Until the runtime has its image: then as it was before. Its end comes to `_mark`."""
-        await self.undisturbed(seat)
+        await self._steps.undisturbed(seat)
         if self._alive(seat):
             await self._steps.settle(seat)
         self._let_go(seat, awake=awake)
 
     def _let_go(self, seat: Seat, *, awake: bool) -> None:
-        self._held_now.discard(seat.uid)
+        self._imaging.held.discard(seat.uid)
         seat.backoff.free()
         if self._node.seats.get(seat.uid) is not seat:
             return
@@ -279,33 +259,11 @@ class RuntimeDoor:
 
     async def _release(self, seat: Seat) -> None:
         """After a restart: once the last agent's checkpoint is over, and the seat stands again."""
-        await self.undisturbed(seat)
+        await self._steps.undisturbed(seat)
         if seat.tasks.work is not None:
             await asyncio.wait({seat.tasks.work})
         if seat.wishes.leave == HELD:
             self._let_go(seat, awake=True)
-
-    async def undisturbed(self, seat: Seat) -> None:
-        """Return once nobody takes an image of a seat that is held for that; of others at once."""
-        known, began = self._known.get(seat.uid), self._node.world.now()
-        container = known[1] if known else self._container(seat)
-        while self._given(seat) and container and self._alive(seat):
-            if not self._marks.busy(container) and not self._cgroups.paused(seat.tree.handle):
-                break
-            if self._node.world.now() >= began + _COMPLAIN_AFTER:
-                why = f"{HELD} for longer than {_COMPLAIN_AFTER:g} s, or has left it paused"
-                self._life.complain(seat, "CheckpointLong", why)
-            await asyncio.sleep(_LOOK)
-
-    def _given(self, seat: Seat) -> bool:
-        held = seat.wishes.leave == HELD or seat.uid in self._held_now
-        return held and seat.state is SeatState.PARKED
-
-    def _container(self, seat: Seat) -> str | None:
-        try:
-            return self._containers.container_id_of(seat.tree.init.pid) if seat.tree.init else None
-        except NotFoundError:
-            return None
 
     def _alive(self, seat: Seat) -> bool:
         init = seat.tree.init

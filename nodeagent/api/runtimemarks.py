@@ -10,12 +10,18 @@ import fcntl
 import os
 import re
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from kybernate.errors import NotFoundError
+from kybernate.types import PodUid, SeatState
 from nodeagent.seat.parts.tree import Process
+from nodeagent.seat.parts.wishes import HELD
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from kybernate.ports import Procs
+    from nodeagent.seat.record import Seat
 
 _ID = re.compile(r"[0-9a-f]{64}")
 
@@ -72,3 +78,46 @@ class Marks:
 
     def _path(self, container: str) -> Path | None:
         return self._folder / container if _ID.fullmatch(container) else None
+
+
+class Cgroups(Protocol):
+    """Whether a container is paused."""
+
+    def paused(self, handle: str) -> bool:
+        """Whether the container that this tree is in is frozen as a whole."""
+        ...
+
+
+class Containers(Protocol):
+    """Which container a process is in."""
+
+    def container_id_of(self, pid: int) -> str | None:
+        """The runtime's ID of the process's container. Raises NotFoundError."""
+        ...
+
+
+class Imaging:
+    """Implements `World.imaging`: whether the runtime takes an image of a seat that stands parked
+    for that. `held`: those that this agent has let it take one of."""
+
+    def __init__(
+        self, marks: Marks, cgroups: Cgroups, containers: Containers, procs: Procs
+    ) -> None:
+        self._marks = marks
+        self._cgroups = cgroups
+        self._containers = containers
+        self._procs = procs
+        self.held: set[PodUid] = set()
+
+    def __call__(self, seat: Seat) -> bool:
+        """Quick."""
+        held, init = seat.wishes.leave == HELD or seat.uid in self.held, seat.tree.init
+        if not held or seat.state is not SeatState.PARKED or init is None:
+            return False
+        try:
+            container = self._containers.container_id_of(init.pid)
+        except NotFoundError:
+            return False
+        if container is None or not self._procs.alive(init.pid, init.start):
+            return False
+        return self._marks.busy(container) or self._cgroups.paused(seat.tree.handle)

@@ -15,7 +15,6 @@ from kybernate.core.seat.seats import AT_GATE, OCCUPYING
 from kybernate.core.swap.swap import fits
 from kybernate.types import SeatState
 from nodeagent import metrics
-from nodeagent.seat.node import Notice
 
 if TYPE_CHECKING:
     from nodeagent.seat.node import Node
@@ -41,7 +40,7 @@ def doubt(node: Node) -> None:
         f"{damage}; the agent went on without them, asked the driver where they left it in doubt, "
         "and drops no saved state that only they may name; kybernate artifacts ls shows all"
     )
-    node.notices[CONDITION] = Notice(False, "LinesLost", message, node.world.wall())
+    node.notice(CONDITION, "LinesLost", message, ok=False)
     for seat in impossible(node):
         log.warning("%s: its record says %s, which can't be; it is asked", seat, seat.state)
         forget(seat)

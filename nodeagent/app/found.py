@@ -124,7 +124,7 @@ class Found:
 
         def say(error: Exception) -> None:
             why = f"what its memory may come from is not known: {error}; trying again"
-            self._life.complain(seat, "MemoryUnknown", why)
+            self._node.complain(seat, "MemoryUnknown", why)
 
         seat.saved.pages(await retry(lambda: below.vault.lent(seat.uid), say))
         if seat.saved.paging:

@@ -28,6 +28,7 @@ from nodeagent.artifacts.lines import OwnSuccession
 from nodeagent.artifacts.newest import Newest
 from nodeagent.artifacts.reports import Reports, no_manifest
 from nodeagent.artifacts.succession import Inquiry, Succession
+from nodeagent.guard.pressure import Pressure
 from nodeagent.kube.places import Places
 from nodeagent.migration.journal import may_be_elsewhere
 from nodeagent.offload.departures import Departures
@@ -40,10 +41,11 @@ from nodeagent.seat.operatorside import OperatorSide
 from nodeagent.seat.steps import Steps
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from kybernate.core.swap.swap import Action
     from kybernate.core.swap.swapview import SwapView
+    from kybernate.ports import Memory
     from kybernate.types import PodUid
     from nodeagent.kube.pods import PodFacts
     from nodeagent.seat.node import Inventory, Node
@@ -57,9 +59,16 @@ _RETRY = 1.0
 
 class Loop:
     """Takes events, decides, acts. `operators`, `proxies` and `doors` are where events come in.
-    `reports`: what tells the registry, if there is one."""
+    `reports`: what tells the registry, if there is one. `memory`: what limits what may be parked,
+    if anything does; `pinned`: seats that are not to be parked, and why."""
 
-    def __init__(self, node: Node, reports: Reports | None = None) -> None:
+    def __init__(
+        self,
+        node: Node,
+        reports: Reports | None = None,
+        memory: Memory | None = None,
+        pinned: Callable[[], Mapping[PodUid, str]] = dict,
+    ) -> None:
         self.node = node
         settings = node.settings
         self.operators = OperatorSide(node, self.kick)
@@ -88,6 +97,14 @@ class Loop:
         ground = Ground(node, self.steps, self.life, self.kick)
         self.offload = Offload(ground, self._requested, self.custody, self.succession, departures)
         self.tiers = Tiers(node, self.offload, self.policy, self.kick)
+        self._pinned = pinned
+        self.refusals: Callable[[Iterable[Seat]], Mapping[PodUid, str]] = lambda _seats: {}
+        self.pressure = None
+        if memory is not None:
+            self.pressure = Pressure(
+                node, memory, self.tiers.makes_room, self._judge_parks, self.kick
+            )
+            self.refusals = self.pressure
         self.places = Places(node, self.custody)
         newest = Newest(node, self.registry, self.custody)
         self.claims = Claims(node, self.registry, self.reports, newest)
@@ -129,10 +146,18 @@ class Loop:
         view = self.node.swap_view()
         refused = any(seat.unparkable for seat in view.seats)
         if refused or view != self._settled or now >= self._settled_until:
-            self.node.judge_parks()
+            self._judge_parks()
             self._decide_on(self.node.swap_view(), now)
         self.tiers.look()
         metrics.LOOP_SECONDS.observe(time.perf_counter() - began)
+
+    def _judge_parks(self) -> None:
+        self.node.judge_parks({**self.refusals(self.node.seats.values()), **self._pinned()})
+
+    async def watch_memory(self) -> None:
+        """For ever: have what may be parked follow the host's memory."""
+        if self.pressure is not None:
+            await self.pressure.run()
 
     def _decide_on(self, view: SwapView, now: float) -> None:
         when = next_check(view, self.policy, now)
@@ -189,7 +214,7 @@ class Loop:
     def _park(self, seat: Seat, why: str) -> None:
         # Of several parks decided at once, the earlier may have taken the room.
         if any(one.state is SeatState.PARKING for one in self.node.seats.values()):
-            self.node.judge_parks()
+            self._judge_parks()
         if seat.backoff.unparkable:
             self.kick()
         elif seat.ending.forfeit:
@@ -203,7 +228,7 @@ class Loop:
 
     def add(self, seat: Seat) -> None:
         """A seat is new."""
-        self.node.seats[seat.uid] = seat
+        self.node.add(seat)
         self.node.save(seat)
         self.node.changed(seat)
         self.proxies.recount(seat.uid)
@@ -281,8 +306,7 @@ class Loop:
 
     def _vanished(self, seat: Seat) -> None:
         self.node.move(seat, SeatEvent.DELETE, "its pod is gone")
-        self.node.seats.pop(seat.uid, None)
-        self.node.leases.forget(seat.uid)
+        self.node.remove(seat)
         self.steps.forget(seat)
         self.offload.departures.forget(seat.uid)
         self.succession.gone(seat)

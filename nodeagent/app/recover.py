@@ -18,7 +18,7 @@ from kybernate.types import SeatState
 from nodeagent.app.doubt import doubt
 from nodeagent.app.recoveroffload import clear_away, drop_unnoticed, resume_offloaded
 from nodeagent.offload.gates import OFFLOADED
-from nodeagent.seat.node import DRAIN, INVENTORY, PROXIES, SEAT, Inventory
+from nodeagent.seat.node import PROXIES, SEAT
 from nodeagent.seat.record import from_record
 from nodeagent.seat.steps import Broken, Reverted
 
@@ -49,16 +49,14 @@ async def recover(loop: Loop) -> Mapping[str, Mapping[str, object]]:
     world = loop.node.world
     records = world.journal.load()
     loop.resume(records)
-    if INVENTORY in records:
-        loop.node.inventory = Inventory.from_record(records[INVENTORY])
-    loop.node.draining = str(records.get(DRAIN, {}).get("why", ""))
+    loop.node.resume(records)
     for key, record in records.items():
         if key.startswith(SEAT):
             seat = from_record(record)
             if seat.state is SeatState.GONE:
                 world.journal.delete(key)
             else:
-                loop.node.seats[seat.uid] = seat
+                loop.node.add(seat)
     doubt(loop.node)
     # Before anything is thawed: a signal that was taken is pending no more.
     dying = frozenset(seat.uid for seat in loop.node.seats.values() if _is_dying(loop, seat))

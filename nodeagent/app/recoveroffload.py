@@ -169,7 +169,7 @@ async def _ask_its_state(loop: Loop, seat: Seat) -> None:
 
 
 def _complains(loop: Loop, seat: Seat, event: str, what: str) -> Callable[[Exception], None]:
-    return lambda error: loop.life.complain(seat, event, f"{what}: {error}; trying again")
+    return lambda error: loop.node.complain(seat, event, f"{what}: {error}; trying again")
 
 
 def _state(loop: Loop, seat: Seat) -> DumpState:

@@ -7,6 +7,7 @@ import functools
 import logging
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -33,6 +34,7 @@ from nodeagent.api.doorkeeper import Doorkeeper, Rates
 from nodeagent.api.guests import Guests
 from nodeagent.api.prepare import Preparer
 from nodeagent.api.runtimedoor import RuntimeDoor
+from nodeagent.api.runtimemarks import Imaging, Marks
 from nodeagent.api.servers import serve_network, serve_node
 from nodeagent.api.service import NodeApi, Parts
 from nodeagent.api.streams import Streams
@@ -106,19 +108,22 @@ class Agent:
         shared = settings.shared_agent_keys
         self._identity = Identity(settings.node, settings.tls_dir, own, shared=shared)
         below = self._below(freezer, inits)
+        marks, procs = Marks(settings.run_dir / "containers"), Procfs()
+        imaging = Imaging(marks, cgroups, procs, procs)
         world = _world(settings, helpers, self._images, journal, freezer, inits, below)
+        world = replace(world, imaging=imaging)
         self._revocations = Revocations(self._revoked)
         self._guests = Guests(self._revocations, time.time, shared=shared)
         self.world, reports = with_registry(world, settings, self._identity)
-        self.node = Node(settings, self.world, Leases(settings.lease_break_s))
-        self.node.park_budget = settings.park_bytes or _host_memory()
-        self.loop = Loop(self.node, reports)
+        leases, budget = Leases(settings.lease_break_s), settings.park_bytes or _host_memory()
+        self.node = Node(settings, self.world, leases, park_budget=budget)
+        self.loop = Loop(self.node, reports, KernelMemory())
         operators = self.loop.operators
         self.streams = Streams(self.loop.proxies, self.loop.offload.departures)
         self.arriving = Arriving(self.loop.proxies, operators, arrivals, freezer)
-        self.node.observers += [Teller(self.world.doors), self.arriving]
+        self.node.observe(Teller(self.world.doors), self.arriving)
         self.runtime = RuntimeDoor(
-            self.loop, self.loop.doors.on_lost, cgroups, Procfs(), settings.run_dir
+            self.loop, self.loop.doors.on_lost, marks, imaging, procs, settings.run_dir
         )
         self.operations = Operations(operators, self.loop.offload, self.loop.life, self.loop.policy)
         self.changes = Changes()
@@ -175,15 +180,15 @@ class Agent:
         self._cache = cache
         preparer = self._preparer(cache, publisher)
         warden = self._warden(publisher)
-        self.node.observers += [self.streams, publisher, self.changes, self.operations]
+        self.node.observe(self.streams, publisher, self.changes, self.operations)
         records = await recover(self.loop)
         self.arriving.join()
         moving = self._moving(records)
         self.operations.resume(records)
         self.usage.resume(records)
         self.activity.resume(records)
-        self.node.observers += [self.usage, self.activity]
-        self.node.demand_listeners.append(self.activity)
+        self.node.observe(self.usage, self.activity)
+        self.node.hear_demand(self.activity)
         self.operations.announce_to(publisher)
         self._recovered = True
         await self._serve(preparer, publisher, attendance, moving)
@@ -195,6 +200,7 @@ class Agent:
             cache.reviews(),
             self._collect(preparer),
             warden.run(),
+            self.loop.watch_memory(),
             self.loop.reports.run(),
             self._identity.run(self._get_api),
         )

@@ -125,14 +125,14 @@ class Adoptions:
                 if self._node.world.now() >= until:
                     await self._refused(seat, str(error))
                 else:
-                    self._life.complain(seat, "RestoreWaits", f"{error}; trying again")
+                    self._node.complain(seat, "RestoreWaits", f"{error}; trying again")
                     await asyncio.sleep(_AGAIN)
         self._kick()
 
     async def _refused(self, seat: Seat, why: str) -> None:
         if seat.wishes.restore is not None and seat.wishes.restore.waits:
             sentence = f"{why} It is kept waiting ({keys.RESTORE_ELSE}: fail)."
-            self._life.complain(seat, "RestoreRefused", sentence)
+            self._node.complain(seat, "RestoreRefused", sentence)
             await asyncio.sleep(_REFUSED_AGAIN)
             return
         # Who is handing it a state may be past the claim: that is seen through first.

@@ -30,7 +30,6 @@ from kybernate.core.swap.swap import fits, wants
 from kybernate.errors import DriverError, NotFoundError
 from kybernate.lib.rounds import rounds
 from nodeagent import metrics
-from nodeagent.seat.node import Notice
 from nodeagent.seat.repark import park_again
 from nodeagent.seat.steps import NVML_DEADLINE
 
@@ -165,7 +164,8 @@ class Enforcer:
                 size = sum(size or 0 for size in one.memory.values())
                 held[one.pod] = held.get(one.pod, 0) + size
         seen = {uid: size for uid, size in self._node.seen.items() if uid in self._node.seats}
-        self._node.seen = seen | {uid: size for uid, size in held.items() if size}
+        seen |= {uid: size for uid, size in held.items() if size}
+        self._node.gpus_seen(seen, self._node.foreign)
 
     def _standing(self, seat: Seat, *, settled: bool) -> Standing:
         return Standing(
@@ -202,7 +202,7 @@ class Enforcer:
             return
         for gpu in {*foreign, *self._node.foreign}:
             metrics.FOREIGN_BYTES.labels(gpu).set(foreign.get(gpu, 0))
-        self._node.foreign = foreign
+        self._node.gpus_seen(self._node.seen, foreign)
         self._deciding.kick()
 
     def _act(self, verdict: Verdict) -> None:
@@ -279,14 +279,8 @@ class Enforcer:
         self._told = {one: said for one, said in self._told.items() if one in here}
         message = "; ".join(self._told.values())
         message = message or "only seats use this node's GPUs"
-        before = self._node.notices.get(CONDITION)
-        if before is not None and before.message == message:
-            return
         ok = not self._told
-        since = before.since if before and before.ok == ok else self._node.world.wall()
-        self._node.notices[CONDITION] = Notice(
-            ok, "SeatsOnly" if ok else "OthersUseGpus", message, since
-        )
+        self._node.notice(CONDITION, "SeatsOnly" if ok else "OthersUseGpus", message, ok=ok)
 
     async def run(self) -> None:
         """Look for ever."""

@@ -1,6 +1,6 @@
 """Watches the host's memory for the seats whose park would fill it.
 
-Implements `node.Refusals`: asked before every decision, it answers from what was read last, and
+Asked before every decision, it answers from what was read last, and
 reads anew when that is too old. The arithmetic is the core's (`kybernate.core.seat.budget`).
 """
 
@@ -26,7 +26,7 @@ from kybernate.errors import NotFoundError
 from kybernate.lib.rounds import rounds
 from kybernate.types import SeatState
 from nodeagent import metrics
-from nodeagent.seat.node import IN_RAM, Notice
+from nodeagent.seat.node import IN_RAM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -70,7 +70,7 @@ class _Levels:
 
 
 class Pressure:
-    """`held` knows how many bytes of device memory a seat holds, if anybody has looked.
+    """Judges parks, and has them judged anew (`judge_parks`, `kick`) as the host's memory changes.
 
     Where parked seats' states can leave RAM (`makes_room`), a seat is not refused: the swap
     decision has it wait for as long as that takes."""
@@ -78,14 +78,16 @@ class Pressure:
     def __init__(
         self,
         node: Node,
-        kick: Callable[[], None],
         memory: Memory,
         makes_room: Callable[[Seat, int], bool],
+        judge_parks: Callable[[], None],
+        kick: Callable[[], None],
     ) -> None:
         self._node = node
         self._kick = kick
         self._memory = memory
         self._makes_room = makes_room
+        self._judge_parks = judge_parks
         self._reading: _Reading | None = None
         self._levels: dict[PodUid, _Levels] = {}
         self._refused: Mapping[PodUid, Refusal] = {}
@@ -93,7 +95,8 @@ class Pressure:
         self._told: dict[PodUid, str] = {}
 
     def __call__(self, seats: Iterable[Seat]) -> Mapping[PodUid, str]:
-        """See `node.Refusals`. Under `memory_short: restart` such seats are given up instead."""
+        """Which of these can't be parked now, and why. A seat that is PARKING counts as parked
+        already. Under `memory_short: restart` such seats are given up instead. Quick."""
         known = list(seats)
         candidates = [seat for seat in known if seat.state in _MAY_PARK and not seat.ending.asked]
         refused = self._judge(known, candidates) if candidates else {}
@@ -143,12 +146,8 @@ class Pressure:
                 self._node.park_size(s) for s in kept if s.uid not in self._reading.parked
             ),
         )
-        self._node.free_ram = max(
-            0, host.available - load.underway - self._node.settings.host_reserve_bytes
-        )
-        self._node.park_room = min(
-            max(0, self._node.park_budget - load.parked), self._node.free_ram
-        )
+        free = max(0, host.available - load.underway - self._node.settings.host_reserve_bytes)
+        self._node.ram_seen(free=free, room=min(max(0, self._node.park_budget - load.parked), free))
         return refusals((self._candidate(seat) for seat in candidates), load, host, self._limits())
 
     def _limits(self) -> BudgetLimits:
@@ -231,12 +230,12 @@ class Pressure:
         metrics.HOST_AVAILABLE.set(host.available)
         metrics.HOST_STALLED.set(host.stalled or 0.0)
         before = dict(self._refused)
-        self._node.judge_parks()
+        self._judge_parks()
         if before.keys() != self._refused.keys():
             self._kick()
         self._note(host)
         if abs(host.available - self._node.host_available) > host.total * _NEWS:
-            self._node.host_available = host.available
+            self._node.host_seen(host.available)
 
     def _note(self, host: HostMemory) -> None:
         short = pressure(host, self._limits())
@@ -253,7 +252,4 @@ class Pressure:
             message = f"host memory does not allow to park {', '.join(names)}"
         else:
             ok, reason, message = True, "Enough", "what is active could be parked"
-        last = self._node.notices.get(CONDITION)
-        if last is None or (last.reason, last.message) != (reason, message):
-            since = last.since if last and last.ok == ok else self._node.world.wall()
-            self._node.notices[CONDITION] = Notice(ok, reason, message, since)
+        self._node.notice(CONDITION, reason, message, ok=ok)

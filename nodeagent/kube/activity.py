@@ -78,7 +78,7 @@ class Activity:
     def seat_gone(self, seat: Seat) -> None:
         """See `node.Observer`."""
         recorder = self._recorders.pop(seat.uid, None)
-        self._node.activity.pop(seat.uid, None)
+        self._node.use_seen(seat.uid, None)
         if recorder is None:
             return
         recorder.advance(self._node.world.wall())
@@ -106,9 +106,8 @@ class Activity:
             log.warning("what was learned of the use of %s is forgotten: %r", key, error)
 
     def _show(self) -> None:
-        self._node.activity.update(
-            {uid: _published(recorder) for uid, recorder in self._recorders.items()}
-        )
+        for uid, recorder in self._recorders.items():
+            self._node.use_seen(uid, _published(recorder))
 
 
 def _model_of(seat: Seat) -> str:

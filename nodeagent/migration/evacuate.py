@@ -61,10 +61,10 @@ class Evacuations:
         """See `Carrier.begin`."""
         left = max(0.0, operation.due_at - self._node.world.wall() - (_LAST if again else 0.0))
         if not again:
-            operation.due_at += _LAST
+            operation.lasts(operation.due_at + _LAST)
         self._operation, self._verdict, self._plan = operation, None, self._planned(left)
         self._at = {one.load.uid: State.QUEUED for one in self._plan.saved}
-        operation.report = evacuation.sentences(self._plan)
+        operation.reported(evacuation.sentences(self._plan))
         self._agent.operators.drain_node(words(operation))
         self._timer = asyncio.get_running_loop().call_later(left, self._conclude, operation)
         self._noted(operation)
@@ -75,7 +75,7 @@ class Evacuations:
         if self._verdict is not None:
             return self._verdict
         saved = len(self._stored())
-        operation.done, operation.total = saved, len(self._at)
+        operation.counted(saved, len(self._at))
         return Verdict(Progress.RUNNING, f"{saved} of {len(self._at)} are saved")
 
     def drop(self, operation: Operation) -> None:
@@ -187,8 +187,9 @@ class Evacuations:
         if self._verdict is not None:
             return
         stored = self._stored()
-        operation.report, left = evacuation.outcome(self._plan, stored)
-        operation.done, operation.total = len(stored), len(stored) + len(left)
+        report, left = evacuation.outcome(self._plan, stored)
+        operation.reported(report)
+        operation.counted(len(stored), len(stored) + len(left))
         if left:
             sentence = f"{len(stored)} saved, not saved: {', '.join(left)}; the node stays drained"
             self._verdict = Verdict(Progress.FAILED, sentence)

@@ -60,7 +60,7 @@ class Move:
     def end(self, progress: Progress, sentence: str) -> None:
         """Nothing more becomes of it."""
         self.verdict = Verdict(progress, sentence)
-        self.operation.phases = dict(self.at.phases)
+        self.operation.took(self.at.phases)
         self.noted(self.operation)
 
 

@@ -218,7 +218,7 @@ class Source:
         for act in step.acts:
             if act is Act.NOTE_SYNCED:
                 # From here on it must come to its end, also under the next agent.
-                one.operation.due_at = self._node.world.wall() + _FOR_GOOD
+                one.operation.lasts(self._node.world.wall() + _FOR_GOOD)
                 one.noted(one.operation)
             if act is Act.SERVE:
                 self._serve(one)

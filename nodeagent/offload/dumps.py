@@ -202,7 +202,7 @@ class Dumps:
         node, now = self._ground.node, self._ground.world.now()
         seat.tree.ran_out()
         seat.saved.offloaded()
-        node.ram_freed_at = now
+        node.ram_freed()
         seat.saved.moved(now)
         written = node.move(seat, SeatEvent.DUMPED, "parked on NVMe", synced=True)
         self._ground.kick()

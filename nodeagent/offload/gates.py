@@ -81,7 +81,7 @@ class Gates:
                     metrics.HELD_PACKETS.inc(dropped)
 
         def say(error: Exception) -> None:
-            self._ground.life.complain(seat, "GateStuck", f"TCP is still held back: {error}")
+            self._ground.node.complain(seat, "GateStuck", f"TCP is still held back: {error}")
 
         await retry(opened, say)
 

@@ -77,7 +77,7 @@ class Ground:
 
     def complains(self, seat: Seat, event: str) -> Callable[[Exception], None]:
         """What tells people of a step that is tried again."""
-        return lambda error: self.life.complain(seat, event, f"{error}; trying again")
+        return lambda error: self.node.complain(seat, event, f"{error}; trying again")
 
 
 def init_of(seat: Seat) -> int:

@@ -136,7 +136,7 @@ class Lazies:
 
         def say(error: Exception) -> None:
             if not isinstance(error, DeadlineError):
-                self._life.complain(seat, "MemoryUnknown", f"{error}; trying again")
+                self._node.complain(seat, "MemoryUnknown", f"{error}; trying again")
 
         try:
             await retry(came, say, but=(NotFoundError, RestoreError), pauses=_PAUSES)
@@ -192,7 +192,7 @@ class Fillings:
                 log.warning("%s: %s; going on with it", seat, error)
             elif isinstance(error, OUTSIDE):
                 why = f"what its memory comes from can't be verified: {error}; trying again"
-                self._life.complain(seat, "MemoryUnknown", why)
+                self._node.complain(seat, "MemoryUnknown", why)
             else:
                 log.error("%s: its memory can't be verified", seat, exc_info=error)
 

@@ -161,7 +161,7 @@ class Restores:
             raise Broken(f"it could not be recreated from its saved state: {error}") from error
         wait = pause(error, seat.backoff.waiting_restores)
         seat.backoff.settle(self._ground.world.now() + wait, asleep=True)
-        self._ground.life.complain(seat, "RestoreFailed", told(error))
+        self._ground.node.complain(seat, "RestoreFailed", told(error))
         await self.revert(seat, f"not restored: {error}")
 
     async def revert(self, seat: Seat, why: str) -> None:

@@ -145,4 +145,4 @@ class Transfers:
         metrics.TIER_MOVES.labels(step, "failed").inc()
         until = self._ground.world.now() + pause(error, 0)
         seat.backoff.settle(until, asleep=seat.demand.called)
-        self._ground.life.complain(seat, "TransferFailed", f"{error}; trying again")
+        self._ground.node.complain(seat, "TransferFailed", f"{error}; trying again")

@@ -80,6 +80,22 @@ class Operation:
         """Whether nothing more will happen to it."""
         return self.state in ENDED
 
+    def lasts(self, until: float) -> None:
+        """It is due then."""
+        self.due_at = until
+
+    def counted(self, done: int, total: int) -> None:
+        """So many seats of all are done."""
+        self.done, self.total = done, total
+
+    def reported(self, report: tuple[str, ...]) -> None:
+        """What becomes of each seat."""
+        self.report = report
+
+    def took(self, phases: Mapping[str, float]) -> None:
+        """Seconds by phase, so far."""
+        self.phases = dict(phases)
+
     def __str__(self) -> str:
         of = f"{self.namespace}/{self.pod}" if self.pod else "this node"
         return f"{self.name} ({self.kind} of {of}, asked by {self.by})"

@@ -40,7 +40,6 @@ _STARTED_POLL = 0.05
 _END_POLL = Pauses(0.02, 0.5, growth=1.5, jitter=0.0)
 _RETRY = 1.0
 _NETWORK_DEADLINE = 2.0
-_COMPLAIN_EVERY = 60.0
 _TERM_PATIENCE = 1.0
 _KILLED_BY_NOW = 5.0
 _DELETED_PATIENCE = 10.0
@@ -150,7 +149,9 @@ class Lifecycle:
             with contextlib.suppress(RefusedError, NotFoundError):
                 await below.gatekeeper.plain(seat.tree.init.pid, _NETWORK_DEADLINE)
         except (KybernateError, OSError) as error:
-            self.complain(seat, "MptcpStays", f"MPTCP can't be switched off in its pod: {error}")
+            self._node.complain(
+                seat, "MptcpStays", f"MPTCP can't be switched off in its pod: {error}"
+            )
 
     async def _lack(self, seat: Seat) -> str | None:
         try:
@@ -168,15 +169,9 @@ class Lifecycle:
 
     def _put_off(self, seat: Seat, event: SeatEvent, why: str) -> None:
         seat.backoff.hold(self._world.now() + _RETRY)
-        self.complain(seat, "PutOff", why)
+        self._node.complain(seat, "PutOff", why)
         self._node.move(seat, event, why)
         self._kick()
-
-    def complain(self, seat: Seat, event: str, why: str) -> None:
-        """Tell people of something that is tried again and again, now and then. What is told of one
-        event silences none of the others."""
-        if seat.backoff.may_complain(event, self._world.now(), _COMPLAIN_EVERY):
-            self._node.tell(seat, "Warning", event, why)
 
     async def await_started(self, seat: Seat) -> None:
         """Poll until the workload serves; it is killed if it doesn't within the limit."""
@@ -306,7 +301,7 @@ class Lifecycle:
         """Kill the tree until nothing is left, and see the seat to its end."""
 
         def say(error: Exception) -> None:
-            self.complain(seat, "KillIncomplete", f"{error}; trying again")
+            self._node.complain(seat, "KillIncomplete", f"{error}; trying again")
 
         await retry(lambda: self._steps.kill(seat), say, on=KybernateError)
         self.watch_end(seat)

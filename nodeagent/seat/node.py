@@ -19,7 +19,7 @@ from kybernate.types import Gpu, GpuUuid, Group, GroupName, NodeName, SeatState,
 from nodeagent import metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from kybernate.ports import (
         DriverHelpers,
@@ -49,6 +49,7 @@ DRAIN = "drain"
 INVENTORY = "inventory"
 PROXIES = "proxies"
 SEAT = "seat/"
+_COMPLAIN_EVERY = 60.0
 _NOTHING_EXPECTED = Expected()
 
 
@@ -60,11 +61,16 @@ class Blocking(Protocol):
         ...
 
 
+def undisturbed(seat: Seat) -> bool:
+    """`World.imaging` where nobody but the agent touches a seat's tree."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class World:
     """All ports of the agent, and the two clocks. `asking` is `blocking` for calls of `gpus`;
     without `below` nothing is parked deeper than in RAM, without `registry` only this node's own
-    pods are succeeded."""
+    pods are succeeded. `imaging`: whether somebody takes an image of a seat's tree just now."""
 
     gpus: Gpus
     helpers: DriverHelpers
@@ -81,6 +87,7 @@ class World:
     wall: Callable[[], float]
     below: Below | None = None
     registry: Registry | None = None
+    imaging: Callable[[Seat], bool] = undisturbed
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,15 +152,6 @@ class Observer(Protocol):
         ...
 
 
-class Refusals(Protocol):
-    """Which seats' state could not be kept if they were parked now."""
-
-    def __call__(self, seats: Iterable[Seat]) -> Mapping[PodUid, str]:
-        """Why, by seat; those that may be parked are left out. Asked before every decision, so
-        it must be quick. A seat that is PARKING counts as parked already."""
-        ...
-
-
 class DemandListener(Protocol):
     """Who hears of each change of the demand for a seat; called on the loop, must be quick."""
 
@@ -165,11 +163,6 @@ class DemandListener(Protocol):
 async def taken_for_healthy(seat: Seat) -> bool:
     """`Node.healthy` where others ask the workload: a pod's probes."""
     return True
-
-
-def nothing_refused(seats: Iterable[Seat]) -> Mapping[PodUid, str]:
-    """`Refusals` where nothing limits what may be parked."""
-    return {}
 
 
 def _expects_nothing(_seat: Seat) -> Expected:
@@ -192,7 +185,7 @@ class Node:
 
     `park_budget` is how many bytes of device memory the host's RAM may hold; `foreign` bytes per
     GPU of processes of no seat; `draining` why nothing may start or wake here, empty if it may;
-    `refusals` says which seats can't be parked; `notices` are the conditions besides Ready;
+    `notices` are the conditions besides Ready;
     `host_available` is about how many bytes of host memory are available, 0 while unknown.
     `activity` is what is published of when each seat is used. `seen` says how many bytes of
     device memory a seat was last seen to hold; `park_room` is how many bytes more may be parked
@@ -210,7 +203,6 @@ class Node:
     park_budget: int = 0
     foreign: Mapping[GpuUuid, int] = field(default_factory=dict)
     draining: str = ""
-    refusals: Refusals = nothing_refused
     host_available: int = 0
     notices: dict[str, Notice] = field(default_factory=dict)
     observers: list[Observer] = field(default_factory=list)
@@ -264,6 +256,12 @@ class Node:
         for observer in self.observers:
             observer.told(seat, kind, reason, sentence)
 
+    def complain(self, seat: Seat, event: str, why: str) -> None:
+        """Tell people of something that is tried again and again, now and then. What is told of one
+        event silences none of the others."""
+        if seat.backoff.may_complain(event, self.world.now(), _COMPLAIN_EVERY):
+            self.tell(seat, "Warning", event, why)
+
     def save(self, seat: Seat, *, synced: bool = False) -> Awaitable[None]:
         """Journal the seat as it is now; await it where an act depends on the record."""
         return self.world.journal.put(SEAT + seat.uid, seat.record(), synced=synced)
@@ -272,9 +270,38 @@ class Node:
         """Journal who holds leases, so that a restarted agent waits for them."""
         self.world.journal.put(PROXIES, {"names": self.leases.names()}, synced=False)
 
+    # --- what is seen, and said, of the node ----------------------------------------------------
+
+    def resume(self, records: Mapping[str, Mapping[str, Any]]) -> None:
+        """What the last agent had noted of the node itself."""
+        if INVENTORY in records:
+            self.found(Inventory.from_record(records[INVENTORY]))
+        self.draining = str(records.get(DRAIN, {}).get("why", ""))
+
+    def add(self, seat: Seat) -> None:
+        """A seat is new, or was recorded."""
+        self.seats[seat.uid] = seat
+
+    def remove(self, seat: Seat) -> None:
+        """Its pod is gone, and nothing of it is left."""
+        self.seats.pop(seat.uid, None)
+        self.leases.forget(seat.uid)
+
+    def observe(self, *observers: Observer) -> None:
+        """They hear of changes from now on."""
+        self.observers += observers
+
+    def hear_demand(self, listener: DemandListener) -> None:
+        """It hears of each change of demand from now on."""
+        self.demand_listeners.append(listener)
+
+    def found(self, inventory: Inventory) -> None:
+        """What the node has, as somebody else notes."""
+        self.inventory = inventory
+
     def set_inventory(self, inventory: Inventory) -> None:
         """Take over the plugin's report."""
-        self.inventory = inventory
+        self.found(inventory)
         self.world.journal.put(INVENTORY, inventory.record(), synced=False)
 
     def set_draining(self, why: str) -> None:
@@ -282,9 +309,40 @@ class Node:
         self.draining = why
         self.world.journal.put(DRAIN, {"why": why}, synced=False)
 
-    def judge_parks(self) -> None:
-        """Note of each seat whether it could be parked now."""
-        refused = self.refusals(self.seats.values())
+    def notice(self, name: str, reason: str, message: str, *, ok: bool) -> None:
+        """Have people know it. It is as old as its last change between well and not."""
+        last = self.notices.get(name)
+        if last is None or (last.ok, last.reason, last.message) != (ok, reason, message):
+            since = last.since if last and last.ok == ok else self.world.wall()
+            self.notices[name] = Notice(ok, reason, message, since)
+
+    def gpus_seen(self, seen: Mapping[PodUid, int], foreign: Mapping[GpuUuid, int]) -> None:
+        """Who holds how many bytes of the GPUs: seats, and others."""
+        self.seen, self.foreign = seen, foreign
+
+    def ram_seen(self, *, free: int, room: int) -> None:
+        """What the host has for states to be parked."""
+        self.free_ram, self.park_room = free, room
+
+    def host_seen(self, available: int) -> None:
+        """What the host has for anybody."""
+        self.host_available = available
+
+    def ram_freed(self) -> None:
+        """A state has left RAM."""
+        self.ram_freed_at = self.world.now()
+
+    def use_seen(self, uid: PodUid, use: dict[str, Any] | None) -> None:
+        """What is published of the seat's use; None once it is gone."""
+        if use is None:
+            self.activity.pop(uid, None)
+        else:
+            self.activity[uid] = use
+
+    # --- decisions ------------------------------------------------------------------------------
+
+    def judge_parks(self, refused: Mapping[PodUid, str]) -> None:
+        """Note of each seat whether it could be parked now; why not, by seat."""
         for uid, seat in self.seats.items():
             seat.backoff.judged(refused.get(uid, ""))
 

@@ -73,7 +73,7 @@ class Restored:
 
         def say(error: Exception) -> None:
             why = f"whether it woke on another group's GPUs can't be told: {error}"
-            self._life.complain(seat, "GpusUnknown", f"{why}; trying again")
+            self._node.complain(seat, "GpusUnknown", f"{why}; trying again")
 
         found = await retry(others, say, on=(DriverError, DeadlineError))
         if found and seat.state is SeatState.ACTIVE:

@@ -22,6 +22,7 @@ from kybernate.lib.keyedlock import KeyedLocks
 from kybernate.ports import DumpState, ProcessState
 from kybernate.types import SeatState
 from nodeagent.seat.parts.tree import Process
+from nodeagent.seat.parts.wishes import HELD
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -39,6 +40,8 @@ _STATES_DEADLINE = 5.0
 _DEVICES_DEADLINE = 5.0
 _ROOM_PATIENCE = 0.25
 _POLL = 0.002
+_IMAGE_POLL = 0.02
+_COMPLAIN_AFTER = 60.0
 _NO_CONTEXT = (None, ProcessState.NO_CUDA)
 
 
@@ -50,12 +53,8 @@ class Broken(KybernateError):  # noqa: N818 - an outcome, not always an error
     """The seat's processes can't be brought back to a known state."""
 
 
-async def _alone(seat: Seat) -> None:
-    """`Steps.undisturbed` where nobody but the agent touches a seat."""
-
-
 class Steps:
-    """Owns the seats' helpers. `undisturbed` returns once nobody else is at work on the tree."""
+    """Owns the seats' helpers."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -63,7 +62,6 @@ class Steps:
         self._helpers: dict[PodUid, DriverHelper] = {}
         self._starting: KeyedLocks[PodUid, asyncio.Lock] = KeyedLocks(asyncio.Lock)
         self._drops: dict[PodUid, int] = {}
-        self.undisturbed: Callable[[Seat], Awaitable[None]] = _alone
 
     async def holders(self, seat: Seat) -> tuple[tuple[Process, ...], dict[GpuUuid, int]]:
         """The seat's processes on its GPUs, and bytes per GPU where NVML knows them."""
@@ -175,6 +173,15 @@ class Steps:
         """Lock, checkpoint, freeze, confirm. Returns seconds by phase; Reverted, Broken."""
         phases = dict(await self._checkpoint(seat)) if seat.tree.cuda else {}
         return {**phases, **await self.settle(seat)}
+
+    async def undisturbed(self, seat: Seat) -> None:
+        """Return once nobody takes an image of its tree."""
+        began = self._world.now()
+        while self._world.imaging(seat):
+            if self._world.now() >= began + _COMPLAIN_AFTER:
+                why = f"{HELD} for longer than {_COMPLAIN_AFTER:g} s, or has left it paused"
+                self._node.complain(seat, "CheckpointLong", why)
+            await asyncio.sleep(_IMAGE_POLL)
 
     async def settle(self, seat: Seat) -> dict[str, float]:
         """Freeze the checkpointed tree and see that its memory is free; Reverted, Broken."""

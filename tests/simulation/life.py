@@ -172,13 +172,13 @@ class Life:
         self.operations = operations = Operations(
             agent.operators, agent.offload, agent.life, agent.policy
         )
-        agent.node.observers.append(operations)
+        agent.node.observe(operations)
         self.receiver = Target(agent_of(agent), self.inbox, agent.adoptions)  # type: ignore[arg-type]
         self.receiver.resume(records)
         peers = Within(self.plan.node, self.receiver, StormPeers(self, other))
         source = Source(agent_of(agent), peers, operations.advanced)
         operations.carry(Kind.MOVE, source)
-        agent.node.observers.append(self.receiver)
+        agent.node.observe(self.receiver)
         source.resume(records)
         operations.resume(records)
         agent.life.aside(self.receiver.coming.clear())
@@ -237,9 +237,9 @@ class Life:
         settings = SETTINGS.model_copy(update={"node": self.plan.node})
         self.node = Node(settings, world, Leases(settings.lease_break_s))
         self.node.park_budget = self.plan.ram or _ENOUGH
-        self.node.observers.append(self.watch)
-        self.node.refusals = self._refusals
+        self.node.observe(self.watch)
         agent = Loop(self.node, reports)
+        agent.refusals = self._refusals
         self._tiers = agent.tiers
         return agent
 

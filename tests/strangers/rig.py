@@ -141,7 +141,7 @@ class Stand(Room):
     async def agent(self) -> Loop:
         """An agent of which people are told."""
         loop = await super().agent()
-        loop.node.observers.append(self.events)
+        loop.node.observe(self.events)
         return loop
 
     async def serving(self) -> Talk:

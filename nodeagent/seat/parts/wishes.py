@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     from kybernate.core.artifacts.restores import RestoreWish
 
+HELD = "the container runtime takes a checkpoint of it"
+"""Why a seat leaves its GPUs for that; found in the journal, it tells the next agent."""
+
 
 class Declared(Protocol):
     """What a pod says of its seat."""

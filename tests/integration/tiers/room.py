@@ -228,7 +228,7 @@ class Above:
         node = Node(self.settings, world, Leases(5.0))
         node.park_budget = 1 << 40
         self.loop = loop = Loop(node, reports)
-        node.observers.append(Arriving(loop.proxies, loop.operators, arrivals, freezer))
+        node.observe(Arriving(loop.proxies, loop.operators, arrivals, freezer))
         await recover(loop)
         loop.inventory_reported(Inventory((GPU,), (), (GROUP,), "580", "13.0"))
         return loop

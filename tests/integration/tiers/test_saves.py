@@ -28,7 +28,7 @@ async def saved(room: Room, tier: Tier) -> Operation:
     operations = Operations(
         room.loop.operators, room.loop.offload, room.loop.life, room.loop.policy
     )
-    room.loop.node.observers.append(operations)
+    room.loop.node.observe(operations)
     one = await operations.ask(Ask(Kind.SAVE, f"to-{tier}", room.uid, tier=tier))
     async with asyncio.timeout(LIMIT):
         while not one.ended:  # noqa: ASYNC110 - an operation has no event of its end

@@ -182,7 +182,7 @@ class Rig:
         self.loop = Loop(self.node)
         self.seen = Observer(self.node)
         self.arriving = Arriving(self.loop.proxies, self.loop.operators, self.arrivals, freezer)
-        self.node.observers += [self.seen, self.arriving]
+        self.node.observe(self.seen, self.arriving)
 
     def _below(self, freezer: GuardedFreezer, tiers: dict[Tier, int]) -> Below:
         async def facts(seat: Seat) -> dict[str, object]:

@@ -84,7 +84,7 @@ class There:
 
 def with_moves(r, there):
     operations = Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy)
-    r.node.observers.append(operations)
+    r.node.observe(operations)
     moves = Source(agent_of(r.loop), there, operations.advanced)
     operations.carry(Kind.MOVE, moves)
     return operations, moves

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kybernate.testing.warden import FakeAnnouncer, FakeCulprits, FakeDeaths, FakeMemory
 from nodeagent.guard.announce import Roster
 from nodeagent.guard.outside import Outside
+from nodeagent.guard.pressure import Pressure
 from nodeagent.guard.warden import Warden
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ class Watched:
         self.roster = Roster()
         self.pods_known = True
         rig.node.park_budget = budget
+        loop = rig.loop
+        self.pressure = loop.refusals = Pressure(
+            rig.node, self.memory, loop.tiers.makes_room, loop._judge_parks, loop.kick
+        )
         self.warden = Warden(
             rig.loop,
             Outside(
@@ -43,7 +48,7 @@ class Watched:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Watched]:
         """The warden runs meanwhile."""
-        task = asyncio.create_task(self.warden.run())
+        task = asyncio.ensure_future(asyncio.gather(self.warden.run(), self.pressure.run()))
         try:
             yield self
         finally:

@@ -57,7 +57,7 @@ class Beyond:
 def with_moves(r, records=None, room=1 << 60):
     """As `makemoves` wires them."""
     operations = Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy)
-    r.node.observers.append(operations)
+    r.node.observe(operations)
     receiver = Target(agent_of(r.loop), NoInbox(room), r.loop.adoptions)
     receiver.resume(records or {})
     beyond = Beyond(r)
@@ -66,7 +66,7 @@ def with_moves(r, records=None, room=1 << 60):
     if records is not None:
         moves.resume(records)
         operations.resume(records)
-    r.node.observers.append(receiver)
+    r.node.observe(receiver)
     return operations, beyond
 
 

@@ -9,7 +9,7 @@ async def test_a_complaint_silences_itself_alone(rig):
     r = rig()
     r.begin()
     seat = r.node.seats[await r.seat("a")]
-    complain = r.loop.life.complain
+    complain = r.node.complain
     for _ in range(3):
         complain(seat, "RestoreWaits", "not yet")
         complain(seat, "GateStuck", "TCP is still held back")

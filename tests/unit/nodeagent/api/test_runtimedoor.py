@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import hashlib
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -16,6 +17,7 @@ from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Machine
 from kybernate.types import SeatState, Tier
 from nodeagent.api.runtimedoor import RuntimeDoor
+from nodeagent.api.runtimemarks import Imaging, Marks
 from nodeagent.kube.pods import PodFacts
 from nodeagent.operations.operations import Kind, Operations
 from nodeagent.operations.record import Ask
@@ -40,7 +42,10 @@ class Outside:
 
 def door_of(r, folder, outside=None):
     outside = outside or Outside()
-    return RuntimeDoor(r.loop, r.loop.doors.on_lost, outside, outside, folder)
+    marks = Marks(folder / "containers")
+    imaging = Imaging(marks, outside, outside, r.node.world.procs)
+    r.loop.steps._world = r.node.world = replace(r.node.world, imaging=imaging)
+    return RuntimeDoor(r.loop, r.loop.doors.on_lost, marks, imaging, outside, folder)
 
 
 def container(r, uid):

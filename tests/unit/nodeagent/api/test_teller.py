@@ -13,7 +13,7 @@ ACTIVE, PARKED = SeatState.ACTIVE, SeatState.PARKED
 
 async def test_every_state_is_told_once_and_before_the_act_it_announces(rig, proxy):
     r = rig(min_residency_s=0.0, idle_after_s=0.0)
-    r.node.observers.append(Teller(r.node.world.doors))
+    r.node.observe(Teller(r.node.world.doors))
     r.begin()
     a, b = await r.seat("a"), await r.seat("b")
     await r.until(b, ACTIVE)

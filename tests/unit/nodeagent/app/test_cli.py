@@ -107,7 +107,7 @@ def test_drain_and_undrain(on_node):
 
 def test_an_operation_can_be_left_alone_and_cancelled(on_node):
     async def scenario(r, run, _):
-        r.node.refusals = lambda seats: dict.fromkeys((s.uid for s in seats), "RAM is short")
+        r.loop.refusals = lambda seats: dict.fromkeys((s.uid for s in seats), "RAM is short")
         begun = await run("evict", "b", "--name", "e1", "--no-wait", "--deadline", "50")
         assert "e1 is begun" in begun.output
         await asyncio.sleep(1.2)

@@ -87,7 +87,7 @@ async def test_what_was_sealed_since_stays(rig, monkeypatch, when_listed):
 async def test_a_save_that_is_not_noted_yet_stays(rig, monkeypatch):
     r = rig(tiers=TIERS)
     operations = Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy)
-    r.node.observers.append(operations)
+    r.node.observe(operations)
     cold, listing, looking = await unnoticed(r, monkeypatch)
     slow(monkeypatch, 10)
     listing.away = False

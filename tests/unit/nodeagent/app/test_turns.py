@@ -102,7 +102,7 @@ async def test_one_that_an_operator_parks_while_it_wakes_stays_parked_too(rig):
     await r.until(uid, ACTIVE)
     r.loop.operators.send_away(uid, "an operator parks it")
     await r.until(uid, PARKED)
-    r.node.observers.append(ParksWhileWaking(r.loop))
+    r.node.observe(ParksWhileWaking(r.loop))
     r.loop.operators.call_for(uid, "an operator wakes it")
     await asyncio.sleep(100)
     assert (r.state(uid), r.node.seats[uid].history.wakes) == (PARKED, 1)

@@ -289,7 +289,7 @@ async def test_alone_on_its_gpu_it_is_told_once_what_to_declare(rig, rule):
 
 async def test_an_operators_park_is_not_taken_back_by_its_excess(rig):
     r, g, a, _ = await sharing(rig)
-    r.node.refusals = lambda seats: {a: "the host is full"}
+    r.loop.refusals = lambda seats: {a: "the host is full"}
     r.loop.operators.send_away(a, "maintenance", stays_away=True)
     async with g.running():
         await asyncio.sleep(4)

@@ -200,7 +200,7 @@ class Agent:
         self.node.park_budget = 1 << 40
         self.loop = Loop(self.node)
         self.events: list[tuple[str, str]] = []
-        self.node.observers.append(self)
+        self.node.observe(self)
         self.uid, self.machine = container.uid, machine
         outside = Outside(
             procs, KernelMemory(), Pidfds(), FakeAnnouncer(), Roster(), pods_known=lambda: True

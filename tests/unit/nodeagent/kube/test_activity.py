@@ -18,7 +18,7 @@ START = 1_700_000_000
 
 def learning(r):
     activity = Activity(r.node)
-    r.node.observers.append(activity)
+    r.node.observe(activity)
     r.node.demand_listeners.append(activity)
     return activity
 
@@ -98,7 +98,7 @@ def test_a_restarted_agent_and_the_next_pod_of_the_model_go_on_with_it(rig, prox
         records = await recover_into(r)
         activity = Activity(r.node)
         activity.resume(records)
-        r.node.observers.append(activity)
+        r.node.observe(activity)
         (uid,) = r.node.seats
         seat = r.node.seats[uid]
         assert r.node.activity[uid]["busy"] == before["busy"]
@@ -128,7 +128,7 @@ async def test_records_that_cannot_be_read_are_forgotten_and_the_agent_goes_on(r
     r = rig()
     activity = Activity(r.node)
     activity.resume({"activity/x": {"busy": 3}, "activity-of/shop/m": {}})
-    r.node.observers.append(activity)
+    r.node.observe(activity)
     r.begin()
     a = await r.seat("a", delay=0.0)
     await r.until(a, SeatState.ACTIVE)

@@ -38,7 +38,7 @@ async def test_the_state_of_a_seat_is_told_while_it_is_below_ram_and_when_its_po
 async def test_what_was_saved_is_told_until_it_is_deleted(rig):
     r = rig(tiers={Tier.NVME: 1000 * GIB})
     operations = Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy)
-    r.node.observers.append(operations)
+    r.node.observe(operations)
     r.node.park_budget = 100 * GIB
     r.begin()
     uid = await r.seat("a", delay=0.0)

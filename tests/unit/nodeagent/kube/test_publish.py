@@ -65,7 +65,7 @@ async def start(rig, attendance=None):
         return api
 
     publisher = Publisher(r.node, connected, "10.0.0.1:9443", attendance)
-    r.node.observers.append(publisher)
+    r.node.observe(publisher)
     task = asyncio.create_task(publisher.run())
     return r, api, publisher, task
 

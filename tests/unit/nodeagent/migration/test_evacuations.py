@@ -32,7 +32,7 @@ async def begun(rig, tiers, names="abc", size=1 * GIB):
     r.node.park_budget = 100 * GIB
     operations = Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy)
     operations.carry(Kind.EVACUATE, Evacuations(agent_of(r.loop), operations.advanced))
-    r.node.observers.append(operations)
+    r.node.observe(operations)
     r.begin()
     uids = []
     for name in names:
@@ -207,7 +207,7 @@ async def test_an_agent_that_dies_before_any_act_is_followed_up(rig, acts):
     r.node.observers.remove(operations)
     after = Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy)
     after.carry(Kind.EVACUATE, Evacuations(agent_of(r.loop), after.advanced))
-    r.node.observers.append(after)
+    r.node.observe(after)
     after.resume(r.machine.journal)
     done = await ended(next(iter(after.known(ended_too=True))))
     assert done.state is Progress.SUCCEEDED, done.sentence

@@ -59,7 +59,7 @@ async def test_a_seat_that_forgot_while_it_woke_where_it_should_be_moves_all_the
 async def test_proxies_hear_no_more_of_a_seat_that_was_moved(rig):
     r, operations, uid = await begun(rig, There())
     streams, told = Streams(r.loop.proxies, r.loop.offload.departures), []
-    r.node.observers.append(streams)
+    r.node.observe(streams)
     session = streams._join("p1")
     session.seat = lambda seat: told.append(seat.uid)
     session.gone = lambda uid: told.append(f"gone {uid}")

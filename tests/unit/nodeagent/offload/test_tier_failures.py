@@ -129,7 +129,7 @@ async def test_that_a_sealed_state_is_to_go_is_noted_before_its_seat_is_forgotte
     await when(lambda: r.machine.vault)
     await asyncio.sleep(0.1)
     looks = Looks(r.machine.journal)
-    r.node.observers.append(looks)
+    r.node.observe(looks)
     r.machine.end_container(cold)
     await r.until(cold, WAITING)
     assert looks.noted[0]

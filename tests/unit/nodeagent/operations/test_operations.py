@@ -20,7 +20,7 @@ from nodeagent.operations.record import OPERATION, Ask
 async def begun(rig, *names, **settings):
     r = rig(**settings)
     operations = Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy)
-    r.node.observers.append(operations)
+    r.node.observe(operations)
     r.begin()
     seats = []
     for name in names:
@@ -76,7 +76,7 @@ async def test_wake_brings_a_seat_back_without_any_request(rig):
 
 async def test_a_wake_that_waits_says_for_whom(rig):
     r, operations, (a, b) = await begun(rig, "a", "b")
-    r.node.refusals = lambda seats: {b: "RAM is short"}
+    r.loop.refusals = lambda seats: {b: "RAM is short"}
     one = await operations.ask(Ask(Kind.WAKE, uid=a, limit=3.0))
     await asyncio.sleep(1.0)
     assert f"seat {r.node.seats[b].identity.name} can't be parked" in one.sentence
@@ -98,7 +98,7 @@ async def test_an_evicted_seat_says_what_is_saved_and_stays_away_until_a_wake(ri
 
 async def test_an_eviction_that_is_not_done_in_time_fails_and_the_seat_goes_on(rig):
     r, operations, (a,) = await begun(rig, "a")
-    r.node.refusals = lambda seats: dict.fromkeys((s.uid for s in seats), "RAM is short")
+    r.loop.refusals = lambda seats: dict.fromkeys((s.uid for s in seats), "RAM is short")
     one = await operations.ask(Ask(Kind.EVICT, uid=a, limit=3.0))
     await asyncio.sleep(1.0)
     assert (one.state, "RAM is short" in one.sentence) == (Progress.PENDING, True)
@@ -133,11 +133,11 @@ async def test_a_drain_parks_all_and_an_undrain_lets_them_wake(rig, proxy):
 
 async def test_cancelling_takes_the_wish_back(rig):
     r, operations, (a,) = await begun(rig, "a")
-    r.node.refusals = lambda seats: dict.fromkeys((s.uid for s in seats), "RAM is short")
+    r.loop.refusals = lambda seats: dict.fromkeys((s.uid for s in seats), "RAM is short")
     one = await operations.ask(park(a))
     assert operations.cancel("p1") is one
     assert (one.state, r.node.seats[a].wishes.leave) == (Progress.CANCELLED, "")
-    r.node.refusals = lambda seats: {}
+    r.loop.refusals = lambda seats: {}
     r.loop.kick()
     await asyncio.sleep(5.0)
     assert r.state(a) is SeatState.ACTIVE
@@ -149,7 +149,7 @@ async def test_cancelling_takes_the_wish_back(rig):
 
 async def test_one_operation_at_a_time_but_an_eviction_comes_first(rig):
     r, operations, (a,) = await begun(rig, "a")
-    r.node.refusals = lambda seats: dict.fromkeys((s.uid for s in seats), "RAM is short")
+    r.loop.refusals = lambda seats: dict.fromkeys((s.uid for s in seats), "RAM is short")
     one = await operations.ask(park(a))
     with pytest.raises(RefusedError, match="watch it or cancel it"):
         await operations.ask(Ask(Kind.WAKE, uid=a))
@@ -217,7 +217,7 @@ async def test_what_ends_while_an_eviction_is_written_has_ended_as_it_did(rig, m
 
 async def test_a_seat_whose_pod_goes_ends_its_operation(rig):
     r, operations, (a,) = await begun(rig, "a")
-    r.node.refusals = lambda seats: dict.fromkeys((s.uid for s in seats), "RAM is short")
+    r.loop.refusals = lambda seats: dict.fromkeys((s.uid for s in seats), "RAM is short")
     one = await operations.ask(park(a))
     r.loop.pod_gone(a)
     r.machine.end_container(a)
@@ -251,7 +251,7 @@ def test_an_operation_goes_on_after_a_restart_of_the_agent(rig, after):
     async def second(machine, a):
         r = rig(machine)
         operations = Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy)
-        r.node.observers.append(operations)
+        r.node.observe(operations)
         machine.carry_on()
         operations.resume(await recover(r.loop))
         one = await ended(operations.get("p1"))
@@ -322,7 +322,7 @@ def test_an_agent_killed_at_any_write_of_an_operation_goes_on(rig, kind, crash_a
     async def second():
         r = rig(machine)
         operations = Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy)
-        r.node.observers.append(operations)
+        r.node.observe(operations)
         machine.crash_at = None
         machine.carry_on()
         operations.resume(await recover(r.loop))

@@ -152,7 +152,7 @@ async def test_a_seat_that_cannot_be_parked_is_left_alone_and_another_asked_inst
     r, a, b = await _two(rig)
     p = proxy(r.loop)
     refused = {b: "the node has no memory for it"}
-    r.node.refusals = lambda seats: refused
+    r.loop.refusals = lambda seats: refused
     p.request(a)
     await asyncio.sleep(30)
     assert (r.state(a), r.state(b)) == (PARKED, ACTIVE)
@@ -180,7 +180,7 @@ async def test_of_two_parks_at_once_the_second_waits_if_the_first_takes_the_last
         full = sum(seat.state in going and seat.uid != both for seat in seats) >= 1
         return {s.uid: "no memory" for s in seats if full and s.state not in going}
 
-    r.node.refusals = one_more
+    r.loop.refusals = one_more
     r.loop.operators.drain_node("maintenance")
     await asyncio.sleep(10)
     assert sorted((r.state(a), r.state(b))) == [ACTIVE, PARKED]

@@ -32,7 +32,7 @@ async def begun(rig, tiers=NVME, **more):
     r = rig(tiers=tiers, **more)
     r.node.park_budget = 100 * GIB
     operations = Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy)
-    r.node.observers.append(operations)
+    r.node.observe(operations)
     r.begin()
     uid = await r.seat("a", delay=0.0)
     await r.until(uid, ACTIVE)
@@ -286,7 +286,7 @@ def go_on(rig, proxy, machine, start):
         r.node.park_budget = 100 * GIB
         await r.recover()
         operations = Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy)
-        r.node.observers.append(operations)
+        r.node.observe(operations)
         operations.resume(r.node.world.journal.load())
         r.begin()
         uid = next(iter(r.node.seats))

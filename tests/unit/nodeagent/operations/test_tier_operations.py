@@ -28,7 +28,7 @@ async def begun(rig, **more):
     r = rig(**more)
     r.node.park_budget = 100 * GIB
     operations = Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy)
-    r.node.observers.append(operations)
+    r.node.observe(operations)
     r.begin()
     uid = await r.seat("a", delay=0.0)
     await r.until(uid, SeatState.ACTIVE)
@@ -196,7 +196,7 @@ async def test_tiers_are_shown_with_what_is_in_them(rig):
 async def test_a_seat_that_wakes_too_late_from_its_tier_is_not_wakeable(rig, within, wakeable):
     r, operations, uid = await begun(rig, tiers=TIERS)
     shown = Publisher(r.node, None, "here", Attendance())
-    r.node.observers.append(shown)
+    r.node.observe(shown)
     r.node.seats[uid].wishes.ready_within = within
     await ended(await operations.ask(park(uid, Tier.NVME)))
     assert shown._wakeable[uid] is wakeable

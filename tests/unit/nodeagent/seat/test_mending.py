@@ -101,7 +101,7 @@ async def test_one_action_that_fails_unexpectedly_holds_up_neither_the_others_no
     await r.until(b, ACTIVE)
     nobody = Action(ActionKind.WAKE, "uid-nobody", "a bug")
     assert not r.loop._carry_out(nobody)
-    r.node.refusals = Once()
+    r.loop.refusals = Once()
     p = proxy(r.loop)
     p.request(a)
     await r.until(a, ACTIVE, 10.0)

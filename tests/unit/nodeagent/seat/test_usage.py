@@ -27,7 +27,7 @@ async def rig_with_usage(rig, machine=None):
 def test_active_seconds_and_gib_hours_are_those_of_the_states(rig):
     async def main():
         r, usage = await rig_with_usage(rig)
-        r.node.observers.append(usage)
+        r.node.observe(usage)
         r.begin()
         a = await r.seat("a", delay=0.0)
         await r.until(a, SeatState.ACTIVE)
@@ -71,7 +71,7 @@ async def test_a_seat_that_is_gone_after_a_restart_is_counted_once(rig, added):
 
 async def test_the_meter_of_a_seat_lives_on_in_its_namespace(rig):
     r, usage = await rig_with_usage(rig)
-    r.node.observers.append(usage)
+    r.node.observe(usage)
     r.begin()
     a = await r.seat("a", delay=0.0)
     await r.until(a, SeatState.ACTIVE)
@@ -85,7 +85,7 @@ async def test_the_meter_of_a_seat_lives_on_in_its_namespace(rig):
 
 async def test_the_counters_advance_by_themselves(rig):
     r, usage = await rig_with_usage(rig)
-    r.node.observers.append(usage)
+    r.node.observe(usage)
     r.begin()
     task = asyncio.create_task(usage.run())
     await r.until(await r.seat("a", delay=0.0), SeatState.ACTIVE)

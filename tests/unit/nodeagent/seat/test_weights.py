@@ -46,7 +46,7 @@ async def test_nor_does_it_go_where_bytes_from_other_nodes_lie(rig):
     await asyncio.sleep(30)
     assert r.state(cold) is PARKED
     operations = Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy)
-    r.node.observers.append(operations)
+    r.node.observe(operations)
     save = await operations.ask(Ask(Kind.SAVE, "s1", cold))
     await asyncio.sleep(5)
     assert f"room for {19 * GIB} bytes" in save.sentence
@@ -59,7 +59,7 @@ async def test_nor_is_it_saved(rig):
     weighing(r, 61 * GIB)
     cold, _ = await two(r)
     operations = Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy)
-    r.node.observers.append(operations)
+    r.node.observe(operations)
     one = await operations.ask(Ask(Kind.SAVE, "s1", cold))
     await asyncio.sleep(5)
     assert one.state is Progress.FAILED

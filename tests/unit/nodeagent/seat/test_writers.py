@@ -88,6 +88,17 @@ def test_the_seat_itself_is_changed_by_three_modules_at_most() -> None:
     }
 
 
+def test_nothing_is_changed_from_outside_by_more_than_three_modules() -> None:
+    """By its name: a variable that is called like what it holds, which all here are."""
+    writers: dict[str, set[str]] = {}
+    for module, tree in modules():
+        for of, _ in written(tree):
+            if of not in ("self", "cls", ""):
+                writers.setdefault(of.lstrip("_"), set()).add(module)
+    assert {"seat", "operation"} <= writers.keys()
+    assert {of: found for of, found in writers.items() if len(found) > 3} == {}
+
+
 def test_one_box_changes_no_seat_by_itself() -> None:
     """It tells the agent's loop, which journals what it does. A seat that it makes is nobody's
     yet."""
