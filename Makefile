@@ -46,10 +46,15 @@ crds: setup ## generate config/crd and config/models.schema.json from the models
 	$(PY) -m kybernate.api.crds config/crd
 	$(PY) -m kybernate.api.models.schema > config/models.schema.json
 
+.PHONY: chart
+chart: setup ## generate config/chart, for Helm, from the rest of config/
+	$(PY) -m images.chart config/chart
+
 # The pages of objects are made from config/crd.
 .PHONY: generated
 generated: setup ## all that is generated: proto, crds, states, tables of failures, figures of benches
 	@$(MAKE) --no-print-directory proto crds
+	@$(MAKE) --no-print-directory chart
 	@$(MAKE) --no-print-directory states
 	$(PY) -m tests.faults
 	$(PY) -m bench.page

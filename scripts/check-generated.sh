@@ -26,6 +26,11 @@ for file in "$tmp"/crd/*; do
 done
 "$py" -m kybernate.api.models.schema >"$tmp/models.schema.json"
 compare "$tmp/models.schema.json" config/models.schema.json
+"$py" -m images.chart "$tmp/chart"
+(cd "$tmp/chart" && find . -type f) | sort >"$tmp/names"
+while read -r file; do
+  compare "$tmp/chart/$file" "config/chart/${file#./}"
+done <"$tmp/names"
 mkdir "$tmp/reference" "$tmp/reference/node"
 "$py" -m kybernate.cli states >"$tmp/reference/node/states.md"
 "$py" -m kybernate.cli states --of migration >"$tmp/reference/node/migration.md"

@@ -11,6 +11,7 @@ from bench.saved.histories.__main__ import BELOW_FAKETIME, SKEW, Bench, Kind
 from bench.saved.histories.faulty import CLOCK_JUMPS, FAULTS
 from kybernate.errors import KybernateError
 from tests.integration.registry.conftest import new_database
+from tests.kit import gobuild
 from tests.kit.breaks import linearizable
 from tests.kit.breaks.linearizable import ILLEGAL, OK
 
@@ -135,7 +136,7 @@ def test_what_the_checker_cannot_read_is_no_verdict() -> None:
 def test_the_checker_is_built_where_nothing_is(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(linearizable, "cache_root", lambda: tmp_path)
+    monkeypatch.setattr(gobuild, "cache_root", lambda: tmp_path)
     assert linearizable.ensure().is_relative_to(tmp_path)
     assert linearizable.judge([[FIRST]]) == [OK]
 

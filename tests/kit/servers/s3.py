@@ -1,14 +1,7 @@
-"""A real S3 server for tests and benches: versitygw, built through the Go module proxy.
-
-The build is locked by versitygw/go.mod and go.sum, takes about half a minute once, and is kept in
-the cache that all targets share.
-"""
+"""A real S3 server for tests and benches: versitygw."""
 
 from __future__ import annotations
 
-import hashlib
-import os
-import shutil
 import socket
 import subprocess
 import time
@@ -16,8 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from images.cache import REPOSITORY, cache_root, file_lock, silent
+from images.cache import silent
 from kybernate.errors import KybernateError
+from tests.kit.gobuild import Program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,8 +19,12 @@ if TYPE_CHECKING:
 
     from images.cache import Progress
 
-MODULE = REPOSITORY / "tests" / "kit" / "versitygw"
-PACKAGE = "github.com/versity/versitygw/cmd/versitygw"
+PROGRAM = Program(
+    "versitygw",
+    "github.com/versity/versitygw/cmd/versitygw",
+    "an S3 server, from source: about half a minute",
+)
+why_not, ensure = PROGRAM.why_not, PROGRAM.ensure
 BUCKET = "bucket"
 _STARTS = 20.0
 _ACCESS, _SECRET = "kyb-test", "kyb-test-secret"
@@ -39,25 +37,6 @@ class Server:
     url: str
     environment: Mapping[str, str]
     process: subprocess.Popen[bytes]
-
-
-def why_not() -> str:
-    """Why no server can be had here, as a sentence; empty if one can."""
-    if _binary().exists() or shutil.which("go"):
-        return ""
-    return "Go is missing, so no S3 server can be built here"
-
-
-def ensure(progress: Progress = silent) -> Path:
-    """The server's command, built if it isn't yet. Raises KybernateError."""
-    binary = _binary()
-    if reason := why_not():
-        raise KybernateError(reason)
-    with file_lock(binary.parent / ".lock"):
-        if not binary.exists():
-            progress("building versitygw, an S3 server, from source: about half a minute")
-            _build(binary)
-    return binary
 
 
 @contextmanager
@@ -79,28 +58,6 @@ def server(folder: Path, progress: Progress = silent) -> Iterator[Server]:
     finally:
         process.kill()
         process.wait()
-
-
-def _binary() -> Path:
-    lock = (MODULE / "go.mod").read_bytes() + (MODULE / "go.sum").read_bytes()
-    return cache_root() / "versitygw" / hashlib.sha256(lock).hexdigest()[:12] / "versitygw"
-
-
-def _build(binary: Path) -> None:
-    part = binary.with_name(".part")
-    run = subprocess.run(
-        ["go", "build", "-mod=readonly", "-trimpath", "-buildvcs=false", "-o", str(part), PACKAGE],
-        cwd=MODULE,
-        env={**os.environ, "GOFLAGS": "", "GOWORK": "off"},
-        capture_output=True,
-        text=True,
-        timeout=1800,
-        check=False,
-    )
-    if run.returncode:
-        tail = "\n".join(run.stderr.strip().splitlines()[-8:])
-        raise KybernateError(f"building versitygw failed; Go said:\n{tail}")
-    part.replace(binary)
 
 
 def _environment(port: int) -> dict[str, str]:

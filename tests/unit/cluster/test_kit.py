@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from images.cache import silent
 from kybernate.errors import KybernateError
 from tests.kit import __main__ as kit
+from tests.kit import gobuild
 from tests.kit.servers import s3
 
 
@@ -25,7 +26,7 @@ def test_what_cannot_be_had_is_told_and_the_rest_is_made(monkeypatch):
 
 
 def test_without_go_there_is_no_s3_server_and_a_sentence_says_so(monkeypatch, tmp_path):
-    monkeypatch.setattr(s3, "_binary", lambda: tmp_path / "versitygw")
-    monkeypatch.setattr(s3.shutil, "which", lambda _: None)
+    monkeypatch.setattr(gobuild, "cache_root", lambda: tmp_path)
+    monkeypatch.setattr(gobuild.shutil, "which", lambda _: None)
     with pytest.raises(KybernateError, match="Go is missing"):
         s3.ensure(silent)

@@ -19,6 +19,8 @@ from images.cache import REPOSITORY
 pytestmark = [pytest.mark.slow]
 
 PROGRAMS = tuple(tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["scripts"])
+COMPLETES = "kubectl_complete-kyb"
+"""kubectl calls it with the words to complete, and asks it for nothing else."""
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +90,9 @@ def test_its_libraries_ask_for_no_newer_glibc(built):
 
 
 def test_each_program_begins(installed):
-    for program in PROGRAMS:
+    for program in set(PROGRAMS) - {COMPLETES}:
         assert "Usage:" in said(installed, program, "--help")
+    assert said(installed, COMPLETES, "sea").splitlines()[-1] == ":4"
 
 
 def test_the_services_names_are_free_for_others(installed):

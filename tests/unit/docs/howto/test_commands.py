@@ -28,6 +28,7 @@ OURS = ("kybernate", "kyb-registry", "kubectl", "make")
 TOLD = tomllib.loads((Path(__file__).parent / "howto.toml").read_text())
 """For each page a test that does for real what the page tells."""
 OTHERS = {
+    "helm": "tests/integration/overlays/test_chart.py runs it on the same chart",
     "skopeo": "pushes to a registry of the reader's",
     "ctr": "tests/cluster imports the same files by it",
     "buildah": "makes the image that tests/e2e/node/test_runtime.py makes by itself",

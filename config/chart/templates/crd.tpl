@@ -1,0 +1,1014 @@
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: artifactgrants.kyb.ai
+spec:
+  group: kyb.ai
+  scope: Namespaced
+  names:
+    kind: ArtifactGrant
+    listKind: ArtifactGrantList
+    plural: artifactgrants
+    singular: artifactgrant
+    shortNames:
+    - artg
+    categories:
+    - kyb
+    - kybernate
+  versions:
+  - name: v1alpha1
+    served: true
+    storage: true
+    additionalPrinterColumns:
+    - name: To
+      type: string
+      jsonPath: .spec.to
+    - name: Artifacts
+      type: string
+      jsonPath: .spec.artifacts
+    - name: Until
+      type: string
+      jsonPath: .spec.until
+    - name: Age
+      type: date
+      jsonPath: .metadata.creationTimestamp
+    schema:
+      openAPIV3Schema:
+        type: object
+        description: 'Lets pods of other namespaces start as copies of artifacts of this one: as a template or a clone, by the annotations kyb.ai/restore-from and
+          kyb.ai/restore-as. An artifact is all memory of its pod, secrets too: whoever is named gets them. Deleting the ArtifactGrant takes that back for what doesn''t
+          run yet.'
+        required:
+        - spec
+        properties:
+          apiVersion:
+            type: string
+          kind:
+            type: string
+          metadata:
+            type: object
+          spec:
+            description: |-
+              Which saved states whose pods may have. All of it is required: what is misspelled would be
+              dropped, and grant more than was meant.
+            properties:
+              to:
+                description: The namespaces whose pods may restore, by their names, such as team-b.
+                items:
+                  maxLength: 63
+                  type: string
+                maxItems: 64
+                minItems: 1
+                type: array
+                x-kubernetes-list-type: set
+                x-kubernetes-validations:
+                - message: 'name namespaces, such as team-b: lower-case letters, digits and -; there is no name for all of them'
+                  rule: self.all(n, n.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$'))
+              artifacts:
+                description: 'Whose artifacts: names of pods, such as llama-0, which stand between / and @ in the name of an artifact. Those are granted that there
+                  are, and those to come. "*", alone, is all of this namespace.'
+                items:
+                  maxLength: 253
+                  type: string
+                maxItems: 64
+                minItems: 1
+                type: array
+                x-kubernetes-list-type: set
+                x-kubernetes-validations:
+                - message: name pods, such as llama-0, without the namespace and without what follows @; or write "*" alone for all of this namespace
+                  rule: (self.size() == 1 && self[0] == '*') || self.all(n, n.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$'))
+              until:
+                anyOf:
+                - format: date-time
+                - enum:
+                  - never
+                description: When it ends, such as 2028-01-01T00:00:00Z; never for when it is deleted. What runs by then continues.
+                maxLength: 64
+                type: string
+            required:
+            - to
+            - artifacts
+            - until
+            type: object
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: checkpointpolicies.kyb.ai
+spec:
+  group: kyb.ai
+  scope: Namespaced
+  names:
+    kind: CheckpointPolicy
+    listKind: CheckpointPolicyList
+    plural: checkpointpolicies
+    singular: checkpointpolicy
+    shortNames:
+    - cpol
+    categories:
+    - kyb
+    - kybernate
+  versions:
+  - name: v1alpha1
+    served: true
+    storage: true
+    selectableFields:
+    - jsonPath: .spec.turn.mode
+    additionalPrinterColumns:
+    - name: Turn
+      type: string
+      jsonPath: .spec.turn.mode
+    - name: Precedence
+      type: integer
+      priority: 1
+      jsonPath: .spec.precedence
+    - name: Age
+      type: date
+      jsonPath: .metadata.creationTimestamp
+    schema:
+      openAPIV3Schema:
+        type: object
+        description: 'Says of pods with seats, chosen by their labels, what they don''t say themselves by annotations: whose turn it is and when seats rest, by the
+          clock if need be. It holds at once for pods that run. Who writes it must have the right to change the namespace''s pods.'
+        required:
+        - spec
+        properties:
+          apiVersion:
+            type: string
+          kind:
+            type: string
+          metadata:
+            type: object
+          spec:
+            description: Which pods, and what counts for them unless their own annotations say otherwise.
+            properties:
+              selector:
+                description: Labels of pods. Empty, it selects all pods of the namespace.
+                properties:
+                  matchLabels:
+                    additionalProperties:
+                      maxLength: 63
+                      type: string
+                    description: Labels that a pod must have, with these values.
+                    maxProperties: 16
+                    type: object
+                  matchExpressions:
+                    description: What else is wanted of a pod's labels; all must be so.
+                    items:
+                      description: What is wanted of one label.
+                      properties:
+                        key:
+                          description: The label.
+                          maxLength: 317
+                          minLength: 1
+                          type: string
+                        operator:
+                          enum:
+                          - In
+                          - NotIn
+                          - Exists
+                          - DoesNotExist
+                          type: string
+                        values:
+                          items:
+                            maxLength: 63
+                            type: string
+                          maxItems: 64
+                          type: array
+                          x-kubernetes-list-type: set
+                      required:
+                      - key
+                      - operator
+                      type: object
+                      x-kubernetes-validations:
+                      - message: In and NotIn take values; Exists and DoesNotExist take none
+                        rule: (self.operator in ['In', 'NotIn']) == (has(self.values) && self.values.size() > 0)
+                    maxItems: 16
+                    type: array
+                    x-kubernetes-list-type: atomic
+                type: object
+              precedence:
+                description: Of several policies that select a pod the one with the highest governs it, of several such the first by name.
+                format: int32
+                maximum: 1000000
+                minimum: 0
+                type: integer
+              turn:
+                description: Whose turn it is, in the words of the annotation kyb.ai/turn.
+                properties:
+                  mode:
+                    description: 'on-request: its seat wakes when it is requested. always: it takes turns with others that always want their GPUs. auto: always for
+                      a Job''s pod, and for one without a model and a port.'
+                    enum:
+                    - on-request
+                    - always
+                    - auto
+                    type: string
+                  weight:
+                    description: Among seats of the namespace that take turns.
+                    format: int32
+                    maximum: 1000
+                    minimum: 1
+                    type: integer
+                type: object
+                x-kubernetes-validations:
+                - message: 'a seat that waits for requests has no weight; leave weight out, or write mode: always'
+                  rule: '!has(self.weight) || !has(self.mode) || self.mode != ''on-request'''
+                - message: write mode, weight or both
+                  rule: has(self.mode) || has(self.weight)
+              idle:
+                description: After how long without use a seat leaves a tier, as in the annotation kyb.ai/idle.
+                properties:
+                  vram:
+                    description: GPU memory, for RAM.
+                    maxLength: 32
+                    minLength: 1
+                    pattern: ^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$
+                    type: string
+                  ram:
+                    description: RAM, for NVMe.
+                    maxLength: 32
+                    minLength: 1
+                    pattern: ^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$
+                    type: string
+                  nvme:
+                    description: NVMe, for the object store.
+                    maxLength: 32
+                    minLength: 1
+                    pattern: ^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$
+                    type: string
+                type: object
+                x-kubernetes-validations:
+                - message: 'name a tier: vram, ram or nvme'
+                  rule: has(self.vram) || has(self.ram) || has(self.nvme)
+              schedule:
+                description: What counts at times. Of several that are now, the first.
+                items:
+                  description: What counts for a while, from certain times on.
+                  properties:
+                    cron:
+                      description: 'When it begins: minute, hour, day of month, month and day of week, such as "0 8 * * 1-5".'
+                      maxLength: 100
+                      pattern: ^[0-9A-Za-z*/,-]+( [0-9A-Za-z*/,-]+){4}$
+                      type: string
+                    duration:
+                      description: How long it lasts, such as 10h; at most 8784h.
+                      maxLength: 32
+                      minLength: 1
+                      pattern: ^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$
+                      type: string
+                    timeZone:
+                      description: 'The clocks by which it begins, such as Europe/Berlin; absent: UTC.'
+                      maxLength: 64
+                      minLength: 1
+                      type: string
+                    turn:
+                      description: Whose turn it is, in the words of the annotation kyb.ai/turn.
+                      properties:
+                        mode:
+                          description: 'on-request: its seat wakes when it is requested. always: it takes turns with others that always want their GPUs. auto: always
+                            for a Job''s pod, and for one without a model and a port.'
+                          enum:
+                          - on-request
+                          - always
+                          - auto
+                          type: string
+                        weight:
+                          description: Among seats of the namespace that take turns.
+                          format: int32
+                          maximum: 1000
+                          minimum: 1
+                          type: integer
+                      type: object
+                      x-kubernetes-validations:
+                      - message: 'a seat that waits for requests has no weight; leave weight out, or write mode: always'
+                        rule: '!has(self.weight) || !has(self.mode) || self.mode != ''on-request'''
+                      - message: write mode, weight or both
+                        rule: has(self.mode) || has(self.weight)
+                    idle:
+                      description: After how long without use a seat leaves a tier, as in the annotation kyb.ai/idle.
+                      properties:
+                        vram:
+                          description: GPU memory, for RAM.
+                          maxLength: 32
+                          minLength: 1
+                          pattern: ^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$
+                          type: string
+                        ram:
+                          description: RAM, for NVMe.
+                          maxLength: 32
+                          minLength: 1
+                          pattern: ^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$
+                          type: string
+                        nvme:
+                          description: NVMe, for the object store.
+                          maxLength: 32
+                          minLength: 1
+                          pattern: ^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$
+                          type: string
+                      type: object
+                      x-kubernetes-validations:
+                      - message: 'name a tier: vram, ram or nvme'
+                        rule: has(self.vram) || has(self.ram) || has(self.nvme)
+                  required:
+                  - cron
+                  - duration
+                  type: object
+                  x-kubernetes-validations:
+                  - message: write turn, idle or both
+                    rule: has(self.turn) || has(self.idle)
+                maxItems: 16
+                type: array
+                x-kubernetes-list-type: atomic
+              onRestoreFailure:
+                description: 'What becomes of a pod whose artifact (kyb.ai/restore-from) can''t be had: start: it starts cold. fail: it waits, and fails.'
+                enum:
+                - start
+                - fail
+                type: string
+            required:
+            - selector
+            type: object
+            x-kubernetes-validations:
+            - message: it says nothing; write turn, idle, onRestoreFailure or schedule
+              rule: has(self.turn) || has(self.idle) || has(self.onRestoreFailure) || (has(self.schedule) && self.schedule.size() > 0)
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: checkpointrequests.kyb.ai
+spec:
+  group: kyb.ai
+  scope: Namespaced
+  names:
+    kind: CheckpointRequest
+    listKind: CheckpointRequestList
+    plural: checkpointrequests
+    singular: checkpointrequest
+    shortNames:
+    - ckpt
+    categories:
+    - kyb
+    - kybernate
+  versions:
+  - name: v1alpha1
+    served: true
+    storage: true
+    subresources:
+      status: {}
+    selectableFields:
+    - jsonPath: .spec.pod
+    - jsonPath: .spec.mode
+    additionalPrinterColumns:
+    - name: Pod
+      type: string
+      jsonPath: .spec.pod
+    - name: Mode
+      type: string
+      jsonPath: .spec.mode
+    - name: Tier
+      type: string
+      jsonPath: .status.artifact.tier
+    - name: Complete
+      type: string
+      jsonPath: .status.conditions[?(@.type=="Complete")].status
+    - name: State
+      type: string
+      jsonPath: .status.conditions[?(@.type=="Complete")].reason
+    - name: Bytes
+      type: integer
+      priority: 1
+      jsonPath: .status.artifact.bytes
+    - name: Message
+      type: string
+      priority: 1
+      jsonPath: .status.conditions[?(@.type=="Complete")].message
+    - name: Age
+      type: date
+      jsonPath: .metadata.creationTimestamp
+    schema:
+      openAPIV3Schema:
+        type: object
+        description: Asks once that a pod with a seat is parked, woken, kept as a snapshot, or made ready to go. Who creates it must have the right to do the like
+          to the pod itself. Deleting it cancels what is not done yet; an artifact that was made stays.
+        required:
+        - spec
+        properties:
+          apiVersion:
+            type: string
+          kind:
+            type: string
+          metadata:
+            type: object
+          spec:
+            description: What is asked for.
+            properties:
+              pod:
+                description: The pod, of this namespace, by its name.
+                maxLength: 253
+                minLength: 1
+                pattern: ^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$
+                type: string
+              mode:
+                description: 'Park: its seat leaves GPU memory and rests until the next request. Snapshot: an artifact of its state is kept while it runs on. Evict:
+                  it is parked and stays so, until its pod is deleted or it is woken by hand. Wake: it comes back into GPU memory in its turn, without a request;
+                  that takes an eviction back.'
+                enum:
+                - Park
+                - Snapshot
+                - Evict
+                - Wake
+                type: string
+              tier:
+                description: 'Where its state is to rest, or its artifact to be kept. Park: ram, unless the node moves it on. Snapshot: the deepest tier that the
+                  node has and the pod lets it. Evict: where it is parked; with object it outlives its node.'
+                enum:
+                - ram
+                - nvme
+                - object
+                type: string
+              deadlineSeconds:
+                description: Seconds from its creation until it is cancelled, if it isn't done by then.
+                format: int32
+                maximum: 86400
+                minimum: 1
+                type: integer
+                default: 600
+              ttlSecondsAfterFinished:
+                description: 'Seconds until it is deleted, once it is done or failed; absent: never.'
+                format: int32
+                minimum: 0
+                type: integer
+              requestedBy:
+                description: Who created it. The webhook writes it; leave it out.
+                maxLength: 1024
+                type: string
+            required:
+            - pod
+            - mode
+            type: object
+            x-kubernetes-validations:
+            - message: a CheckpointRequest is done once, as it was written; delete it and create another
+              rule: self == oldSelf
+            - message: 'a snapshot outlives the RAM of its processes; write tier: nvme or object'
+              rule: self.mode != 'Snapshot' || !has(self.tier) || self.tier != 'ram'
+            - message: a wake brings the seat into GPU memory; leave tier out
+              rule: self.mode != 'Wake' || !has(self.tier)
+          status:
+            description: How far it is.
+            properties:
+              observedGeneration:
+                format: int64
+                minimum: 0
+                type: integer
+              podUID:
+                description: 'The pod that it is about: another one of the name is none of it.'
+                maxLength: 128
+                type: string
+              node:
+                description: The pod's node.
+                maxLength: 253
+                type: string
+              operation:
+                description: The operation on the node's agent.
+                maxLength: 63
+                type: string
+              startTime:
+                format: date-time
+                type: string
+              completionTime:
+                format: date-time
+                type: string
+              artifact:
+                description: What came of it.
+                properties:
+                  name:
+                    description: 'Of a snapshot: the artifact, for kyb.ai/restore-from.'
+                    maxLength: 400
+                    type: string
+                  tier:
+                    enum:
+                    - ram
+                    - nvme
+                    - object
+                    type: string
+                  bytes:
+                    format: int64
+                    minimum: 0
+                    type: integer
+                type: object
+              bytesDone:
+                description: 'Of a snapshot: bytes of its artifact that are where it is to be kept.'
+                format: int64
+                minimum: 0
+                type: integer
+              bytesTotal:
+                description: The size of its artifact.
+                format: int64
+                minimum: 0
+                type: integer
+              estimatedCompletionTime:
+                description: When the rest is expected to be there.
+                format: date-time
+                type: string
+              conditions:
+                description: 'Complete: True once it is done; the reason says why not.'
+                items:
+                  description: As Kubernetes' own conditions are.
+                  properties:
+                    type:
+                      maxLength: 316
+                      minLength: 1
+                      type: string
+                    status:
+                      enum:
+                      - 'True'
+                      - 'False'
+                      - Unknown
+                      type: string
+                    reason:
+                      maxLength: 1024
+                      pattern: ^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$
+                      type: string
+                    message:
+                      maxLength: 32768
+                      type: string
+                    lastTransitionTime:
+                      format: date-time
+                      type: string
+                    observedGeneration:
+                      format: int64
+                      minimum: 0
+                      type: integer
+                  required:
+                  - type
+                  - status
+                  - reason
+                  - message
+                  - lastTransitionTime
+                  type: object
+                maxItems: 8
+                type: array
+                x-kubernetes-list-map-keys:
+                - type
+                x-kubernetes-list-type: map
+            type: object
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: gpunodes.kyb.ai
+spec:
+  group: kyb.ai
+  scope: Cluster
+  names:
+    kind: GPUNode
+    listKind: GPUNodeList
+    plural: gpunodes
+    singular: gpunode
+    shortNames:
+    - gpun
+    categories:
+    - kyb
+    - kybernate
+  versions:
+  - name: v1alpha1
+    served: true
+    storage: true
+    subresources:
+      status: {}
+    additionalPrinterColumns:
+    - name: Ready
+      type: string
+      jsonPath: .status.conditions[?(@.type=="Ready")].status
+    - name: Product
+      type: string
+      jsonPath: .status.gpus[0].product
+    - name: Driver
+      type: string
+      jsonPath: .status.driver.version
+    - name: Agent
+      type: string
+      jsonPath: .status.agent.address
+    - name: Reason
+      type: string
+      priority: 1
+      jsonPath: .status.conditions[?(@.type=="Ready")].message
+    - name: Age
+      type: date
+      jsonPath: .metadata.creationTimestamp
+    schema:
+      openAPIV3Schema:
+        type: object
+        description: 'The GPUs of one node as its agent sees them: groups, seats, what each seat does, and how much host memory parked seats may use. The name is
+          the node''s name. Written by the agent.'
+        properties:
+          apiVersion:
+            type: string
+          kind:
+            type: string
+          metadata:
+            type: object
+          status:
+            description: The status of a GPUNode.
+            properties:
+              observedGeneration:
+                format: int64
+                minimum: 0
+                type: integer
+              conditions:
+                items:
+                  description: As Kubernetes' own conditions are.
+                  properties:
+                    type:
+                      maxLength: 316
+                      minLength: 1
+                      type: string
+                    status:
+                      enum:
+                      - 'True'
+                      - 'False'
+                      - Unknown
+                      type: string
+                    reason:
+                      maxLength: 1024
+                      pattern: ^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$
+                      type: string
+                    message:
+                      maxLength: 32768
+                      type: string
+                    lastTransitionTime:
+                      format: date-time
+                      type: string
+                    observedGeneration:
+                      format: int64
+                      minimum: 0
+                      type: integer
+                  required:
+                  - type
+                  - status
+                  - reason
+                  - message
+                  - lastTransitionTime
+                  type: object
+                maxItems: 16
+                type: array
+                x-kubernetes-list-map-keys:
+                - type
+                x-kubernetes-list-type: map
+              agent:
+                description: How to reach the agent by gRPC, and its version.
+                properties:
+                  address:
+                    description: Host and port, e.g. 10.88.1.1:9443.
+                    maxLength: 300
+                    type: string
+                    x-kubernetes-validations:
+                    - message: must be host:port
+                      rule: self == '' || self.matches('^.+:[0-9]{1,5}$')
+                  version:
+                    maxLength: 128
+                    type: string
+                type: object
+              driver:
+                description: Versions.
+                properties:
+                  version:
+                    maxLength: 128
+                    type: string
+                  cuda:
+                    maxLength: 128
+                    type: string
+                type: object
+              deviceStrategy:
+                description: How containers get their GPUs. With nodes, a container gets those of its device ID, so that pods of one group only may be under way to
+                  the node at a time.
+                enum:
+                - ''
+                - cdi
+                - nodes
+                type: string
+              gpus:
+                items:
+                  description: A GPU.
+                  properties:
+                    index:
+                      format: int32
+                      minimum: 0
+                      type: integer
+                    uuid:
+                      maxLength: 128
+                      minLength: 1
+                      type: string
+                    product:
+                      maxLength: 256
+                      type: string
+                    memoryBytes:
+                      format: int64
+                      minimum: 0
+                      type: integer
+                    healthy:
+                      type: boolean
+                    numa:
+                      description: NUMA node, or -1 where the platform has none.
+                      format: int32
+                      minimum: -1
+                      type: integer
+                  required:
+                  - index
+                  - uuid
+                  - product
+                  - memoryBytes
+                  - healthy
+                  type: object
+                maxItems: 64
+                type: array
+                x-kubernetes-list-map-keys:
+                - uuid
+                x-kubernetes-list-type: map
+              links:
+                description: The best path between two GPUs, one entry per pair.
+                items:
+                  description: The best path between two GPUs.
+                  properties:
+                    a:
+                      description: UUID of a GPU.
+                      maxLength: 128
+                      type: string
+                    b:
+                      description: UUID of another GPU.
+                      maxLength: 128
+                      type: string
+                    kind:
+                      maxLength: 64
+                      minLength: 1
+                      type: string
+                  required:
+                  - a
+                  - b
+                  - kind
+                  type: object
+                  x-kubernetes-validations:
+                  - message: a link joins two different GPUs
+                    rule: self.a != self.b
+                maxItems: 2016
+                type: array
+                x-kubernetes-list-type: atomic
+              groups:
+                items:
+                  description: A group of GPUs, and its seats.
+                  properties:
+                    name:
+                      maxLength: 52
+                      minLength: 1
+                      pattern: ^[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?$
+                      type: string
+                    resource:
+                      maxLength: 20
+                      pattern: ^kyb\.ai/gpu-[1-9][0-9]?x-seat$
+                      type: string
+                    gpus:
+                      description: UUIDs, ordered by index.
+                      items:
+                        maxLength: 128
+                        type: string
+                      maxItems: 64
+                      minItems: 1
+                      type: array
+                      x-kubernetes-list-type: set
+                    seats:
+                      format: int32
+                      minimum: 0
+                      type: integer
+                    activeSlots:
+                      format: int32
+                      minimum: 1
+                      type: integer
+                  required:
+                  - name
+                  - resource
+                  - gpus
+                  - seats
+                  - activeSlots
+                  type: object
+                  x-kubernetes-validations:
+                  - message: resource must be kyb.ai/gpu-<n>x-seat for the n GPUs of the group
+                    rule: size(self.gpus) == int(self.resource.substring(11, self.resource.indexOf('x-seat')))
+                maxItems: 256
+                type: array
+                x-kubernetes-list-map-keys:
+                - name
+                x-kubernetes-list-type: map
+              budget:
+                description: Host memory for parked seats.
+                properties:
+                  parkBytes:
+                    format: int64
+                    minimum: 0
+                    type: integer
+                  parkedBytes:
+                    format: int64
+                    minimum: 0
+                    type: integer
+                  availableBytes:
+                    description: What the node has available, told again when it changes by 5 %; 0 until known.
+                    format: int64
+                    minimum: 0
+                    type: integer
+                type: object
+              tiers:
+                description: Where the states of parked seats may be, from the fastest to the deepest.
+                items:
+                  description: One tier of the node.
+                  properties:
+                    name:
+                      enum:
+                      - ram
+                      - nvme
+                      - object
+                      type: string
+                    seats:
+                      format: int32
+                      minimum: 0
+                      type: integer
+                    usedBytes:
+                      format: int64
+                      minimum: 0
+                      type: integer
+                    budgetBytes:
+                      description: 0 is no limit.
+                      format: int64
+                      minimum: 0
+                      type: integer
+                  required:
+                  - name
+                  type: object
+                maxItems: 3
+                type: array
+                x-kubernetes-list-map-keys:
+                - name
+                x-kubernetes-list-type: map
+              saved:
+                description: Artifacts that lie on the node, or that it has put into the object store; of more the newest.
+                items:
+                  description: A saved state, and where it lies.
+                  properties:
+                    artifact:
+                      maxLength: 400
+                      minLength: 1
+                      type: string
+                    uid:
+                      description: UID of the pod.
+                      maxLength: 128
+                      minLength: 1
+                      type: string
+                    tier:
+                      enum:
+                      - nvme
+                      - object
+                      type: string
+                    bytes:
+                      format: int64
+                      minimum: 0
+                      type: integer
+                  required:
+                  - artifact
+                  - uid
+                  - tier
+                  - bytes
+                  type: object
+                maxItems: 256
+                type: array
+                x-kubernetes-list-map-keys:
+                - artifact
+                - tier
+                x-kubernetes-list-type: map
+              seats:
+                items:
+                  description: What a seat does.
+                  properties:
+                    uid:
+                      description: UID of the pod.
+                      maxLength: 128
+                      minLength: 1
+                      type: string
+                    name:
+                      maxLength: 63
+                      minLength: 1
+                      type: string
+                    group:
+                      maxLength: 52
+                      minLength: 1
+                      type: string
+                    namespace:
+                      maxLength: 63
+                      type: string
+                    pod:
+                      maxLength: 253
+                      type: string
+                    state:
+                      enum:
+                      - waiting
+                      - starting
+                      - active
+                      - draining
+                      - parking
+                      - parked
+                      - dumping
+                      - restoring
+                      - waking
+                      - failed
+                      - gone
+                      type: string
+                    model:
+                      maxLength: 1024
+                      type: string
+                    tier:
+                      description: Where the state of a parked seat is.
+                      enum:
+                      - ram
+                      - nvme
+                      - object
+                      type: string
+                    savedBytes:
+                      description: The size of its artifact, if it is offloaded.
+                      format: int64
+                      minimum: 0
+                      type: integer
+                    reason:
+                      maxLength: 4096
+                      type: string
+                    since:
+                      format: date-time
+                      type: string
+                    requests:
+                      format: int64
+                      minimum: 0
+                      type: integer
+                    activeSeconds:
+                      minimum: 0
+                      type: number
+                    wakes:
+                      format: int64
+                      minimum: 0
+                      type: integer
+                    lastWakeMs:
+                      minimum: 0
+                      nullable: true
+                      type: number
+                    activity:
+                      description: When the seat is used. 24 numbers, of the hours of the day in UTC; newer days weigh more, -1 is an hour that nobody has looked
+                        at yet.
+                      properties:
+                        busy:
+                          description: Thousandths of the hour in which requests were in flight.
+                          items:
+                            format: int32
+                            maximum: 1000
+                            minimum: -1
+                            type: integer
+                          maxItems: 24
+                          minItems: 24
+                          type: array
+                        calls:
+                          description: How often per hour demand began after quiet.
+                          items:
+                            minimum: -1
+                            type: number
+                          maxItems: 24
+                          minItems: 24
+                          type: array
+                        recentBusy:
+                          description: The same of about the last quarter of an hour.
+                          format: int32
+                          maximum: 1000
+                          minimum: 0
+                          type: integer
+                        recentCalls:
+                          minimum: 0
+                          type: number
+                      required:
+                      - busy
+                      - calls
+                      type: object
+                    movable:
+                      description: Parked; a GPU of its group is lost.
+                      type: boolean
+                    movableReason:
+                      maxLength: 4096
+                      type: string
+                  required:
+                  - uid
+                  - name
+                  - group
+                  - namespace
+                  - pod
+                  - state
+                  type: object
+                maxItems: 1024
+                type: array
+                x-kubernetes-list-map-keys:
+                - uid
+                x-kubernetes-list-type: map
+            type: object

@@ -1,0 +1,772 @@
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: kyb-agent-account
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - apiGroups:
+      - ''
+      apiVersions:
+      - v1
+      operations:
+      - UPDATE
+      resources:
+      - pods
+      - pods/status
+      scope: Namespaced
+  matchConditions:
+  - name: agent
+    expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-agent'
+  variables:
+  - name: now
+    expression: object.metadata.?annotations.orValue({})
+  - name: before
+    expression: oldObject.metadata.?annotations.orValue({})
+  validations:
+  - expression: object.spec == oldObject.spec && object.metadata.?labels.orValue({}) == oldObject.metadata.?labels.orValue({}) && object.metadata.?finalizers.orValue([])
+      == oldObject.metadata.?finalizers.orValue([]) && object.metadata.?ownerReferences.orValue([]) == oldObject.metadata.?ownerReferences.orValue([]) && variables.now.all(k,
+      k in ['kyb.ai/seat', 'kyb.ai/touched-at'] || (k in variables.before && variables.before[k] == variables.now[k])) && variables.before.all(k, k in ['kyb.ai/seat',
+      'kyb.ai/touched-at'] || k in variables.now)
+    reason: Forbidden
+    message: the agent may change nothing of a pod but the annotations kyb.ai/seat and kyb.ai/touched-at
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: kyb-agent-account
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  policyName: kyb-agent-account
+  validationActions:
+  - Deny
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: kyb-agent-node
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - apiGroups:
+      - ''
+      apiVersions:
+      - v1
+      operations:
+      - UPDATE
+      resources:
+      - pods
+      - pods/status
+      scope: Namespaced
+    - apiGroups:
+      - kyb.ai
+      apiVersions:
+      - v1alpha1
+      operations:
+      - CREATE
+      - UPDATE
+      resources:
+      - gpunodes
+      - gpunodes/status
+      scope: Cluster
+  matchConditions:
+  - name: agent
+    expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-agent'
+  - name: of-a-node
+    expression: '''authentication.kubernetes.io/node-name'' in request.userInfo.extra'
+  variables:
+  - name: own
+    expression: request.userInfo.extra['authentication.kubernetes.io/node-name']
+  - name: touched
+    expression: 'request.resource.resource == ''pods'' ? dyn(oldObject).spec.?nodeName.orValue('''') : object.metadata.name'
+  validations:
+  - expression: variables.own == [variables.touched]
+    reason: Forbidden
+    messageExpression: '''the agent of node '' + variables.own.join('', '') + '' may change neither pods nor the GPUNode of other nodes'''
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: kyb-agent-node
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  policyName: kyb-agent-node
+  validationActions:
+  - Deny
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: kyb-agent-requests
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - apiGroups:
+      - certificates.k8s.io
+      apiVersions:
+      - v1
+      operations:
+      - CREATE
+      resources:
+      - certificatesigningrequests
+      scope: Cluster
+  matchConditions:
+  - name: agent
+    expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-agent'
+  validations:
+  - expression: object.spec.signerName == 'kyb.ai/agent'
+    reason: Forbidden
+    message: the agent may ask for certificates of the signer kyb.ai/agent alone
+  - expression: '''authentication.kubernetes.io/node-name'' in request.userInfo.extra'
+    reason: Forbidden
+    message: its token names no node; use the token of the agent's own pod
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: kyb-agent-requests
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  policyName: kyb-agent-requests
+  validationActions:
+  - Deny
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: kyb-artifact-grants
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - apiGroups:
+      - kyb.ai
+      apiVersions:
+      - v1alpha1
+      operations:
+      - CREATE
+      - UPDATE
+      resources:
+      - artifactgrants
+      scope: Namespaced
+  validations:
+  - expression: '!(request.namespace in object.spec.to)'
+    messageExpression: '''spec.to names '' + request.namespace + '', where the ArtifactGrant lies itself; it lies in the '' + ''namespace whose states it gives, and
+      names the namespaces that may restore them'''
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: kyb-artifact-grants
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  policyName: kyb-artifact-grants
+  validationActions:
+  - Deny
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: kyb-checkpoint-policies
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - apiGroups:
+      - kyb.ai
+      apiVersions:
+      - v1alpha1
+      operations:
+      - CREATE
+      - UPDATE
+      resources:
+      - checkpointpolicies
+      scope: Namespaced
+  validations:
+  - expression: (oldObject != null && oldObject.spec == object.spec) || authorizer.group('').resource('pods').namespace(request.namespace).check('patch').allowed()
+    reason: Forbidden
+    messageExpression: 'request.userInfo.username + '' may not say what counts for pods: that takes the right to patch pods in namespace '' + request.namespace'
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: kyb-checkpoint-policies
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  policyName: kyb-checkpoint-policies
+  validationActions:
+  - Deny
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: kyb-checkpoint-requests
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - apiGroups:
+      - kyb.ai
+      apiVersions:
+      - v1alpha1
+      operations:
+      - CREATE
+      resources:
+      - checkpointrequests
+      scope: Namespaced
+  variables:
+  - name: pod
+    expression: authorizer.group('').resource('pods').namespace(request.namespace).name(object.spec.pod)
+  - name: may
+    expression: 'object.spec.mode == ''Snapshot'' ? variables.pod.subresource(''exec'').check(''create'').allowed() : object.spec.mode == ''Evict'' ? variables.pod.subresource(''eviction'').check(''create'').allowed()
+      : variables.pod.check(''patch'').allowed()'
+  - name: right
+    expression: 'object.spec.mode == ''Snapshot'' ? ''create pods/exec'' : object.spec.mode == ''Evict'' ? ''create pods/eviction'' : ''patch pods'''
+  validations:
+  - expression: object.spec.?requestedBy.orValue('') == request.userInfo.username
+    reason: Forbidden
+    message: spec.requestedBy is written by the Kybernate webhook, which did not see this request; see whether its MutatingWebhookConfiguration has sign.requests.kyb.ai
+  - expression: variables.may
+    reason: Forbidden
+    messageExpression: 'request.userInfo.username + '' may not ask for mode '' + object.spec.mode + '' of pod '' + object.spec.pod + '': that takes the right to ''
+      + variables.right + '' in namespace '' + request.namespace'
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: kyb-checkpoint-requests
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  policyName: kyb-checkpoint-requests
+  validationActions:
+  - Deny
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: kyb-checkpoint-statuses
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - apiGroups:
+      - kyb.ai
+      apiVersions:
+      - v1alpha1
+      operations:
+      - UPDATE
+      resources:
+      - checkpointrequests/status
+      scope: Namespaced
+  validations:
+  - expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-controller'
+    reason: Forbidden
+    message: nobody but Kybernate's controller writes the status of a CheckpointRequest
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: kyb-checkpoint-statuses
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  policyName: kyb-checkpoint-statuses
+  validationActions:
+  - Deny
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: kyb-extender-account
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - apiGroups:
+      - ''
+      apiVersions:
+      - v1
+      operations:
+      - UPDATE
+      resources:
+      - pods
+      - pods/status
+      scope: Namespaced
+  matchConditions:
+  - name: extender
+    expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-extender'
+  variables:
+  - name: now
+    expression: object.metadata.?annotations.orValue({})
+  - name: before
+    expression: oldObject.metadata.?annotations.orValue({})
+  - name: gates
+    expression: oldObject.spec.?schedulingGates.orValue([])
+  validations:
+  - expression: object.metadata.?labels.orValue({}) == oldObject.metadata.?labels.orValue({}) && object.metadata.?finalizers.orValue([]) == oldObject.metadata.?finalizers.orValue([])
+      && object.metadata.?ownerReferences.orValue([]) == oldObject.metadata.?ownerReferences.orValue([]) && variables.now.all(k, k == 'kyb.ai/gang-plan' || (k in
+      variables.before && variables.before[k] == variables.now[k])) && variables.before.all(k, k == 'kyb.ai/gang-plan' || k in variables.now)
+    reason: Forbidden
+    message: the extender may change nothing of a pod but kyb.ai/gang-plan and the scheduling gate kyb.ai/gang
+  - expression: object.spec.containers == oldObject.spec.containers && object.spec.?initContainers == oldObject.spec.?initContainers && object.spec.?nodeSelector
+      == oldObject.spec.?nodeSelector && object.spec.?affinity == oldObject.spec.?affinity && object.spec.?tolerations == oldObject.spec.?tolerations && object.spec.?activeDeadlineSeconds
+      == oldObject.spec.?activeDeadlineSeconds && object.spec.?terminationGracePeriodSeconds == oldObject.spec.?terminationGracePeriodSeconds && (object.spec.?schedulingGates.orValue([])
+      == variables.gates || object.spec.?schedulingGates.orValue([]) == variables.gates.filter(g, g.name != 'kyb.ai/gang'))
+    reason: Forbidden
+    message: the extender may change nothing of a pod but kyb.ai/gang-plan and the scheduling gate kyb.ai/gang
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: kyb-extender-account
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  policyName: kyb-extender-account
+  validationActions:
+  - Deny
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: kyb-extender-binds
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  failurePolicy: Fail
+  paramKind:
+    apiVersion: v1
+    kind: Pod
+  matchConstraints:
+    resourceRules:
+    - apiGroups:
+      - ''
+      apiVersions:
+      - v1
+      operations:
+      - CREATE
+      resources:
+      - pods/binding
+      - bindings
+      scope: Namespaced
+  matchConditions:
+  - name: extender
+    expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-extender'
+  validations:
+  - expression: params.metadata.name != object.metadata.name || params.spec.containers.exists(c, c.?resources.?limits.orValue({}).exists(r, r.startsWith('kyb.ai/gpu-')))
+    reason: Forbidden
+    messageExpression: '''the extender may bind only pods with a seat, and '' + object.metadata.name + '' has none'''
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: kyb-extender-binds
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  policyName: kyb-extender-binds
+  validationActions:
+  - Deny
+  paramRef:
+    parameterNotFoundAction: Allow
+    selector:
+      matchExpressions:
+      - key: kyb.ai/managed
+        operator: NotIn
+        values:
+        - 'true'
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: kyb-debug-containers
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - apiGroups:
+      - ''
+      apiVersions:
+      - v1
+      operations:
+      - UPDATE
+      resources:
+      - pods/ephemeralcontainers
+      scope: Namespaced
+  matchConditions:
+  - name: has-a-seat
+    expression: '''kyb.ai/original-resources'' in object.metadata.?annotations.orValue({})'
+  variables:
+  - name: before
+    expression: oldObject.spec.?ephemeralContainers.orValue([]).map(c, c.name)
+  - name: new
+    expression: object.spec.?ephemeralContainers.orValue([]).filter(c, !(c.name in variables.before))
+  - name: wrong
+    expression: variables.new.filter(c, c.?env.orValue([]).exists(v, v.name.startsWith('KYB_') || v.name == 'CUDA_VISIBLE_DEVICES' || (v.name == 'NVIDIA_VISIBLE_DEVICES'
+      && v.?value.orValue('') != 'void')))
+  - name: seeing
+    expression: variables.new.filter(c, !c.?env.orValue([]).exists(v, v.name == 'NVIDIA_VISIBLE_DEVICES'))
+  - name: mounting
+    expression: variables.new.filter(c, c.?volumeMounts.orValue([]).exists(m, m.mountPath.contains('nvidia-container-devices')))
+  - name: mighty
+    expression: variables.new.filter(c, c.?securityContext.?privileged.orValue(false) || c.?securityContext.?capabilities.?add.orValue([]).exists(p, p.upperAscii().replace('CAP_',
+      '') in ['ALL', 'BPF', 'CHECKPOINT_RESTORE', 'DAC_READ_SEARCH', 'PERFMON', 'SYS_ADMIN', 'SYS_BOOT', 'SYS_MODULE', 'SYS_RAWIO']))
+  validations:
+  - expression: size(variables.wrong) == 0
+    reason: Forbidden
+    messageExpression: '''container '' + variables.wrong[0].name + '' sets a variable that the system sets for the GPUs of a seat '' + ''(CUDA_VISIBLE_DEVICES, NVIDIA_VISIBLE_DEVICES,
+      KYB_*); remove it'''
+  - expression: size(variables.seeing) == 0
+    reason: Forbidden
+    messageExpression: '''container '' + variables.seeing[0].name + '' may see GPUs of other seats by its image or envFrom; '' + ''add --env NVIDIA_VISIBLE_DEVICES=void,
+      which the webhook kyb-webhook does where it is in place'''
+  - expression: size(variables.mounting) == 0
+    reason: Forbidden
+    messageExpression: '''container '' + variables.mounting[0].name + '' mounts something by which the vendor\''s runtime gives GPUs '' + ''(/var/run/nvidia-container-devices);
+      leave it out'''
+  - expression: size(variables.mighty) == 0
+    reason: Forbidden
+    messageExpression: '''container '' + variables.mighty[0].name + '' has rights beyond a container, and so the GPUs of other seats; '' + ''leave privileged and
+      such capabilities out, as kubectl debug --profile=general does'''
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: kyb-debug-containers
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  policyName: kyb-debug-containers
+  validationActions:
+  - Deny
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: kyb-kubelet-accounts
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - apiGroups:
+      - ''
+      apiVersions:
+      - v1
+      operations:
+      - CREATE
+      - UPDATE
+      resources:
+      - pods
+      - pods/status
+      - pods/resize
+      - pods/ephemeralcontainers
+      scope: Namespaced
+  matchConditions:
+  - name: kubelet
+    expression: '''system:nodes'' in request.userInfo.groups'
+  variables:
+  - name: now
+    expression: object.metadata.?annotations.orValue({})
+  - name: before
+    expression: 'oldObject == null ? {} : oldObject.metadata.?annotations.orValue({})'
+  - name: managed
+    expression: object.metadata.?labels[?'kyb.ai/managed'].orValue('')
+  - name: touched
+    expression: '[''kyb.ai/model'', ''kyb.ai/vram'', ''kyb.ai/gpus'', ''kyb.ai/prefer-group'', ''kyb.ai/require-group'', ''kyb.ai/gpu-product'', ''kyb.ai/policy'',
+      ''kyb.ai/ready-within'', ''kyb.ai/turn'', ''kyb.ai/idle'', ''kyb.ai/park-tier'', ''kyb.ai/cooperate'', ''kyb.ai/on-preempt'', ''kyb.ai/connections'', ''kyb.ai/gang'',
+      ''kyb.ai/gang-size'', ''kyb.ai/restore-from'', ''kyb.ai/restore-as'', ''kyb.ai/restore-else'', ''kyb.ai/clone-stopped'', ''kyb.ai/original-resources''].filter(k,
+      (k in variables.now) != (k in variables.before) || (k in variables.now && variables.now[k] != variables.before[k]))'
+  validations:
+  - expression: size(variables.touched) == 0
+    reason: Forbidden
+    messageExpression: '''a kubelet may not write the annotations '' + variables.touched.join('', '') + '': leave them to who makes the pod, and make pods with a
+      seat by way of the API server'''
+  - expression: 'variables.managed == (oldObject == null ? '''' : oldObject.metadata.?labels[?''kyb.ai/managed''].orValue(''''))'
+    reason: Forbidden
+    message: 'a kubelet may not write the label kyb.ai/managed: make pods with a seat by way of the API server, not as static pods of a node'
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: kyb-kubelet-accounts
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  policyName: kyb-kubelet-accounts
+  validationActions:
+  - Deny
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: kyb-opt-in
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - apiGroups:
+      - ''
+      apiVersions:
+      - v1
+      operations:
+      - CREATE
+      resources:
+      - pods
+      scope: Namespaced
+  matchConditions:
+  - name: labelled
+    expression: '''kyb.ai/managed'' in object.metadata.?labels.orValue({})'
+  validations:
+  - expression: object.metadata.labels['kyb.ai/managed'] in ['true', 'false']
+    reason: Invalid
+    messageExpression: '''the label kyb.ai/managed is "'' + object.metadata.labels[''kyb.ai/managed''] + ''", which says neither yes nor no; write kyb.ai/managed:
+      "true", or remove the label'''
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: kyb-opt-in
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  policyName: kyb-opt-in
+  validationActions:
+  - Deny
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: kyb-no-effect
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  failurePolicy: Ignore
+  matchConstraints:
+    resourceRules:
+    - apiGroups:
+      - ''
+      apiVersions:
+      - v1
+      operations:
+      - CREATE
+      resources:
+      - pods
+      scope: Namespaced
+  matchConditions:
+  - name: not-labelled
+    expression: object.metadata.?labels[?'kyb.ai/managed'].orValue('') != 'true'
+  - name: asks-for-no-seat
+    expression: '!(object.spec.containers + object.spec.?initContainers.orValue([])).exists(c, c.?resources.?limits.orValue({}).exists(r, r.startsWith(''kyb.ai/''))
+      || c.?resources.?requests.orValue({}).exists(r, r.startsWith(''kyb.ai/'')))'
+  variables:
+  - name: named
+    expression: '[''kyb.ai/model'', ''kyb.ai/vram'', ''kyb.ai/prefer-group'', ''kyb.ai/require-group'', ''kyb.ai/gpu-product'', ''kyb.ai/policy'', ''kyb.ai/ready-within'',
+      ''kyb.ai/park-tier'', ''kyb.ai/turn'', ''kyb.ai/idle'', ''kyb.ai/cooperate'', ''kyb.ai/on-preempt'', ''kyb.ai/connections'', ''kyb.ai/gang'', ''kyb.ai/gang-size'',
+      ''kyb.ai/restore-from'', ''kyb.ai/restore-as'', ''kyb.ai/restore-else'', ''kyb.ai/clone-stopped''].filter(k, k in object.metadata.?annotations.orValue({}))'
+  validations:
+  - expression: size(variables.named) == 0
+    messageExpression: 'variables.named.join('', '') + '' without effect: the pod has neither the label '' + ''kyb.ai/managed: "true" nor a limit of a kyb.ai resource'''
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: kyb-no-effect
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  policyName: kyb-no-effect
+  validationActions:
+  - Warn
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: kyb-sizing-annotations
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - apiGroups:
+      - ''
+      apiVersions:
+      - v1
+      operations:
+      - UPDATE
+      resources:
+      - pods
+      - pods/status
+      scope: Namespaced
+  matchConditions:
+  - name: has-a-seat
+    expression: '''kyb.ai/original-resources'' in oldObject.metadata.?annotations.orValue({})'
+  variables:
+  - name: now
+    expression: object.metadata.?annotations.orValue({})
+  - name: before
+    expression: oldObject.metadata.?annotations.orValue({})
+  - name: sized_by
+    expression: '[''kyb.ai/vram'', ''kyb.ai/gpus'', ''kyb.ai/original-resources''] + (''kyb.ai/vram'' in variables.before ? [] : [''kyb.ai/gpu-product'', ''kyb.ai/require-group''])'
+  - name: changed
+    expression: variables.sized_by.filter(k, (k in variables.now) != (k in variables.before) || (k in variables.now && variables.now[k] != variables.before[k]))
+  - name: long
+    expression: variables.now.filter(k, (k.startsWith('kyb.ai/') || k == 'nvidia.com/gpu-topology') && !(k in ['kyb.ai/original-resources', 'kyb.ai/gang-plan']) &&
+      variables.now[k] != variables.before[?k].orValue('') && size(variables.now[k]) > 1024)
+  - name: model
+    expression: variables.now[?'kyb.ai/model'].orValue('')
+  validations:
+  - expression: size(variables.long) == 0
+    reason: Forbidden
+    messageExpression: variables.long.join(', ') + ' has more than 1024 characters; write at most as many'
+  - expression: variables.model == variables.before[?'kyb.ai/model'].orValue('') || !variables.model.contains('/')
+    reason: Forbidden
+    message: kyb.ai/model has a '/', but requests name a model as model or namespace/model; write a name without it
+  - expression: size(variables.changed) == 0
+    reason: Forbidden
+    messageExpression: 'variables.changed.join('', '') + " can''t change once a pod exists: its memory was computed from it; " + ''create a new pod with the value
+      wanted'''
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: kyb-sizing-annotations
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  policyName: kyb-sizing-annotations
+  validationActions:
+  - Deny
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: kyb-system-annotations
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - apiGroups:
+      - ''
+      apiVersions:
+      - v1
+      operations:
+      - CREATE
+      - UPDATE
+      resources:
+      - pods
+      - pods/status
+      - pods/resize
+      - pods/ephemeralcontainers
+      - pods/binding
+      - bindings
+      scope: Namespaced
+  variables:
+  - name: now
+    expression: object.metadata.?annotations.orValue({})
+  - name: before
+    expression: 'oldObject == null ? {} : oldObject.metadata.?annotations.orValue({})'
+  - name: touched
+    expression: '[''kyb.ai/group'', ''kyb.ai/assigned-at'', ''kyb.ai/restore-claim'', ''kyb.ai/seat'', ''kyb.ai/touched-at'', ''kyb.ai/gang-plan''].filter(k, (k in
+      variables.now) != (k in variables.before) || (k in variables.now && variables.now[k] != variables.before[k]))'
+  validations:
+  - expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-extender' || variables.touched.all(k, k in ['kyb.ai/seat', 'kyb.ai/touched-at'])
+    reason: Forbidden
+    messageExpression: '''the annotations '' + variables.touched.filter(k, !(k in [''kyb.ai/seat'', ''kyb.ai/touched-at''])).join('', '') + '' are written by the
+      Kybernate extender when it places a pod; leave them as they are, '' + ''and ask for a group with kyb.ai/prefer-group or kyb.ai/require-group'''
+  - expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-agent' || !variables.touched.exists(k, k in ['kyb.ai/seat', 'kyb.ai/touched-at'])
+    reason: Forbidden
+    message: the annotations kyb.ai/seat and kyb.ai/touched-at are written by the Kybernate agent of the pod's node; leave them as they are
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: kyb-system-annotations
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  policyName: kyb-system-annotations
+  validationActions:
+  - Deny
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: kyb-webhook-account
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - apiGroups:
+      - admissionregistration.k8s.io
+      apiVersions:
+      - v1
+      operations:
+      - UPDATE
+      resources:
+      - mutatingwebhookconfigurations
+      - validatingwebhookconfigurations
+      scope: Cluster
+  matchConditions:
+  - name: webhook
+    expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-webhook'
+  variables:
+  - name: now
+    expression: dyn(object).?webhooks.orValue([])
+  - name: before
+    expression: dyn(oldObject).?webhooks.orValue([])
+  validations:
+  - expression: object.metadata.?labels.orValue({}) == oldObject.metadata.?labels.orValue({}) && object.metadata.?annotations.orValue({}) == oldObject.metadata.?annotations.orValue({})
+      && object.metadata.?finalizers.orValue([]) == oldObject.metadata.?finalizers.orValue([]) && object.metadata.?ownerReferences.orValue([]) == oldObject.metadata.?ownerReferences.orValue([])
+      && size(variables.now) == size(variables.before) && variables.now.all(w, variables.before.exists(b, b.name == w.name && b.all(k, k in w) && w.all(k, k == 'clientConfig'
+      || (k in b && w[k] == b[k])) && b.clientConfig.all(k, k == 'caBundle' || k in w.clientConfig) && w.clientConfig.all(k, k == 'caBundle' || (k in b.clientConfig
+      && w.clientConfig[k] == b.clientConfig[k]))))
+    reason: Forbidden
+    message: the webhook may change nothing of its configurations but clientConfig.caBundle
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: kyb-webhook-account
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  policyName: kyb-webhook-account
+  validationActions:
+  - Deny

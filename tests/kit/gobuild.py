@@ -1,0 +1,82 @@
+"""Programs that tests need, built through the Go module proxy.
+
+Each has a folder beside this file, whose go.mod and go.sum lock the build. It is built once, and
+kept in the cache that all targets share.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from images.cache import REPOSITORY, cache_root, file_lock, silent
+from kybernate.errors import KybernateError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from images.cache import Progress
+
+_LIMIT_S = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """`package` is built in tests/kit/`name`; `told` is what it is for people, and how long it
+    takes to build."""
+
+    name: str
+    package: str
+    told: str
+    flags: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> Path:
+        """Where its go.mod lies."""
+        return REPOSITORY / "tests" / "kit" / self.name
+
+    @property
+    def binary(self) -> Path:
+        """Where it is, or will be: another place for other sources."""
+        sources = hashlib.sha256()
+        for path in sorted(self.folder.iterdir()):
+            sources.update(path.name.encode() + b"\0" + path.read_bytes())
+        return cache_root() / self.name / sources.hexdigest()[:12] / self.name
+
+    def why_not(self) -> str:
+        """Why it can't be had here, as a sentence; empty if it can."""
+        if self.binary.exists() or shutil.which("go"):
+            return ""
+        return f"Go is missing, so {self.name} can't be built here"
+
+    def ensure(self, progress: Progress = silent) -> Path:
+        """The program, built if it isn't yet. Raises KybernateError."""
+        binary = self.binary
+        if reason := self.why_not():
+            raise KybernateError(reason)
+        with file_lock(binary.parent / ".lock"):
+            if not binary.exists():
+                progress(f"building {self.name}, {self.told}")
+                self._build(binary)
+        return binary
+
+    def _build(self, binary: Path) -> None:
+        part = binary.with_name(".part")
+        options = ("-mod=readonly", "-trimpath", "-buildvcs=false", *self.flags)
+        run = subprocess.run(
+            ["go", "build", *options, "-o", str(part), self.package],
+            cwd=self.folder,
+            env={**os.environ, "GOFLAGS": "", "GOWORK": "off"},
+            capture_output=True,
+            text=True,
+            timeout=_LIMIT_S,
+            check=False,
+        )
+        if run.returncode:
+            tail = "\n".join(run.stderr.strip().splitlines()[-8:])
+            raise KybernateError(f"building {self.name} failed; Go said:\n{tail}")
+        part.replace(binary)
