@@ -10,6 +10,9 @@ from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
 from proxy.openai import ApiError, model_list, model_of
+from proxy.page.board import Board
+from proxy.page.door import Door
+from proxy.page.shape import Scene
 from proxy.relay.asking import Asking
 from proxy.relay.visits import Visits, refusal_of
 from proxy.routing import refusal
@@ -47,6 +50,8 @@ class Front:
         self._clients = clients
         self._not_ready = not_ready
         self._created = int(time.time())
+        cluster = Scene("cluster")
+        self._page = Door(Board(desk, lambda: cluster), clients.who)
 
     def application(self) -> web.Application:
         """The application to serve; run it with handler cancellation on."""
@@ -57,6 +62,8 @@ class Front:
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._scrape)
+        self._page.routes(app.router.add_route)
+        app.on_shutdown.append(self._page.close)
         app.router.add_route("*", "/{path:.*}", self._elsewhere)
         return app
 

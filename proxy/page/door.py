@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from proxy.actions import Client
     from proxy.page.board import Board
 
-PREFIX = "/ui"
 _FOLDER = Path(__file__).parent / "assets"
 _KINDS = {
     ".html": "text/html",
@@ -54,11 +53,11 @@ HEADERS = {
 
 def is_page(path: str) -> bool:
     """Whether this path is the page's: it needs no key, and its data asks for one itself."""
-    return path == PREFIX or path.startswith(f"{PREFIX}/")
+    return path == "/ui" or path.startswith("/ui/")
 
 
 class Door:
-    """Answers below PREFIX. `who` raises ApiError (401) for a client that may not see anything."""
+    """Answers below /ui. `who` raises ApiError (401) for a client that may not see anything."""
 
     def __init__(self, board: Board, who: Callable[[web.Request], Client]) -> None:
         self._stream, self._who = Stream(board), who
@@ -75,10 +74,10 @@ class Door:
         add: Callable[[str, str, Callable[[web.Request], Awaitable[web.StreamResponse]]], object],
     ) -> None:
         """Add the page's paths, by `add(method, path, handler)`."""
-        add("GET", PREFIX, self.to_page)
-        add("GET", f"{PREFIX}/", self.file)
-        add("GET", f"{PREFIX}/events", self.events)
-        add("GET", f"{PREFIX}/{{name}}", self.file)
+        add("GET", "/ui", self.to_page)
+        add("GET", "/ui/", self.file)
+        add("GET", "/ui/events", self.events)
+        add("GET", "/ui/{name}", self.file)
 
     async def to_page(self, request: web.Request) -> web.Response:
         """To where the page's own links begin."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from proxy.page.history import History, Span
 
     Json = dict[str, Any]
+    Held = Mapping[str, Iterable[SeatView]]
 
 VERSION = 1
 
@@ -80,7 +81,8 @@ class Known:
 def page(scene: Scene, known: Known, client: Client) -> Json:
     """All that this client may see, but for what was before."""
     views = [one for one in known.seats if client.may(one.info.namespace)]
-    seats = {one.info.uid: _seat(one, scene, known) for one in views}
+    held = _held(scene, views)
+    seats = {one.info.uid: _seat(one, scene, known, held) for one in views}
     return {
         "version": VERSION,
         "title": scene.title,
@@ -154,20 +156,49 @@ def _lanes_of(route: str, node: str, group: str, scene: Scene) -> list[str]:
     return [] if scene.lanes else [_lane_id(node, group)]
 
 
-def _seat(one: SeatView, scene: Scene, known: Known) -> Json:
+def _held(scene: Scene, views: Iterable[SeatView]) -> dict[str, list[SeatView]]:
+    """Who is in each lane."""
+    found: dict[str, list[SeatView]] = {}
+    for one in views:
+        if one.info.state in OCCUPYING:
+            for lane in _lanes_of(one.info.route, one.info.node, one.info.group, scene):
+                found.setdefault(lane, []).append(one)
+    return found
+
+
+def _why(one: SeatView, lanes: Iterable[str], scene: Scene, held: Held) -> str:
+    """A sentence on its state; if requests wait for it, on who is in its GPUs. Of those, only the
+    client's own are known here."""
+    others = {other.info.uid: other for lane in lanes for other in held.get(lane, ())}
+    if not one.waiting or not others or one.info.uid in others:
+        return one.info.reason
+    told = ", ".join(_holds(other, scene) for other in others.values())
+    return f"waits for its GPUs: {told}"
+
+
+def _holds(one: SeatView, scene: Scene) -> str:
+    extra = scene.extras.get(one.info.route)
+    if extra is not None and extra.pinned:
+        return f"{one.info.model} is pinned"
+    requests = f" with {one.in_flight} in flight" if one.in_flight else ""
+    return f"{one.info.model} is {shown(one.info.state)}{requests}"
+
+
+def _seat(one: SeatView, scene: Scene, known: Known, held: Held) -> Json:
     info = one.info
+    lanes = _lanes_of(info.route, info.node, info.group, scene)
     extra = scene.extras.get(info.route)
     since = known.history.since(info.uid)
     told: Json = {
         "model": info.route,
         "name": info.name,
         "node": info.node,
-        "lanes": _lanes_of(info.route, info.node, info.group, scene),
+        "lanes": lanes,
         "state": shown(info.state),
         "held": info.state in OCCUPYING,
         "tier": info.tier,
         "bytes": extra.size if extra else info.size,
-        "why": info.reason,
+        "why": _why(one, lanes, scene, held),
         "since": round(known.now if since is None else since, 3),
         "in_flight": one.in_flight,
         "waiting": one.waiting,

@@ -119,6 +119,8 @@ class Stream:
         for channel in self._channels.values():
             for reader in channel.readers:
                 reader.end()
+        if self._task is not None:
+            self._task.cancel()
 
     async def _send(
         self, response: web.StreamResponse, reader: _Reader, may: Callable[[], bool]

@@ -34,7 +34,7 @@ function drawOne(card, id, lane, seats) {
   if (lane.memory) of.append(make("span", "much", `${bytes(used)} of ${bytes(lane.memory)}`));
   const kinds = [...parts.map((part) => entry(part.seat, part.size))];
   if (lane.others) kinds.push(make("span", "", swatch("others"), `others ${bytes(lane.others)}`));
-  if (!kinds.length) kinds.push(make("span", "", "free"));
+  if (!kinds.length) kinds.push(make("span", "", lane.memory ? "free" : "nothing active that you may see"));
   card.replaceChildren(of, meter(lane, parts, used), make("div", "in", ...kinds));
 }
 

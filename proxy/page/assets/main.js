@@ -43,14 +43,14 @@ theme.addEventListener("click", () => {
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", themed);
 
-function frame() {
+function frame(at) {
   if (due) {
     due = false;
     seats.tiles();
     gpus.draw();
     seats.draw();
   }
-  timeline.draw();
+  timeline.draw(at);
   requestAnimationFrame(frame);
 }
 

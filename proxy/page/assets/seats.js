@@ -131,7 +131,8 @@ function stated(seat) {
   const kind = KINDS[seat.state] ?? "moving";
   const word = make("span", "state", plain(stateOf(seat)));
   word.dataset.kind = kind;
-  const why = seat.connected ? seat.why : `its node does not answer; before that: ${seat.why}`;
+  const said = seat.why === stateOf(seat) ? "" : seat.why;
+  const why = seat.connected ? said : `its node does not answer; before that: ${seat.why}`;
   return [word, make("div", "why", plain(why))];
 }
 

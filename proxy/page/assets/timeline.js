@@ -20,6 +20,8 @@ let stopped = null;
 let pointer = null;
 let drawn = [];
 let spoken = 0;
+let width = 0;
+let due = 0;
 
 export function begin() {
   pause.addEventListener("click", toggle);
@@ -33,16 +35,30 @@ export function begin() {
     pointer = { x: event.clientX - at.left, y: event.clientY - at.top };
   });
   box.addEventListener("pointerleave", () => { pointer = null; });
+  for (const kind of ["pointermove", "pointerleave", "scroll"]) box.addEventListener(kind, soon);
+  pick.addEventListener("change", soon);
+  // Asked for at each frame, its width would have the page laid out at each frame.
+  new ResizeObserver(([entry]) => {
+    width = entry.contentRect.width;
+    soon();
+  }).observe(box);
 }
 
 function toggle() {
   stopped = stopped === null ? now() : null;
   pause.setAttribute("aria-pressed", String(stopped !== null));
+  soon();
 }
 
-export function draw() {
+export function soon() {
+  due = 0;
+}
+
+// As often as something moves by a pixel.
+export function draw(at) {
+  if (!width || at < due) return;
+  due = at + Math.min(250, Math.max(30, (Number(pick.value) * 1000) / width));
   const lanes = Object.keys(state.lanes);
-  const width = box.clientWidth;
   const height = Math.min(lanes.length * LANE + AXIS, 380);
   fit(width, height, lanes.length);
   const until = stopped ?? now();
@@ -63,7 +79,7 @@ export function draw() {
   pen.rect(0, 0, width, height - AXIS);
   pen.clip();
   for (const [id, top] of rows) label(pen, view, laneName(id), top, paint);
-  const bars = stack(visible(view), rows);
+  const bars = stack(visible(view, rows), rows);
   for (const bar of bars) draw1(pen, view, bar, paint);
   pen.restore();
   point(bars.length);
@@ -79,13 +95,14 @@ function fit(width, height, lanes) {
 }
 
 // Spans that are over and the seats that are in now, as far as the window shows them.
-function visible(view) {
+function visible(view, rows) {
   const found = [];
   for (let index = spans.length - 1; index >= 0 && spans[index].end >= view.from; index -= 1) {
-    if (spans[index].begin <= view.until) found.push(spans[index]);
+    const one = spans[index];
+    if (one.begin <= view.until && one.lanes.some((id) => rows.has(id))) found.push(one);
   }
   for (const seat of Object.values(state.seats)) {
-    if (seat.held && seat.since <= view.until) found.push({ ...seat, begin: seat.since, end: view.until });
+    if (seat.held && seat.since <= view.until && seat.lanes.some((id) => rows.has(id))) found.push({ ...seat, begin: seat.since, end: view.until });
   }
   return found;
 }
@@ -102,7 +119,7 @@ function stack(found, rows) {
       levels.set(id, ends);
       const mine = ends.get(one.model);
       let level = mine?.level ?? 0;
-      if (mine === undefined || mine.end < one.begin - 1) {
+      if (mine === undefined || mine.end < one.begin - 0.002) {
         const taken = new Set([...ends.values()].filter((other) => other !== mine && other.end > one.begin).map((other) => other.level));
         for (level = 0; taken.has(level); level += 1);
       }
@@ -208,6 +225,7 @@ let palette = null;
 
 export function forgetColours() {
   palette = null;
+  soon();
 }
 
 function colours() {

@@ -38,7 +38,7 @@ PAGES: dict[str, Callable[..., Any]] = {
     "/dump": Snapshot.dump,
 }
 """The extender's pages; a test holds them against what it serves."""
-PROXY = REPOSITORY / "proxy" / "app.py"
+PROXY = (REPOSITORY / "proxy" / "app.py", REPOSITORY / "proxy" / "page" / "door.py")
 
 
 def page() -> str:
@@ -82,15 +82,15 @@ def _fields(model: type[BaseModel]) -> str:
 
 
 def _proxy() -> Iterator[str]:
-    tree = ast.parse(PROXY.read_text())
-    found = [one for one in ast.walk(tree) if isinstance(one, ast.AsyncFunctionDef)]
+    text = "".join(file.read_text() for file in PROXY)
+    found = [one for one in ast.walk(ast.parse(text)) if isinstance(one, ast.AsyncFunctionDef)]
     said = {one.name: ast.get_docstring(one) for one in found}
-    added = r'router\.add_(get|post|route)\((?:"\*", )?"([^"]+)", self\.(\w+)\)'
-    for kind, path, handler in re.findall(added, PROXY.read_text()):
-        method = "any other" if kind == "route" else kind.upper()
+    added = r'add(?:_(get|post|route))?\((?:"(?:\*|GET)", )?"(/[^"]*)", self\.(\w+)\)'
+    for kind, path, handler in sorted(re.findall(added, text), key=lambda one: one[0] == "route"):
+        method = "any other" if kind == "route" else (kind or "get").upper()
         shown = re.sub(r":[^}]+}", "}", path)
         about = said[handler]
-        assert about, f"proxy/app.py: {handler} has no docstring"
+        assert about, f"{handler} has no docstring"
         yield item(f"`{method} {shown}`: {' '.join(about.split())}")
 
 

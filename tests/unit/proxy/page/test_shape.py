@@ -79,6 +79,30 @@ def test_a_box_tells_its_gpus():
     assert "wake" not in one
 
 
+def test_a_seat_that_is_called_says_who_is_in_its_gpus():
+    lanes = (Lane("x", "GPU 0", ""), Lane("y", "GPU 1", ""))
+    extras = {
+        "m-a": Extra(("x", "y"), 0, None, pinned=False),
+        "m-b": Extra(("x",), 0, None, pinned=False),
+        "m-c": Extra(("y",), 0, None, pinned=True),
+    }
+    box = Scene("this box", lanes=lanes, extras=extras)
+    seats = [seat("a", namespace="", reason="parked")]
+    seats += [seat(uid, SeatState.ACTIVE, namespace="", reason="awake") for uid in "bc"]
+    said = page(box, known(*seats), ANYONE)["seats"]
+    assert said["a"]["why"] == ("waits for its GPUs: m-b is active with 1 in flight, m-c is pinned")
+    assert said["b"]["why"] == "awake"
+    idle = replace(seats[0], waiting=0)
+    assert page(box, known(idle, *seats[1:]), ANYONE)["seats"]["a"]["why"] == "parked"
+
+
+def test_who_is_in_its_gpus_is_not_told_to_other_tenants():
+    others = seat("b", SeatState.ACTIVE, namespace="secret")
+    client = Client("key", frozenset({"team"}))
+    said = page(CLUSTER, known(seat("a", reason="parked"), others), client)["seats"]
+    assert said["a"]["why"] == "parked"
+
+
 _JSON = st.recursive(
     st.integers() | st.text(max_size=3) | st.lists(st.integers(), max_size=2),
     lambda inner: st.dictionaries(st.sampled_from("abcd"), inner, max_size=4),

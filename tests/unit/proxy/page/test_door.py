@@ -1,0 +1,91 @@
+"""The page of a cluster's proxy: its files for everyone, its data for whom it concerns."""
+
+from __future__ import annotations
+
+import json
+
+from kybernate.core import clients
+
+TEAM, ALL = "k" * 40, "a" * 40
+
+
+def folder_of_clients(folder):
+    for name, key, namespaces in (("team", TEAM, ["team"]), ("all", ALL, None)):
+        kept = None if namespaces is None else frozenset(namespaces)
+        record = clients.record(name, kept, clients.digest_of(key))
+        (folder / name).write_text(record.text())
+    return folder
+
+
+async def event(answer):
+    """The next event, and its data."""
+    lines = [await answer.content.readline() for _ in range(3)]
+    kind, data = (line.decode().partition(" ")[2] for line in lines[:2])
+    return kind.strip(), json.loads(data)
+
+
+def test_it_shows_seats_as_they_change_and_nothing_to_press(play):
+    async def scenario(stage):
+        await stage.seat(state="parked", granted=False)
+        async with stage.client.get("/ui/") as answer:
+            assert (answer.status, answer.content_type) == (200, "text/html")
+            assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+        async with stage.client.get("/ui/events") as answer:
+            kind, page = await event(answer)
+            assert (kind, page["acts"], page["logs"]) == ("page", [], False)
+            assert page["seats"]["a"]["state"] == "parked"
+            assert list(page["lanes"]) == ["n1/G0"]
+            for state in ("waking", "active", "parking", "parked"):
+                stage.agent.name_seat(stage.model.address, state=state)
+            spans = []
+            while len(spans) < 3:
+                _, change = await event(answer)
+                spans += change.get("spans", [])
+            assert [one["state"] for one in spans] == ["waking", "active", "parking"]
+
+    play(scenario)
+
+
+def test_it_says_who_waits_and_how_long_requests_waited(play):
+    async def scenario(stage):
+        await stage.seat(granted=False)
+        async with stage.client.get("/ui/events") as answer:
+            await event(answer)
+            asked = stage.asked()
+            while (await event(answer))[1].get("models", {}).get("default/m", {}).get(
+                "waiting"
+            ) != 1:
+                pass
+            stage.agent.lease("grant")
+            assert (await asked)[0] == 200
+            seen = {}
+            while not {"waiting", "rate", "p50"} <= seen.keys():
+                seen |= (await event(answer))[1].get("models", {}).get("default/m", {})
+            assert (seen["waiting"], seen["rate"]) == (0, 0.1)
+            assert seen["p50"] > 0
+
+    play(scenario)
+
+
+def test_a_key_shows_its_own_namespaces_and_none_shows_nothing(play, tmp_path):
+    async def scenario(stage):
+        for uid, namespace in (("a", "team"), ("b", "secret")):
+            stage.agent.name_seat(stage.model.address, uid=uid, model=uid, namespace=namespace)
+        async with stage.client.get("/ui/") as answer:
+            assert answer.status == 200
+        async with stage.client.get("/ui/events") as answer:
+            assert (answer.status, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
+            assert "seats" not in await answer.text()
+        seen = {}
+        for key in (TEAM, ALL):
+            headers = {"Authorization": f"Bearer {key}"}
+            async with stage.client.get("/ui/events", headers=headers) as answer:
+                while len(seen.get(key, {})) < (1 if key == TEAM else 2):
+                    _, data = await event(answer)
+                    seen[key] = seen.get(key, {}) | data.get("seats", {})
+                if key == TEAM:
+                    assert "secret" not in json.dumps(data)
+        assert set(seen[TEAM]) == {"a"}
+        assert set(seen[ALL]) == {"a", "b"}
+
+    play(scenario, auth="keys", clients_dir=folder_of_clients(tmp_path))
