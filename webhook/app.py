@@ -1,4 +1,4 @@
-"""The HTTP side: two questions of the API server, answered from what is known of the cluster."""
+"""The HTTP side: the questions of the API server, answered from what is known of the cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flask import Flask, Response, request
 from prometheus_client import Counter, Histogram
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
-from kybernate.api.nodeseats import read_gpu_node
+from kybernate.api.nodeseats import evicted_seats, read_gpu_node
 from kybernate.errors import RefusedError, RetryableError
 from webhook import wire
 from webhook.advice import advice
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from kybernate.core.artifacts.grants import Grant
     from kybernate.core.ledger.ledger import NodeSeats
+    from kybernate.core.requests.evictions import EvictedSeat
     from kybernate.settings.webhook import WebhookSettings
 
     Json = dict[str, Any]
@@ -48,6 +49,7 @@ class Known:
 
     def __init__(self) -> None:
         self._nodes: dict[str, NodeSeats] = {}
+        self._seats: dict[str, dict[tuple[str, str], EvictedSeat]] = {}
         self._lock = threading.Lock()
         self._cluster = Cluster()
 
@@ -56,13 +58,20 @@ class Known:
         """What is known now."""
         return self._cluster
 
+    def seat(self, namespace: str, pod: str) -> EvictedSeat | None:
+        """The seat of the pod of this name, if it has one."""
+        key = namespace, pod
+        # A pod that moved within moments may be told of by two nodes: any may have its state.
+        return next((seats[key] for seats in tuple(self._seats.values()) if key in seats), None)
+
     def on_event(self, kind: str, node: Json) -> None:
         """Take in one event of the watch on GPUNodes."""
         name = node["metadata"]["name"]
         with self._lock:
             nodes = {**self._nodes, name: read_gpu_node(node, reserve=0)}
+            self._seats[name] = evicted_seats(node)
             if kind == "DELETED":
-                del nodes[name]
+                del nodes[name], self._seats[name]
             self._cluster, self._nodes = cluster_of(nodes.values()), nodes
 
 
@@ -70,9 +79,10 @@ def make_app(
     settings: WebhookSettings,
     cluster: Callable[[], Cluster],
     grants: Callable[[], tuple[Grant, ...]],
+    evict: Callable[[wire.Eviction], Json],
 ) -> Flask:
-    """The application with `POST /mutate`, `/validate` and `/sign`. `grants` says what
-    ArtifactGrants say, or raises RetryableError."""
+    """The application with `POST /mutate`, `/validate`, `/sign` and `/evict`. `grants` says what
+    ArtifactGrants say, or raises RetryableError; `evict` answers for a pod that is to go."""
     app = Flask(__name__)
     app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
 
@@ -94,6 +104,7 @@ def make_app(
     app.post("/mutate", endpoint="mutate")(lambda: _answer("mutate", mutating))
     app.post("/validate", endpoint="validate")(lambda: _answer("validate", validating))
     app.post("/sign", endpoint="sign")(_sign)
+    app.post("/evict", endpoint="evict")(lambda: _evict(evict))
     app.register_error_handler(HTTPException, _on_http_error)
     app.register_error_handler(Exception, _on_error)
     return app
@@ -129,6 +140,21 @@ def _sign() -> Response:
     return _json(wire.allow(asked.uid, signed(asked.spec, asked.user)), 200)
 
 
+def _evict(decide: Callable[[wire.Eviction], Json]) -> Response:
+    """All evictions of the cluster come by: most are of pods that are none of ours."""
+    started = time.perf_counter()
+    try:
+        asked = wire.parse_eviction(_body())
+    except RefusedError as error:
+        _REVIEWS.labels("evict", "malformed").inc()
+        return _json({"error": str(error)}, 400)
+    answer = decide(asked)
+    outcome = "allowed" if answer["response"]["allowed"] else "held back"
+    _REVIEWS.labels("evict", outcome).inc()
+    _SECONDS.labels("evict").observe(time.perf_counter() - started)
+    return _json(answer, 200)
+
+
 def _body() -> bytes:
     body = request.get_data(cache=False)
     if len(body) == _MAX_BODY:
@@ -149,7 +175,7 @@ def _json(body: Json, status: int) -> Response:
 
 def _on_http_error(error: HTTPException) -> Response:
     return _json(
-        {"error": f"{error.name}: POST an AdmissionReview to /mutate, /validate, /sign."},
+        {"error": f"{error.name}: POST an AdmissionReview to /mutate, /validate, /sign, /evict."},
         error.code or 500,
     )
 

@@ -17,6 +17,7 @@ from kybernate.runtime.serve import ProbeServer, configure_logging
 from kybernate.runtime.tls import server_context
 from webhook.app import Known, make_app
 from webhook.certs import Bundles, FolderStore, Keeper, KeeperThread, SecretStore
+from webhook.evictions import Asker, Evictions, Requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,6 +54,13 @@ class Service:
     def __init__(self, settings: WebhookSettings, api: Api, leaf: LeafContext) -> None:
         self.known = Known()
         self.grants = ArtifactGrants()
+        self._requests, self._asker = Requests(api), Asker(api, settings.evict_within_s)
+        self.evictions = Evictions(
+            self.known.seat,
+            self._requests.of,
+            self._asker.ask,
+            held_back=settings.evict_within_s > 0,
+        )
         self._api = api
         self._watch = Watcher(api, keys.GPU_NODES_PATH, {}, self.known.on_event, "GPUNodes")
         store = (
@@ -69,6 +77,8 @@ class Service:
     def start(self) -> None:
         """Start everything."""
         self._watch.start()
+        self._requests.watch.start()
+        self._asker.start()
         self.grants.start(self._api)
         self._keeper.start()
         self._probes.start()
@@ -78,6 +88,8 @@ class Service:
         self._probes.stop()
         self._keeper.stop()
         self.grants.stop()
+        self._asker.stop()
+        self._requests.watch.stop()
         self._watch.stop()
 
     def not_ready(self) -> str | None:
@@ -86,6 +98,9 @@ class Service:
             return self._keeper.problem
         if not self._watch.synced.is_set():
             return self._watch.last_error or "GPUNodes are not listed yet"
+        requests = self._requests.watch
+        if not requests.synced.is_set():
+            return requests.last_error or "CheckpointRequests are not listed yet"
         return self.grants.not_ready()
 
 
@@ -110,6 +125,9 @@ def _serving(settings: WebhookSettings, api: Api, leaf: LeafContext) -> Iterator
     service = Service(settings, api, leaf)
     service.start()
     try:
-        yield make_app(settings, lambda: service.known.cluster, service.grants.all)
+        yield make_app(
+            *(settings, lambda: service.known.cluster, service.grants.all),
+            service.evictions.answer,
+        )
     finally:
         service.stop()

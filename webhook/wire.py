@@ -27,7 +27,9 @@ _MOST_ANNOTATIONS = 256 * 1024
 """The API server's own limit, which it looks at only after admission."""
 
 _EPHEMERAL = "ephemeralcontainers"
+_EVICTION = ("policy", "Eviction")
 _UNPROCESSABLE = 422
+_TOO_MANY_REQUESTS = 429
 _UNAVAILABLE = 503
 
 
@@ -52,6 +54,17 @@ class Asked:
 
     uid: str
     spec: Json
+    user: str
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """One question of the API server about a pod that somebody wants evicted."""
+
+    uid: str
+    namespace: str
+    pod: str
+    dry_run: bool
     user: str
 
 
@@ -80,6 +93,20 @@ def parse_asked(body: bytes) -> Asked:
     user = _field(request, "userInfo", dict, "request.userInfo")
     spec = _field(found, "spec", dict, "object.spec")
     return Asked(uid, spec, _field(user, "username", str, "request.userInfo.username"))
+
+
+def parse_eviction(body: bytes) -> Eviction:
+    """As `parse_review`, of an eviction."""
+    request, uid = _opened(body, _EVICTION, "pods/eviction alone at this path")
+    namespace = _field(request, "namespace", str, "request.namespace")
+    name = _field(request, "name", str, "request.name")
+    user = _field(request, "userInfo", dict, "request.userInfo")
+    found = _field(request, "object", dict, "request.object")
+    # Either of the two makes it one.
+    options = _optional(found, "deleteOptions", dict, "request.object") or {}
+    dry_run = bool(request.get("dryRun") or options.get("dryRun"))
+    username = _field(user, "username", str, "request.userInfo.username")
+    return Eviction(uid, namespace, name, dry_run, username)
 
 
 def _opened(body: bytes, wanted: tuple[str, str], only: str) -> tuple[Json, str]:
@@ -120,6 +147,18 @@ def deny(uid: str, message: str, *, later: bool = False) -> Json:
         "code": _UNAVAILABLE if later else _UNPROCESSABLE,
         "reason": "ServiceUnavailable" if later else "Invalid",
         "message": message[:_LONGEST_MESSAGE],
+    }
+    return _review({"uid": uid, "allowed": False, "status": status})
+
+
+def not_yet(uid: str, message: str, seconds: int) -> Json:
+    """Not now, as a PodDisruptionBudget answers: who evicts tries again in so many seconds."""
+    status = {
+        "status": "Failure",
+        "code": _TOO_MANY_REQUESTS,
+        "reason": "TooManyRequests",
+        "message": message[:_LONGEST_MESSAGE],
+        "details": {"retryAfterSeconds": seconds},
     }
     return _review({"uid": uid, "allowed": False, "status": status})
 

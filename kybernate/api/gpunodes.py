@@ -213,6 +213,10 @@ class SeatRow:
             "days weigh more, -1 is an hour that nobody has looked at yet."
         ),
     ] = None
+    operation: Annotated[
+        str,
+        text(63, "What somebody asked for and is under way, such as park, evict, save or move."),
+    ] = ""
     movable: Annotated[bool, flag("Parked; a GPU of its group is lost.")] = False
     movable_reason: Annotated[str, text(LONGEST_MESSAGE)] = ""
 

@@ -11,9 +11,10 @@ from functools import lru_cache
 from math import ceil, log
 from typing import TYPE_CHECKING, Any
 
-from kybernate.api.lenient import mapping, mappings
+from kybernate.api.lenient import mapping, mappings, text
 from kybernate.api.podnotes import parse_link
 from kybernate.core.ledger.ledger import NodeSeats
+from kybernate.core.requests.evictions import EvictedSeat
 from kybernate.core.swap.forecast import observed
 from kybernate.core.tiers.tiers import Artifact, StoredArtifact
 from kybernate.types import ArtifactId, Gpu, GpuUuid, Group, GroupName, Link, NodeName, PodUid, Tier
@@ -61,6 +62,22 @@ def read_gpu_node(node: Json, reserve: int) -> NodeSeats:
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         return replace(empty, not_ready=f"its GPUNode's status can't be read: {error!r}")
+
+
+def evicted_seats(node: Json) -> dict[tuple[str, str], EvictedSeat]:
+    """The node's seats as an eviction sees them, by namespace and name of their pods."""
+    status = mapping(node.get("status"))
+    keeps = any(row.get("name") == Tier.OBJECT.value for row in mappings(status.get("tiers")))
+    return {
+        (text(row.get("namespace")), text(row.get("pod"))): EvictedSeat(
+            text(row.get("uid")),
+            text(row.get("state")),
+            text(row.get("tier")),
+            text(row.get("operation")),
+            keeps,
+        )
+        for row in mappings(status.get("seats"))
+    }
 
 
 def _traffic(seats: Iterable[Json]) -> Iterator[tuple[PodUid, Traffic]]:

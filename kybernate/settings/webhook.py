@@ -79,6 +79,13 @@ class WebhookSettings(BaseModel):
     request_s: float = Field(
         10.0, gt=0, description="limit for a request to come, TLS handshake included (s)"
     )
+    evict_within_s: float = Field(
+        300.0,
+        ge=0,
+        le=86_400,
+        description="how long the eviction of a pod with a seat is held back until its state is in "
+        "the object store (s); 0: not at all",
+    )
     scheduler_name: str = Field(
         keys.SCHEDULER_NAME, description="scheduler that places pods with a seat"
     )

@@ -174,8 +174,8 @@ class Agent:
         self._running = asyncio.get_running_loop()
         self._api = asyncio.create_task(self._connect())
         attendance = Attendance()
-        saved = self.loop.places.rows
-        publisher = Publisher(self.node, self._get_api, self._address(), attendance, saved)
+        told = self.loop.places.rows, self.operations.under_way
+        publisher = Publisher(self.node, self._get_api, self._address(), attendance, *told)
         cache = PodCache(self.loop.pod_changed, self.loop.pod_gone, self._policies.judge)
         self._cache = cache
         preparer = self._preparer(cache, publisher)

@@ -136,7 +136,8 @@ class Writes:
 
 
 class Publisher:
-    """Implements `node.Observer` and `prepare.Pods`. `saved`: where artifacts are."""
+    """Implements `node.Observer` and `prepare.Pods`. `saved`: where artifacts are; `under_way`:
+    what is done for seats that somebody asked for, by the UIDs of their pods."""
 
     def __init__(
         self,
@@ -145,9 +146,11 @@ class Publisher:
         address: str,
         attendance: Attendance,
         saved: Callable[[], list[ArtifactRow]] = list,
+        under_way: Callable[[], dict[PodUid, str]] = dict,
     ) -> None:
         self._node = node
         self._saved = saved
+        self._under_way = under_way
         self._attendance = attendance
         self._api = api
         self._address = address
@@ -284,7 +287,7 @@ class Publisher:
 
     def status(self) -> dict[str, Any]:
         """The GPUNode status now."""
-        node = self._node
+        node, under_way = self._node, self._under_way()
         inventory = node.inventory or Inventory()
         status = Status(
             conditions=(self._ready_condition(), *self._notices()),
@@ -302,7 +305,9 @@ class Publisher:
             ),
             budget=Budget(node.park_budget, node.parked_bytes(), node.host_available),
             tiers=tuple(TierRow(*row) for row in tier_rows(node)),
-            seats=tuple(_seat_row(node, seat) for seat in node.seats.values()),
+            seats=tuple(
+                _seat_row(node, seat, under_way.get(seat.uid, "")) for seat in node.seats.values()
+            ),
             saved=tuple(self._saved()),
         )
         return status.dump()
@@ -351,7 +356,7 @@ def _late(seat: Seat) -> str:
     )
 
 
-def _seat_row(node: Node, seat: Seat) -> SeatRow:
+def _seat_row(node: Node, seat: Seat, operation: str) -> SeatRow:
     stranded = movable(node, seat)
     used, (tier, saved) = node.activity.get(seat.uid), resting(seat)
     return SeatRow(
@@ -371,6 +376,7 @@ def _seat_row(node: Node, seat: Seat) -> SeatRow:
         wakes=seat.history.wakes,
         last_wake_ms=round(seat.history.last_wake_ms, 3),
         activity=_activity(used) if used else None,
+        operation=operation,
         movable=bool(stranded),
         movable_reason=stranded,
     )

@@ -171,6 +171,10 @@ class Operations:
         every = sorted(self._all.values(), key=lambda one: (one.created_at, one.name))
         return [one for one in every if ended_too or not one.ended]
 
+    def under_way(self) -> dict[PodUid, str]:
+        """What is being done for seats, by the UIDs of their pods."""
+        return {one.uid: one.kind.value for one in self._all.values() if one.uid and not one.ended}
+
     def cancel(self, name: str) -> Operation:
         """Take the wish back; one that has ended stays as it is. Raises NotFoundError."""
         operation = self.get(name)

@@ -117,6 +117,9 @@ def test_bindings_name_our_accounts() -> None:
                 assert subject["name"] in ACCOUNTS
 
 
+EVICT = "evict.pods.kyb.ai"
+
+
 def test_webhooks_fail_closed_and_are_named_as_the_settings_say() -> None:
     settings = WebhookSettings()
     found = [
@@ -126,7 +129,7 @@ def test_webhooks_fail_closed_and_are_named_as_the_settings_say() -> None:
     paths = set()
     for configuration in found:
         assert configuration["metadata"]["name"] == settings.configuration
-        hook, *others = configuration["webhooks"]
+        hook, *others = (one for one in configuration["webhooks"] if one["name"] != EVICT)
         for one in (hook, *others):
             assert (one["failurePolicy"], one["timeoutSeconds"]) == ("Fail", 5)
             assert one["sideEffects"] == "None"
@@ -140,6 +143,16 @@ def test_webhooks_fail_closed_and_are_named_as_the_settings_say() -> None:
         (selector,) = hook["namespaceSelector"]["matchExpressions"]
         assert set(selector["values"]) == {"kube-system", keys.NAMESPACE}
     assert paths == {"/mutate", "/validate", "/sign"}
+
+
+def test_the_webhook_that_sees_every_eviction_is_quick_and_in_nobodys_way() -> None:
+    (configuration,) = of_kind("webhook", "ValidatingWebhookConfiguration")
+    one = next(one for one in configuration["webhooks"] if one["name"] == EVICT)
+    assert (one["failurePolicy"], one["sideEffects"]) == ("Ignore", "NoneOnDryRun")
+    assert one["timeoutSeconds"] <= 2
+    assert one["clientConfig"]["service"]["path"] == "/evict"
+    (selector,) = one["namespaceSelector"]["matchExpressions"]
+    assert set(selector["values"]) == {"kube-system", keys.NAMESPACE}
 
 
 def test_the_policy_keeps_every_system_annotation() -> None:

@@ -14,7 +14,7 @@ from kybernate.core.artifacts.grants import Grant, no_grants
 from kybernate.errors import RetryableError
 from kybernate.settings.webhook import WebhookSettings
 from tests.unit.webhook.pods import CLUSTER, apply, pod, seat
-from tests.unit.webhook.reviews import review
+from tests.unit.webhook.reviews import anyone, review
 from webhook.app import Known, make_app
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def client() -> FlaskClient:
-    return make_app(WebhookSettings(), lambda: CLUSTER, no_grants).test_client()
+    return make_app(WebhookSettings(), lambda: CLUSTER, no_grants, anyone).test_client()
 
 
 VRAM = {keys.VRAM: "24Gi"}
@@ -85,7 +85,7 @@ def copy_of_team_a(client: FlaskClient) -> dict[str, Any]:
 
 def test_another_namespaces_state_needs_a_grant() -> None:
     granted: list[Grant] = []
-    app = make_app(WebhookSettings(), lambda: CLUSTER, lambda: tuple(granted))
+    app = make_app(WebhookSettings(), lambda: CLUSTER, lambda: tuple(granted), anyone)
     refused = copy_of_team_a(app.test_client())
     assert (refused["allowed"], refused["status"]["code"]) == (False, 422)
     assert "an ArtifactGrant there must let team-b" in refused["status"]["message"]
@@ -97,7 +97,7 @@ def test_until_it_is_known_what_is_granted_only_that_waits() -> None:
     def unknown() -> tuple[Grant, ...]:
         raise RetryableError("these are not listed yet")
 
-    client = make_app(WebhookSettings(), lambda: CLUSTER, unknown).test_client()
+    client = make_app(WebhookSettings(), lambda: CLUSTER, unknown, anyone).test_client()
     refused = copy_of_team_a(client)
     assert (refused["allowed"], refused["status"]["code"]) == (False, 503)
     assert refused["status"]["message"] == "these are not listed yet; try again."
@@ -167,7 +167,7 @@ def test_a_fault_of_ours_is_json_too(caplog: pytest.LogCaptureFixture) -> None:
     def broken() -> Any:
         raise ZeroDivisionError
 
-    client = make_app(WebhookSettings(), broken, no_grants).test_client()
+    client = make_app(WebhookSettings(), broken, no_grants, anyone).test_client()
     with caplog.at_level(logging.CRITICAL):
         answer = client.post("/mutate", json=review(pod(seat())))
     assert answer.status_code == 500

@@ -20,7 +20,7 @@ from kybernate.settings.webhook import WebhookSettings
 from tests.kit.breaks.spoil import Spoiler
 from tests.kit.clients.wsgi import post
 from tests.unit.webhook.pods import CLUSTER, apply, pod, seat
-from tests.unit.webhook.reviews import review
+from tests.unit.webhook.reviews import anyone, review
 from webhook.app import make_app
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ GOOD = [
 
 
 def test_every_review_gets_an_answer_in_json(caplog: pytest.LogCaptureFixture) -> None:
-    app = make_app(WebhookSettings(log_level="ERROR"), lambda: CLUSTER, no_grants).wsgi_app
+    app = make_app(WebhookSettings(log_level="ERROR"), lambda: CLUSTER, no_grants, anyone).wsgi_app
     statuses: dict[str, int] = {}
     with caplog.at_level(logging.ERROR):
         for seed in range(COUNT):
@@ -140,7 +140,7 @@ def test_every_review_gets_an_answer_in_json(caplog: pytest.LogCaptureFixture) -
 
 
 def test_every_request_is_signed_or_refused_in_json(caplog: pytest.LogCaptureFixture) -> None:
-    app = make_app(WebhookSettings(log_level="ERROR"), lambda: CLUSTER, no_grants).wsgi_app
+    app = make_app(WebhookSettings(log_level="ERROR"), lambda: CLUSTER, no_grants, anyone).wsgi_app
     kind = {"group": keys.GROUP, "version": keys.VERSION, "kind": keys.CHECKPOINT_REQUEST_KIND}
     asked = {"metadata": {"name": "r"}, "spec": {"pod": "a", "mode": "Park", "requestedBy": "eve"}}
     good = json.dumps(review(asked, kind=kind, userInfo={"username": "ann"})).encode()

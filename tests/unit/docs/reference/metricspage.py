@@ -16,6 +16,7 @@ import extender.metrics
 import nodeagent.metrics
 import registry.metrics
 import webhook.app
+import webhook.evictions
 from kybernate.core.views.utilisation import Figures, Used
 from proxy.actions import Limits
 from proxy.admission import Admission
@@ -36,6 +37,7 @@ SERVICES = (
     nodeagent.metrics,
     registry.metrics,
     webhook.app,
+    webhook.evictions,
 )
 """Whose metrics are in the process's registry once they are imported."""
 PARTS = ("agent", "device_plugin", "extender", "webhook", "proxy", "registry", "controller")

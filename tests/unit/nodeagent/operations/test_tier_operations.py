@@ -235,3 +235,12 @@ def test_an_eviction_of_before_says_of_a_state_below_ram_nothing_that_it_does_no
     del record["left_s"]
     record |= {"saved": 1, "saved_in": "nvme", "state": "succeeded"}
     assert not operation_message(from_record(record)).saved.outlives_pod
+
+
+async def test_what_is_under_way_for_a_seat_is_shown_on_its_node_until_it_ends(rig):
+    r, operations, uid = await begun(rig, tiers=TIERS)
+    shown = Publisher(r.node, None, "here", Attendance(), under_way=operations.under_way)
+    operation = await operations.ask(park(uid, Tier.NVME))
+    assert [seat["operation"] for seat in shown.status()["seats"]] == ["park"]
+    await ended(operation)
+    assert [seat.get("operation", "") for seat in shown.status()["seats"]] == [""]

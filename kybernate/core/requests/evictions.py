@@ -1,0 +1,113 @@
+"""Whether a pod with a seat may be evicted now, and what has to be done before. Pure.
+
+    nothing to save        it may
+    something under way    later: an operation on its agent, or a request for the pod
+    in the object store    it may: a successor continues from there
+    anything else          later: a request has its agent put the state there first
+
+No eviction waits for ever: a request has a deadline, and one that came to nothing lets the pod go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kybernate.core.requests.reasons import Standing
+from kybernate.core.seat.seats import shown
+from kybernate.types import SeatState, Tier
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from kybernate.core.requests.checkpoint import Request
+
+EVICTION = "evict-"
+"""Before a pod's UID and a number: the name of a request that is made for an eviction."""
+
+_NOTHING_TO_SAVE = frozenset(
+    {shown(SeatState.WAITING), shown(SeatState.FAILED), shown(SeatState.GONE)}
+)
+_UNANSWERED_S = 30.0
+"""Seconds after its deadline for which a request's end is waited for, then nobody works on it."""
+_COUNTS_S = 600.0
+"""Seconds for which a request that came to nothing lets the pod go."""
+_NEWS_S = 30.0
+"""Seconds that a GPUNode may take to tell where a state has come to rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvictedSeat:
+    """The pod's seat as its GPUNode tells of it. `operation`: what is under way for it; `keeps`:
+    the node has an object store."""
+
+    uid: str
+    state: str
+    tier: str
+    operation: str
+    keeps: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Whether it may go, and a sentence for who evicts it, empty if there is nothing to say. `ask`:
+    the name of the request that has its state put into the object store."""
+
+    allowed: bool
+    sentence: str = ""
+    ask: str = ""
+
+
+def may_go(seat: EvictedSeat | None, requests: Collection[Request], now: float) -> Answer:
+    """The answer for the pod with this seat, given the `requests` for pods of its name; `now` in
+    seconds since 1970."""
+    if seat is None or seat.state in _NOTHING_TO_SAVE:
+        return Answer(allowed=True)
+    if seat.operation:
+        return _later(f"{seat.operation} is under way for it")
+    mine = [one for one in requests if one.status.pod_uid in ("", seat.uid)]
+    for one in mine:
+        if not one.ended and one.left(now) > -_UNANSWERED_S:
+            return _later(f"CheckpointRequest {one.name} is {one.status.reason or 'new'}")
+    if (seat.state, seat.tier) == (shown(SeatState.PARKED), Tier.OBJECT.value):
+        return Answer(allowed=True)
+    if not seat.keeps:
+        return _lost("its node has no object store")
+    return _saved_first(seat, [one for one in mine if one.name.startswith(EVICTION)], now)
+
+
+def _saved_first(seat: EvictedSeat, made: Sequence[Request], now: float) -> Answer:
+    last = max(made, key=_number, default=None)
+    if last is not None and (settled := _settled(last, now)):
+        return settled
+    ask = f"{EVICTION}{seat.uid}-{1 if last is None else _number(last) + 1}"
+    return Answer(allowed=False, sentence=_told("its state is put there now"), ask=ask)
+
+
+def _number(request: Request) -> int:
+    number = request.name.rpartition("-")[2]
+    return int(number) if number.isascii() and number.isdigit() else 0
+
+
+def _settled(last: Request, now: float) -> Answer | None:
+    """What the last request that was made for it settles; None if another one is to be made."""
+    if not last.ended:
+        return _lost(f"nobody works on {last.name}; see whether kyb-controller runs")
+    status, ago = last.status, now - last.status.ended_at
+    success = status.reason is not None and status.reason.standing is Standing.SUCCESS
+    if not (success and status.outcome and status.outcome.tier == Tier.OBJECT.value):
+        return _lost(f"{last.name}: {status.message}") if ago < _COUNTS_S else None
+    # Its node is yet to tell, or it was woken since.
+    return _later(f"{last.name} is done") if ago < _NEWS_S else None
+
+
+def _later(why: str) -> Answer:
+    return Answer(allowed=False, sentence=_told(why))
+
+
+def _told(why: str) -> str:
+    return f"it goes once its state is in the object store: {why}"
+
+
+def _lost(why: str) -> Answer:
+    return Answer(allowed=True, sentence=f"its state goes with it: {why}")

@@ -1,0 +1,142 @@
+"""Whether a pod with a seat may be evicted: every state of seat and request."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kybernate.core.requests.checkpoint import Mode, Outcome, Request, Status
+from kybernate.core.requests.evictions import EvictedSeat, may_go
+from kybernate.core.requests.reasons import Reason, Standing
+from kybernate.core.seat.seats import shown
+from kybernate.types import SeatState, Tier
+
+NOW = 10_000.0
+SEAT = EvictedSeat("u1", "active", "", "", keeps=True)
+SAFE = replace(SEAT, state="parked", tier="object")
+ASKED = Request(
+    *("r1", "shop", "evict-u1-1", "a", Mode.EVICT, Tier.OBJECT, "webhook", NOW, 300.0),
+    keep_s=3600.0,
+    status=Status(),
+)
+IN_OBJECT = Outcome("", "object", 7)
+
+
+def ended(reason, ago=1.0, outcome=None, **more):
+    status = Status("u1", "n1", "ckpt-r1", NOW - 90, NOW - ago, reason, "why", outcome)
+    return replace(ASKED, created_at=NOW - 100, status=status, **more)
+
+
+def test_pods_without_a_seat_or_a_state_go_at_once():
+    for seat in (None, *(replace(SEAT, state=one) for one in ("waiting", "failed", "gone"))):
+        assert may_go(seat, (), NOW) == (may_go(None, (), NOW))
+        assert may_go(seat, (), NOW).allowed
+
+
+def test_a_state_that_has_to_be_saved_is_asked_for_once_by_name():
+    found = may_go(SEAT, (), NOW)
+    assert (found.allowed, found.ask) == (False, "evict-u1-1")
+    assert not may_go(SEAT, [ASKED], NOW).allowed
+    assert not may_go(SEAT, [ASKED], NOW).ask
+    assert may_go(SAFE, (), NOW).allowed
+    assert may_go(SAFE, [ended(Reason.EVICTED, outcome=IN_OBJECT)], NOW).allowed
+
+
+@pytest.mark.parametrize("state", ["starting", "draining", "parking", "dumping", "waking"])
+def test_what_is_on_its_way_is_saved_first(state):
+    assert may_go(replace(SEAT, state=state), (), NOW).ask == "evict-u1-1"
+
+
+@pytest.mark.parametrize("tier", ["ram", "nvme"])
+def test_a_parked_state_that_goes_with_its_node_is_saved_first(tier):
+    assert may_go(replace(SAFE, tier=tier), (), NOW).ask == "evict-u1-1"
+
+
+@pytest.mark.parametrize("operation", ["save", "move", "evict", "park"])
+@pytest.mark.parametrize("seat", [SEAT, SAFE, replace(SEAT, keeps=False)])
+def test_nothing_goes_while_something_is_done_to_it(operation, seat):
+    found = may_go(replace(seat, operation=operation), (), NOW)
+    assert (found.allowed, found.ask) == (False, "")
+    assert operation in found.sentence
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_nothing_goes_while_a_request_for_it_is_open_however_it_began(mode):
+    for status in (Status(), Status("u1", "n1", "ckpt-r1", reason=Reason.RUNNING)):
+        one = replace(ASKED, name="before-the-change", mode=mode, tier=None, status=status)
+        for seat in (SAFE, replace(SEAT, keeps=False)):
+            assert not may_go(seat, [one], NOW).allowed
+    other = replace(ASKED, status=Status("u0", "n1", "ckpt-r1", reason=Reason.RUNNING))
+    assert may_go(SAFE, [other], NOW).allowed, "it was about the pod of before"
+
+
+def test_without_an_object_store_it_goes_and_says_what_that_costs():
+    found = may_go(replace(SEAT, keeps=False), (), NOW)
+    assert (found.allowed, "no object store" in found.sentence) == (True, True)
+
+
+TERMINAL = [one for one in Reason if one.standing is Standing.TERMINAL]
+
+
+@pytest.mark.parametrize("reason", TERMINAL)
+def test_what_can_not_be_saved_goes_and_is_tried_again_much_later(reason):
+    found = may_go(SEAT, [ended(reason)], NOW)
+    assert (found.allowed, found.sentence) == (True, "its state goes with it: evict-u1-1: why")
+    assert may_go(SEAT, [ended(reason, ago=601.0)], NOW).ask == "evict-u1-2"
+
+
+def test_an_agent_that_knows_no_tier_of_evictions_holds_nothing_up():
+    for outcome in (None, Outcome("", "ram", 7)):
+        assert may_go(SEAT, [ended(Reason.EVICTED, outcome=outcome)], NOW).allowed
+
+
+def test_what_was_woken_since_is_saved_again():
+    done = ended(Reason.EVICTED, outcome=IN_OBJECT)
+    assert not may_go(SEAT, [done], NOW).allowed
+    assert not may_go(SEAT, [done], NOW).ask, "its node may be yet to tell"
+    done = ended(Reason.EVICTED, ago=31.0, outcome=IN_OBJECT, name="evict-u1-10")
+    older = ended(Reason.FAILED, ago=3000.0, name="evict-u1-9")
+    assert may_go(SEAT, [done, older], NOW).ask == "evict-u1-11"
+
+
+def test_without_a_controller_nothing_is_held_up_for_ever():
+    assert not may_go(SEAT, [ASKED], NOW + 329).allowed
+    found = may_go(SEAT, [ASKED], NOW + 330)
+    assert (found.allowed, "kyb-controller" in found.sentence) == (True, True)
+
+
+requests = st.builds(
+    lambda reason, at, made, name, tier: replace(
+        ASKED,
+        name=name,
+        created_at=made,
+        status=Status("u1", "n1", "o", made, at, reason, "m", Outcome("", tier, 1)),
+    ),
+    st.sampled_from([None, *Reason]),
+    st.one_of(st.just(0.0), st.floats(1.0, NOW)),
+    st.floats(1.0, NOW),
+    st.sampled_from(["evict-u1-1", "evict-u1-2", "evict-u1-x", "other"]),
+    st.sampled_from(list(Tier)),
+)
+seats = st.builds(
+    EvictedSeat,
+    st.just("u1"),
+    st.sampled_from([*map(shown, SeatState), "", "unheard-of"]),
+    st.sampled_from(["", *Tier]),
+    st.sampled_from(["", "move"]),
+    st.booleans(),
+)
+
+
+@given(seats, st.lists(requests, max_size=3))
+def test_every_answer_is_one_and_only_what_is_held_back_is_asked_for(seat, known):
+    found = may_go(seat, known, NOW)
+    assert not (found.allowed and found.ask)
+    assert found.allowed or found.sentence
+    assert found.ask not in {one.name for one in known}
+    settled = found.ask or found.allowed or seat.operation
+    later = may_go(seat, known, NOW + 400.0)
+    assert settled or later.ask or later.allowed, "nothing waits for ever"

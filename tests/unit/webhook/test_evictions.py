@@ -1,0 +1,198 @@
+"""Evictions as the API server asks about them, and the requests that are made for them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kybernate import keys
+from kybernate.core.artifacts.grants import no_grants
+from kybernate.errors import ConflictError, RetryableError
+from kybernate.settings.webhook import WebhookSettings
+from tests.unit.webhook.pods import CLUSTER
+from tests.unit.webhook.reviews import eviction
+from webhook.app import Known, make_app
+from webhook.evictions import Asker, Evictions, Requests, Wanted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NODE = {
+    "metadata": {"name": "n1"},
+    "status": {
+        "tiers": [{"name": "ram"}, {"name": "object"}],
+        "seats": [{"uid": "u1", "namespace": "shop", "pod": "a", "state": "active"}],
+    },
+}
+
+
+class Api:
+    """Takes what is posted; `answers` says what it makes of each."""
+
+    def __init__(self) -> None:
+        self.posted: list[tuple[str, dict[str, Any]]] = []
+        self.answers: Callable[[], None] = lambda: None
+        self.some = threading.Event()
+
+    def post(self, path: str, body: dict[str, Any], *, timeout: float) -> dict[str, Any]:
+        self.posted.append((path, body))
+        self.some.set()
+        self.answers()
+        return body
+
+
+def item(name: str, **status: Any) -> dict[str, Any]:
+    meta = {"namespace": "shop", "name": name, "uid": name, "resourceVersion": "1"}
+    spec = {"pod": "a", "mode": "Evict", "tier": "object", "deadlineSeconds": 300}
+    stamp = {"creationTimestamp": "2026-01-01T00:00:00Z"}
+    return {"metadata": {**meta, **stamp}, "spec": spec, "status": status}
+
+
+class Site:
+    """The webhook's application with what it knows and asks for."""
+
+    def __init__(self, *, held_back: bool = True) -> None:
+        self.known, self.asked = Known(), list[Wanted]()
+        self.requests = Requests(Api())  # type: ignore[arg-type]
+        self.known.on_event("ADDED", NODE)
+        answer = Evictions(
+            *(self.known.seat, self.requests.of, self.asked.append),
+            held_back=held_back,
+            wall=lambda: 1_767_225_600.0,
+        ).answer
+        app = make_app(WebhookSettings(), lambda: CLUSTER, no_grants, answer)
+        self.client = app.test_client()
+
+    def evict(self, pod: str = "a", **more: Any) -> dict[str, Any]:
+        found = self.client.post("/evict?timeout=2s", json=eviction(pod, **more))
+        assert found.status_code == 200
+        response: dict[str, Any] = found.get_json()["response"]
+        return response
+
+
+def test_pods_of_others_go_at_once() -> None:
+    site = Site()
+    assert site.evict("other") == {"uid": "u-1", "allowed": True}
+    assert site.evict("a", namespace="elsewhere") == {"uid": "u-1", "allowed": True}
+    site.known.on_event("DELETED", NODE)
+    assert site.evict() == {"uid": "u-1", "allowed": True}
+    assert not site.asked
+
+
+def test_a_pod_with_a_state_is_held_back_as_a_disruption_budget_does() -> None:
+    site = Site()
+    held = site.evict()
+    assert held["allowed"] is False
+    status = held["status"]
+    assert (status["code"], status["reason"]) == (429, "TooManyRequests")
+    assert status["details"] == {"retryAfterSeconds": 5}
+    assert "once its state is in the object store" in status["message"]
+    assert site.asked == [Wanted("shop", "a", "evict-u1-1")]
+    site.requests.on_event("ADDED", item("evict-u1-1"))
+    assert not site.evict()["allowed"]
+    assert len(site.asked) == 1, "it is made already"
+    site.requests.on_event("DELETED", item("evict-u1-1"))
+    assert not site.evict()["allowed"]
+    assert len(site.asked) == 2
+
+
+@pytest.mark.parametrize(
+    "dry", [{"dryRun": True}, {"object": {"deleteOptions": {"dryRun": ["All"]}}}]
+)
+def test_a_dry_run_is_answered_alike_and_asks_for_nothing(dry: dict[str, Any]) -> None:
+    site = Site()
+    assert not site.evict(**dry)["allowed"]
+    assert not site.asked
+
+
+def test_a_state_in_the_object_store_lets_its_pod_go() -> None:
+    site = Site()
+    seat = {**NODE["status"]["seats"][0], "state": "parked", "tier": "object"}  # type: ignore[index]
+    status = {**NODE["status"], "seats": [seat]}  # type: ignore[dict-item]
+    site.known.on_event("MODIFIED", {**NODE, "status": status})
+    assert site.evict() == {"uid": "u-1", "allowed": True}
+
+
+def test_what_can_not_be_saved_goes_with_a_warning() -> None:
+    site = Site()
+    site.known.on_event("MODIFIED", {**NODE, "status": {**NODE["status"], "tiers": []}})  # type: ignore[dict-item]
+    allowed = site.evict()
+    assert allowed["allowed"]
+    assert allowed["warnings"] == ["its state goes with it: its node has no object store"]
+
+
+def test_it_can_be_turned_off() -> None:
+    site = Site(held_back=False)
+    assert site.evict() == {"uid": "u-1", "allowed": True}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"kind": {"group": "", "kind": "Pod"}}, "pods/eviction alone"),
+        ({"name": None}, "request.name is not a text"),
+        ({"namespace": 1}, "request.namespace is not a text"),
+        ({"userInfo": []}, "request.userInfo is not an object"),
+        ({"object": {"deleteOptions": 1}}, "deleteOptions is not an object"),
+    ],
+)
+def test_what_is_no_eviction_is_refused_in_words(wrong: dict[str, Any], says: str) -> None:
+    body = eviction()
+    body["request"].update(wrong)
+    answer = Site().client.post("/evict", data=json.dumps(body))
+    assert answer.status_code == 400
+    assert says in answer.get_json()["error"]
+
+
+def test_a_node_of_no_form_has_no_seats() -> None:
+    site = Site()
+    for status in (None, [], {"seats": 1}, {"seats": [1, {"pod": 7}], "tiers": "x"}):
+        site.known.on_event("MODIFIED", {"metadata": {"name": "n1"}, "status": status})
+        assert site.evict()["allowed"]
+
+
+@pytest.mark.parametrize("error", [None, ConflictError("it is there"), RetryableError("away")])
+def test_requests_are_made_behind_the_answers(error: Exception | None) -> None:
+    api = Api()
+
+    def answers() -> None:
+        if error is not None:
+            raise error
+
+    api.answers = answers
+    asker = Asker(api, 300.0)  # type: ignore[arg-type]
+    asker.start()
+    for name in ("evict-u1-1", "evict-u2-1"):
+        api.some.clear()
+        asker.ask(Wanted("shop", "a", name))
+        assert api.some.wait(10.0), "an error ends no thread"
+    asker.stop()
+    path, body = api.posted[0]
+    assert path == f"/apis/{keys.API_VERSION}/namespaces/shop/checkpointrequests"
+    assert body["spec"] == {
+        "pod": "a",
+        "mode": "Evict",
+        "tier": "object",
+        "deadlineSeconds": 300,
+        "ttlSecondsAfterFinished": 3600,
+    }
+
+
+def test_with_too_much_to_ask_for_nobody_waits() -> None:
+    asker = Asker(Api(), 300.0)  # type: ignore[arg-type]
+    for number in range(1_500):
+        asker.ask(Wanted("shop", "a", f"evict-u1-{number}"))
+
+
+def test_requests_are_known_by_their_pods() -> None:
+    requests = Requests(Api())  # type: ignore[arg-type]
+    requests.on_event("ADDED", item("one"))
+    requests.on_event("ADDED", item("two"))
+    requests.on_event("MODIFIED", {**item("one"), "spec": {**item("one")["spec"], "mode": "Fly"}})
+    assert [one.name for one in requests.of("shop", "a")] == ["two"]
+    requests.on_event("DELETED", item("two"))
+    requests.on_event("DELETED", item("two"))
+    assert requests.of("shop", "a") == ()

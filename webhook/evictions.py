@@ -1,0 +1,185 @@
+"""Evictions: held back until the pod's state is where a successor finds it.
+
+Answers come from what watches have told, without a call. What is to be done before a pod may go is
+written as a CheckpointRequest behind the answer, once by name, however often and of however many
+replicas it is asked.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from prometheus_client import Counter
+
+from kybernate import keys
+from kybernate.adapters.k8s import Watcher
+from kybernate.api.requests import read_request
+from kybernate.core.requests.checkpoint import Mode
+from kybernate.core.requests.evictions import may_go
+from kybernate.errors import ConfigError, ConflictError, KybernateError
+from kybernate.types import Tier
+from webhook import wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kybernate.adapters.k8s import Api
+    from kybernate.core.requests.checkpoint import Request
+    from kybernate.core.requests.evictions import EvictedSeat
+
+    Json = dict[str, Any]
+
+log = logging.getLogger(__name__)
+
+_ASKED = Counter(
+    "kyb_webhook_evictions_asked", "CheckpointRequests made for evictions.", ["outcome"]
+)
+_CALL_S = 5.0
+_MOST_WAITING = 1_000
+_KEPT_S = 3_600
+_RETRY_S = 5
+
+
+class Wanted(NamedTuple):
+    """A request that is to be made."""
+
+    namespace: str
+    pod: str
+    name: str
+
+
+class Requests:
+    """CheckpointRequests by their pods. Fed by its watch's thread; any thread may ask."""
+
+    def __init__(self, api: Api) -> None:
+        self._lock = threading.Lock()
+        self._of_pod: dict[tuple[str, str], dict[str, Request]] = {}
+        self._pods: dict[tuple[str, str], str] = {}
+        path = keys.CHECKPOINT_REQUESTS_PATH
+        self.watch = Watcher(*(api, path, {}, self.on_event, "CheckpointRequests"), names_only=True)
+
+    def on_event(self, kind: str, item: Json) -> None:
+        """Take in an event of the watch."""
+        namespace, name = str(item["metadata"]["namespace"]), str(item["metadata"]["name"])
+        request = None
+        if kind != "DELETED":
+            try:
+                request = read_request(item)
+            except ConfigError as error:
+                log.warning("it holds no eviction back: %s", error)
+        with self._lock:
+            self._forget(namespace, name)
+            if request is not None:
+                self._pods[namespace, name] = request.pod
+                self._of_pod.setdefault((namespace, request.pod), {})[name] = request
+
+    def _forget(self, namespace: str, name: str) -> None:
+        pod = self._pods.pop((namespace, name), None)
+        if pod is None:
+            return
+        left = self._of_pod[namespace, pod]
+        del left[name]
+        if not left:
+            del self._of_pod[namespace, pod]
+
+    def of(self, namespace: str, pod: str) -> tuple[Request, ...]:
+        """Those for pods of this name."""
+        with self._lock:
+            return tuple(self._of_pod.get((namespace, pod), {}).values())
+
+
+class Asker:
+    """Makes requests, one after the other, behind the answers. `within`: their deadline (s)."""
+
+    def __init__(self, api: Api, within: float) -> None:
+        self._api = api
+        self._within = within
+        self._waiting: queue.Queue[Wanted | None] = queue.Queue(_MOST_WAITING)
+        self._thread = threading.Thread(target=self._run, name="evictions", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread after the call it is in."""
+        try:
+            self._waiting.put(None, timeout=_CALL_S)
+        except queue.Full:
+            return
+        self._thread.join(_CALL_S)
+
+    def ask(self, wanted: Wanted) -> None:
+        """Have the request made soon. With too many before it none is: who evicts asks again."""
+        try:
+            self._waiting.put_nowait(wanted)
+        except queue.Full:
+            _ASKED.labels("dropped").inc()
+
+    def _run(self) -> None:
+        while (wanted := self._waiting.get()) is not None:
+            _ASKED.labels(self._make(wanted)).inc()
+
+    def _make(self, wanted: Wanted) -> str:
+        path = f"/apis/{keys.API_VERSION}/namespaces/{wanted.namespace}/checkpointrequests"
+        try:
+            self._api.post(path, self._body(wanted), timeout=_CALL_S)
+        except ConflictError:
+            # Another replica, or an answer of a moment ago, has made it.
+            return "known"
+        except KybernateError as error:
+            log.warning("%s/%s is not made: %s", wanted.namespace, wanted.name, error)
+            return "failed"
+        log.info("%s/%s puts away the state of pod %s", *wanted[::2], wanted.pod)
+        return "made"
+
+    def _body(self, wanted: Wanted) -> Json:
+        return {
+            "apiVersion": keys.API_VERSION,
+            "kind": keys.CHECKPOINT_REQUEST_KIND,
+            "metadata": {"name": wanted.name},
+            "spec": {
+                "pod": wanted.pod,
+                "mode": Mode.EVICT.value,
+                "tier": Tier.OBJECT.value,
+                "deadlineSeconds": max(1, round(self._within)),
+                "ttlSecondsAfterFinished": _KEPT_S,
+            },
+        }
+
+
+class Evictions:
+    """Answers. `seat` and `requests` say what is known of a pod by namespace and name."""
+
+    def __init__(
+        self,
+        seat: Callable[[str, str], EvictedSeat | None],
+        requests: Callable[[str, str], tuple[Request, ...]],
+        ask: Callable[[Wanted], None],
+        *,
+        held_back: bool = True,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """`held_back`: without it every pod may go at once; `wall`: seconds since 1970."""
+        self._seat = seat
+        self._requests = requests
+        self._ask = ask
+        self._held_back = held_back
+        self._wall = wall
+
+    def answer(self, asked: wire.Eviction) -> Json:
+        """The answer to a question about a pod. Makes no call."""
+        seat = self._seat(asked.namespace, asked.pod) if self._held_back else None
+        if seat is None:
+            return wire.allow(asked.uid)
+        known = self._requests(asked.namespace, asked.pod)
+        found = may_go(seat, known, self._wall())
+        if found.allowed:
+            return wire.allow(asked.uid, warnings=[found.sentence] if found.sentence else ())
+        if found.ask and not asked.dry_run:
+            self._ask(Wanted(asked.namespace, asked.pod, found.ask))
+        return wire.not_yet(asked.uid, f"{found.sentence}; try again.", _RETRY_S)
