@@ -44,7 +44,8 @@ class Cluster:
             pod = pods.read_pod(self._api.get(pods.path(namespace, name), timeout=self._timeout))
         except NotFoundError:
             return None
-        return PodFacts(pod.ref.uid, pod.node or "", seat=bool(pod.asks), ended=pod.over)
+        node, seat = pod.node or "", bool(pod.asks)
+        return PodFacts(pod.ref.uid, node, seat=seat, ended=pod.over, owner=pod.succession)
 
     def write(self, seen: Seen, status: Status, now: float) -> Json:
         """Write a request's status, and return the request as it is then. Raises ConflictError if

@@ -29,6 +29,7 @@ from extender.pages.defrag import Defragmenter
 from extender.pages.explain import Explainer
 from extender.pages.pages import register, register_whole
 from extender.pages.preempting import Preemption
+from extender.state.evicted import Evicted
 from extender.state.learner import Learner
 from extender.state.nodes import Nodes, NodeWatch, gpu_node_reader
 from extender.state.objects import Rules
@@ -45,10 +46,11 @@ from kybernate.runtime.serve import ProbeServer, configure_logging
 from kybernate.settings.extender import ExtenderSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from flask import Flask
 
+    from kybernate.adapters.k8s import Watcher
     from kybernate.core.placement import Demand
     from kybernate.runtime.lead import Fence
     from kybernate.types import NodeName
@@ -65,10 +67,15 @@ def run(settings: ExtenderSettings) -> None:
     cluster = ApiCluster(api, settings.api_timeout_s)
     fence, leader = _fence(settings, api, watches)
     binder = _binder(settings, snapshot, cluster, fence)
+    evicted = Evicted(api, snapshot, settings.api_timeout_s)
+    binder.continues = evicted.claim
     nudge = Nudge(api, settings.api_timeout_s)
     gangs, planner, events = _gangs(settings, api, snapshot, fence, nudge)
     watches.hear, binder.admit = gangs.pod_event, gangs.admit
-    closed = _either(watches.not_ready, node_watch.not_ready, gangs.not_ready, fence.closed)
+    closed = _either(
+        *(watches.not_ready, node_watch.not_ready, gangs.not_ready, evicted.not_ready),
+        fence.closed,
+    )
     waiting = Waiting(snapshot.follow(), _fitting(snapshot), snapshot.pod)
     verbs = Verbs(snapshot, binder, waiting.rejected)
     preemption = Preemption(snapshot, cluster)
@@ -94,7 +101,9 @@ def run(settings: ExtenderSettings) -> None:
     )
 
     try:
-        server = make_server(settings, _serving(app, probes, watches, leader, threads))
+        server = make_server(
+            settings, _serving(app, probes, (watches, evicted.watch), leader, threads)
+        )
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
     server.run()
@@ -102,14 +111,19 @@ def run(settings: ExtenderSettings) -> None:
 
 @contextmanager
 def _serving(
-    app: Flask, probes: ProbeServer, watches: Watches, leader: Leader | None, threads: Background
+    app: Flask,
+    probes: ProbeServer,
+    watches: Iterable[Watches | Watcher],
+    leader: Leader | None,
+    threads: Background,
 ) -> Iterator[Flask]:
     """The application, with what runs beside its calls; what was started first ends last."""
     with ExitStack() as stack:
         probes.start()
         stack.callback(probes.stop)
-        watches.start()
-        stack.callback(watches.stop)
+        for watch in watches:
+            watch.start()
+            stack.callback(watch.stop)
         if leader is not None:
             leader.start()
             stack.callback(leader.stop)

@@ -55,6 +55,9 @@ PRIORITY_HINTS = (PREFER_GROUP, REQUIRE_GROUP)
 GANG = "kyb.ai/gang"
 GANG_SIZE = "kyb.ai/gang-size"
 
+# On a CheckpointRequest: the UID of the pod that continues from what it evicted
+SUCCESSOR = "kyb.ai/successor"
+
 # The scheduling gate that holds a gang's pods until all of them have a seat
 GANG_GATE = "kyb.ai/gang"
 

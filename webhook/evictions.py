@@ -41,7 +41,6 @@ _ASKED = Counter(
 _CALL_S = 5.0
 _MOST_WAITING = 1_000
 _KEPT_S = 3_600
-_RETRY_S = 5
 
 
 class Wanted(NamedTuple):
@@ -178,8 +177,9 @@ class Evictions:
             return wire.allow(asked.uid)
         known = self._requests(asked.namespace, asked.pod)
         found = may_go(seat, known, self._wall())
-        if found.allowed:
+        if found.allowed or asked.dry_run:
+            # Whoever tries it without effect is told, and would wait for nothing.
             return wire.allow(asked.uid, warnings=[found.sentence] if found.sentence else ())
-        if found.ask and not asked.dry_run:
+        if found.ask:
             self._ask(Wanted(asked.namespace, asked.pod, found.ask))
-        return wire.not_yet(asked.uid, f"{found.sentence}; try again.", _RETRY_S)
+        return wire.not_yet(asked.uid, f"{found.sentence}; try again.")

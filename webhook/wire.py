@@ -151,14 +151,14 @@ def deny(uid: str, message: str, *, later: bool = False) -> Json:
     return _review({"uid": uid, "allowed": False, "status": status})
 
 
-def not_yet(uid: str, message: str, seconds: int) -> Json:
-    """Not now, as a PodDisruptionBudget answers: who evicts tries again in so many seconds."""
+def not_yet(uid: str, message: str) -> Json:
+    """Not now, as a PodDisruptionBudget answers: who evicts tries again. No time to wait is named:
+    clients would wait for it without a word to people."""
     status = {
         "status": "Failure",
         "code": _TOO_MANY_REQUESTS,
         "reason": "TooManyRequests",
         "message": message[:_LONGEST_MESSAGE],
-        "details": {"retryAfterSeconds": seconds},
     }
     return _review({"uid": uid, "allowed": False, "status": status})
 

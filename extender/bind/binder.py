@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from extender import metrics
 from kybernate import keys
+from kybernate.core.artifacts.restores import OF_POD
 from kybernate.core.ledger.ledger import Claim
 from kybernate.errors import (
     ConflictError,
@@ -66,6 +67,9 @@ class Binder:
         self.admit: Callable[[SeatPod, NodeName], GroupName | None] = lambda _pod, _node: None
         """Says which group a pod must get there; raises ConflictError while it may get none. May
         take its time, in which other pods are bound."""
+        self.continues: Callable[[SeatPod], str] = lambda _pod: ""
+        """Says from which pod's state it continues, by its UID, which is no other pod's from then
+        on. Raises KybernateError."""
         self.places = threading.BoundedSemaphore(PLACES)
         """For so many calls at a time: more would only be in each other's way, and in filter's."""
         self._turns: dict[NodeName, threading.Lock] = defaultdict(threading.Lock)
@@ -111,6 +115,8 @@ class Binder:
         notes = {}
         if claim is not None:
             notes = {keys.ASSIGNED_GROUP: str(claim.group), keys.ASSIGNED_AT: self._stamp()}
+            if before := self.continues(pod):
+                notes[keys.RESTORE_FROM] = f"{OF_POD}{before}"
         self._fence.check()
         try:
             with metrics.API_SECONDS.time():

@@ -46,7 +46,7 @@ _CONTAINERS = _list(_only("name", resources=_only(limits=_NOTES)))
 _POD = _only(
     # What an ERROR says instead of an object.
     *("message", "code"),
-    metadata=_only(*_NAMES, annotations=_NOTES, labels=_NOTES),
+    metadata=_only(*_NAMES, "ownerReferences", annotations=_NOTES, labels=_NOTES),
     spec=_only(
         *("nodeName", "schedulerName", "priority", "preemptionPolicy", "schedulingGates"),
         containers=_CONTAINERS,

@@ -47,7 +47,8 @@ class SeatPod:
     has seen which device ID it got. `gang` is the name of the gang that it belongs to, if any.
     `preempts` is False if its priority class says that it takes nobody's place; `leaving` says that
     it is being deleted. `model` is what it serves, `party` says with whom it may share GPUs,
-    `restore` from which saved state it wants to go on.
+    `restore` from which saved state it wants to go on, `succession` in whose place its controller
+    has made it.
     """
 
     ref: PodRef
@@ -66,6 +67,7 @@ class SeatPod:
     model: str = ""
     party: str = ""
     restore: str = ""
+    succession: str = ""
 
     def claim(self) -> Claim | None:
         """The seat that the pod holds: none before it is bound and after it has ended."""
@@ -103,6 +105,7 @@ def read_pod(raw: Json, rules: Rules) -> SeatPod:
         model=pod.model or ref.name,
         party=party,
         restore=notes.get(keys.RESTORE_FROM, ""),
+        succession=pod.succession,
     )
 
 

@@ -17,6 +17,7 @@ from extender.state.histories import Histories
 from extender.state.objects import Rules, read_pod
 from extender.state.states import States
 from kybernate.api.nodeseats import read_gpu_node
+from kybernate.core.artifacts.restores import OF_POD
 from kybernate.core.ledger.ledger import Claim, Ledger
 from kybernate.core.placement import Table
 from kybernate.core.placement.mix import Mix, learn
@@ -24,6 +25,7 @@ from kybernate.core.placement.verdicts import Fits, Verdicts
 from kybernate.core.views.dump import encode
 from kybernate.core.views.utilisation import Utilisation
 from kybernate.errors import ConflictError, NotFoundError
+from kybernate.types import NodeName, PodUid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from kybernate.core.placement import Candidates, Demand, Policy
     from kybernate.core.placement.verdicts import Class
     from kybernate.core.views.utilisation import Figures
-    from kybernate.types import GroupName, NodeName, PodRef, PodUid
+    from kybernate.types import GroupName, PodRef
 
 log = logging.getLogger(__name__)
 
@@ -280,6 +282,16 @@ class Snapshot:
         """A pod that asks for a seat, or that may be preempted, if the watch has seen it."""
         with self._lock:
             return self._pods.get(uid)
+
+    def stays(self, uid: str, node: str) -> bool:
+        """Whether nobody is to continue in this pod's place: it is there and isn't ending, or its
+        node tells of no artifact of it."""
+        with self._lock:
+            pod = self._pods.get(PodUid(uid))
+            if pod is not None and not pod.leaving:
+                return True
+            known = self._ledger.node(NodeName(node)) is not None
+            return known and not self._states.of(f"{OF_POD}{uid}")
 
     def claim(self, uid: PodUid) -> Claim | None:
         """What the pod holds, bound or reserved."""

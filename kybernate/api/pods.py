@@ -30,6 +30,7 @@ GRACE_S = 30.0
 """Kubernetes' own default of terminationGracePeriodSeconds."""
 
 _FINISHED = ("Succeeded", "Failed")
+_INDEX = "batch.kubernetes.io/job-completion-index"
 _NOT_ADMITTED = "UnexpectedAdmissionError"
 _SPEC = ("image", "command", "args", "env", "envFrom", "workingDir", "ports", "securityContext")
 _OF_ONE_POD = "kube-api-access-"
@@ -126,6 +127,17 @@ class Pod(NamedTuple):
         """The controller that makes another one in its place, if there is one."""
         owners = mappings(self.meta.get("ownerReferences"))
         return next((one for one in owners if one.get("controller")), None)
+
+    @property
+    def succession(self) -> str:
+        """Alike for a pod and the one that its controller makes in its place; empty for a pod that
+        nobody replaces. Pods of a StatefulSet and of an indexed Job differ, others don't."""
+        owner = self.owner or {}
+        uid = text(owner.get("uid"))
+        if owner.get("kind") == "StatefulSet":
+            return f"{uid}/{self.ref.name}"
+        index = self.labels.get(_INDEX) if self.of_job else None
+        return f"{uid}/{index}" if index is not None else uid
 
     @property
     def of_job(self) -> bool:

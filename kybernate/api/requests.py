@@ -136,6 +136,14 @@ class RequestStatus:
         Field(alias="podUID"),
         texts(128, "The pod that it is about: another one of the name is none of it."),
     ] = ""
+    owner: Annotated[
+        str,
+        texts(
+            400,
+            "What makes another pod in its place: the UID of its controller, and which of its pods "
+            "it is where that matters, as in a StatefulSet.",
+        ),
+    ] = ""
     node: Annotated[str, texts(253, "The pod's node.")] = ""
     operation: Annotated[str, texts(63, "The operation on the node's agent.")] = ""
     start_time: Annotated[str | None, TIME] = None
@@ -202,6 +210,7 @@ def read_request(item: Mapping[str, Any]) -> Request:
             deadline_s=float(whole(spec.get("deadlineSeconds"), DEADLINE_S)),
             keep_s=_keep(spec),
             status=_own(str(meta["uid"]), _read_status(mapping(item.get("status")))),
+            successor=text(mapping(meta.get("annotations")).get(keys.SUCCESSOR)),
         )
     except (KeyError, ValueError) as error:
         raise ConfigError(name, f"this version can't read it: {error}") from error
@@ -224,6 +233,8 @@ def dump_status(status: Status, before: object, generation: int, now: float) -> 
     found: Json = {"observedGeneration": generation, "conditions": [condition]}
     if status.operation:
         found |= {"podUID": status.pod_uid, "node": status.node, "operation": status.operation}
+    if status.owner:
+        found["owner"] = status.owner
     if status.began_at:
         found["startTime"] = stamp(status.began_at)
     if status.ended_at:
@@ -263,6 +274,7 @@ def _read_status(status: Json) -> Status:
         message=text(last.get("message")),
         outcome=outcome if made else None,
         copied=Copied(done, total, _seconds(status.get(_READY_AT))) if total else None,
+        owner=text(status.get("owner")),
     )
 
 

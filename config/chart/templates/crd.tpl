@@ -466,6 +466,10 @@ spec:
                 description: 'The pod that it is about: another one of the name is none of it.'
                 maxLength: 128
                 type: string
+              owner:
+                description: 'What makes another pod in its place: the UID of its controller, and which of its pods it is where that matters, as in a StatefulSet.'
+                maxLength: 400
+                type: string
               node:
                 description: The pod's node.
                 maxLength: 253
@@ -992,6 +996,10 @@ spec:
                       - busy
                       - calls
                       type: object
+                    operation:
+                      description: What somebody asked for and is under way, such as park, evict, save or move.
+                      maxLength: 63
+                      type: string
                     movable:
                       description: Parked; a GPU of its group is lost.
                       type: boolean

@@ -238,9 +238,12 @@ spec:
   variables:
   - name: pod
     expression: authorizer.group('').resource('pods').namespace(request.namespace).name(object.spec.pod)
+  - name: forEviction
+    expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-webhook' && object.spec.mode == 'Evict' && object.spec.?tier.orValue('') == 'object'
+      && object.metadata.name.startsWith('evict-')
   - name: may
-    expression: 'object.spec.mode == ''Snapshot'' ? variables.pod.subresource(''exec'').check(''create'').allowed() : object.spec.mode == ''Evict'' ? variables.pod.subresource(''eviction'').check(''create'').allowed()
-      : variables.pod.check(''patch'').allowed()'
+    expression: 'variables.forEviction ? true : object.spec.mode == ''Snapshot'' ? variables.pod.subresource(''exec'').check(''create'').allowed() : object.spec.mode
+      == ''Evict'' ? variables.pod.subresource(''eviction'').check(''create'').allowed() : variables.pod.check(''patch'').allowed()'
   - name: right
     expression: 'object.spec.mode == ''Snapshot'' ? ''create pods/exec'' : object.spec.mode == ''Evict'' ? ''create pods/eviction'' : ''patch pods'''
   validations:
@@ -349,6 +352,51 @@ metadata:
     app.kubernetes.io/part-of: kybernate
 spec:
   policyName: kyb-extender-account
+  validationActions:
+  - Deny
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: kyb-extender-requests
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - apiGroups:
+      - kyb.ai
+      apiVersions:
+      - v1alpha1
+      operations:
+      - UPDATE
+      resources:
+      - checkpointrequests
+      scope: Namespaced
+  matchConditions:
+  - name: extender
+    expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-extender'
+  variables:
+  - name: now
+    expression: object.metadata.?annotations.orValue({})
+  - name: before
+    expression: oldObject.metadata.?annotations.orValue({})
+  validations:
+  - expression: object.metadata.?labels.orValue({}) == oldObject.metadata.?labels.orValue({}) && object.metadata.?finalizers.orValue([]) == oldObject.metadata.?finalizers.orValue([])
+      && object.metadata.?ownerReferences.orValue([]) == oldObject.metadata.?ownerReferences.orValue([]) && variables.now.all(k, k == 'kyb.ai/successor' || (k in
+      variables.before && variables.before[k] == variables.now[k])) && variables.before.all(k, k == 'kyb.ai/successor' || k in variables.now)
+    reason: Forbidden
+    message: the extender may change nothing of a request but kyb.ai/successor
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: kyb-extender-requests
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  policyName: kyb-extender-requests
   validationActions:
   - Deny
 ---

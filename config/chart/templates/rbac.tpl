@@ -250,6 +250,15 @@ rules:
   - get
   - list
   - watch
+- apiGroups:
+  - kyb.ai
+  resources:
+  - checkpointrequests
+  verbs:
+  - get
+  - list
+  - patch
+  - watch
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
@@ -629,6 +638,15 @@ rules:
   - artifactgrants
   - gpunodes
   verbs:
+  - get
+  - list
+  - watch
+- apiGroups:
+  - kyb.ai
+  resources:
+  - checkpointrequests
+  verbs:
+  - create
   - get
   - list
   - watch

@@ -267,3 +267,32 @@ webhooks:
     expression: object.metadata.?labels[?'kyb.ai/managed'].orValue('') == 'true' || 'kyb.ai/gpus' in object.metadata.?annotations.orValue({}) || (object.spec.containers
       + object.spec.?initContainers.orValue([])).exists(c, c.?resources.?limits.orValue({}).exists(r, r.startsWith('kyb.ai/')) || c.?resources.?requests.orValue({}).exists(r,
       r.startsWith('kyb.ai/')))
+- name: evict.pods.kyb.ai
+  admissionReviewVersions:
+  - v1
+  sideEffects: NoneOnDryRun
+  failurePolicy: Ignore
+  timeoutSeconds: 2
+  clientConfig:
+    service:
+      name: kyb-webhook
+      namespace: kyb-system
+      path: /evict
+      port: 443
+  namespaceSelector:
+    matchExpressions:
+    - key: kubernetes.io/metadata.name
+      operator: NotIn
+      values:
+      - kube-system
+      - kyb-system
+  rules:
+  - apiGroups:
+    - ''
+    apiVersions:
+    - v1
+    operations:
+    - CREATE
+    resources:
+    - pods/eviction
+    scope: Namespaced

@@ -83,7 +83,8 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How far a request is, as its object says. Times in seconds since 1970, 0 for not yet."""
+    """How far a request is, as its object says. Times in seconds since 1970, 0 for not yet.
+    `owner`: what makes another pod in the pod's place (`pods.Pod.succession`)."""
 
     pod_uid: str = ""
     node: str = ""
@@ -94,11 +95,13 @@ class Status:
     message: str = ""
     outcome: Outcome | None = None
     copied: Copied | None = None
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A CheckpointRequest. `keep_s`: seconds for which it stays once ended, None for good."""
+    """A CheckpointRequest. `keep_s`: seconds for which it stays once ended, None for good.
+    `successor`: the UID of the pod that continues from what it evicted."""
 
     uid: str
     namespace: str
@@ -111,6 +114,7 @@ class Request:
     deadline_s: float
     keep_s: float | None
     status: Status
+    successor: str = ""
 
     @property
     def ended(self) -> bool:
@@ -135,12 +139,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """The pod of the name. `seat`: it asks for one; `ended`: nothing of it runs any more."""
+    """The pod of the name. `seat`: it asks for one; `ended`: nothing of it runs any more; `owner`:
+    see `Status`."""
 
     uid: str
     node: str
     seat: bool
     ended: bool
+    owner: str = ""
 
 
 class Trouble(StrEnum):
@@ -254,6 +260,7 @@ def _pin(seen: Observed, now: float) -> Decision:
     pinned = replace(
         request.status,
         pod_uid=pod.uid,
+        owner=pod.owner,
         node=pod.node,
         operation=operation_name(request.uid),
         reason=Reason.PENDING,

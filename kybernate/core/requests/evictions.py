@@ -13,12 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kybernate.core.requests.reasons import Standing
+from kybernate.core.requests.reasons import Reason, Standing
 from kybernate.core.seat.seats import shown
 from kybernate.types import SeatState, Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from kybernate.core.requests.checkpoint import Request
 
@@ -34,6 +34,8 @@ _COUNTS_S = 600.0
 """Seconds for which a request that came to nothing lets the pod go."""
 _NEWS_S = 30.0
 """Seconds that a GPUNode may take to tell where a state has come to rest."""
+_CONTINUED_S = 3600.0
+"""Seconds for which a successor is looked for: agents keep orphaned artifacts as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +113,28 @@ def _told(why: str) -> str:
 
 def _lost(why: str) -> Answer:
     return Answer(allowed=True, sentence=f"its state goes with it: {why}")
+
+
+def predecessor(
+    uid: str, requests: Iterable[Request], stays: Callable[[str, str], bool], now: float
+) -> Request | None:
+    """From which eviction the new pod `uid` continues, of the `requests` for pods of its owner;
+    None if it begins anew. `stays`: whether nobody is to continue in the place of the pod with this
+    UID, which was on this node.
+
+    The one that names it already, or else the oldest that nobody has.
+    """
+    left = [one for one in requests if continues(one) and now - one.status.ended_at < _CONTINUED_S]
+    mine = next((one for one in left if one.successor == uid), None)
+    if mine is not None:
+        return mine
+    free = [one for one in left if not one.successor]
+    free = [one for one in free if not stays(one.status.pod_uid, one.status.node)]
+    return min(free, key=lambda one: (one.status.ended_at, one.uid), default=None)
+
+
+def continues(request: Request) -> bool:
+    """Whether a successor may continue from what this request has put away."""
+    status = request.status
+    in_store = status.outcome is not None and status.outcome.tier == Tier.OBJECT.value
+    return status.reason is Reason.EVICTED and in_store and bool(status.owner)

@@ -46,6 +46,7 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         "leases.coordination.k8s.io:kybernate-scheduler": {"get"},
         "endpointslices.discovery.k8s.io:kyb-extender": {"create", "patch"},
         "csistoragecapacities.storage.k8s.io:kyb-extender": {"create", "patch"},
+        "checkpointrequests.kyb.ai": READ | {"patch"},
         **SEES_NODES,
     },
     "agent": {
@@ -65,6 +66,7 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         f"mutatingwebhookconfigurations.{HOOKS}:kyb-webhook": {"get", "patch"},
         f"validatingwebhookconfigurations.{HOOKS}:kyb-webhook": {"get", "patch"},
         "secrets:kyb-webhook-tls": {"get", "patch"},
+        "checkpointrequests.kyb.ai": READ | {"create"},
         **SEES_NODES,
         **SEES_GRANTS,
     },
@@ -499,6 +501,35 @@ def _binds(account: Api, path: str, wanted: dict[str, Any]) -> bool:
         account.post(path, wanted)
         return True
     return False
+
+
+@pytest.fixture
+def request_path(control_plane: Cluster) -> Iterator[str]:
+    """An eviction that somebody has asked for."""
+    admin = control_plane.api()
+    path = f"/apis/{keys.API_VERSION}/namespaces/default/checkpointrequests"
+    spec = {"pod": "p", "mode": "Evict", "requestedBy": "admin"}
+    body = {"apiVersion": keys.API_VERSION, "kind": keys.CHECKPOINT_REQUEST_KIND, "spec": spec}
+    admin.post(path, {**body, "metadata": {"name": "once", "labels": {"a": "b"}}})
+    yield f"{path}/once"
+    admin.delete(f"{path}/once")
+
+
+def test_the_extender_writes_nothing_into_a_request_but_who_continues(
+    control_plane: Cluster, request_path: str
+) -> None:
+    extender = control_plane.api("extender")
+    found = extender.patch(request_path, notes(successor="u1"))
+    assert found["metadata"]["annotations"] == {keys.SUCCESSOR: "u1"}
+    for change in (
+        notes(other="x"),
+        {"metadata": {"labels": {"a": None}}},
+        {"metadata": {"finalizers": ["kyb.ai/x"]}},
+    ):
+        with pytest.raises(RefusedError, match="nothing of a request but"):
+            extender.patch(request_path, change)
+    with pytest.raises(RefusedError, match="done once, as it was written"):
+        extender.patch(request_path, {"spec": {"pod": "q"}})
 
 
 HOOK_KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")

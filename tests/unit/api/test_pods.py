@@ -181,3 +181,20 @@ def test_what_the_extender_understands_the_webhook_lets_in() -> None:
 def test_a_pod_can_not_be_changed_by_who_reads_it() -> None:
     with pytest.raises(AttributeError):
         read_pod(pod()).notes = {}  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "place"),
+    [
+        ("ReplicaSet", {}, "u"),
+        ("Job", {}, "u"),
+        ("Job", {"batch.kubernetes.io/job-completion-index": "3"}, "u/3"),
+        ("StatefulSet", {}, "u/web-0"),
+    ],
+)
+def test_pods_in_whose_place_another_comes_are_alike(kind, labels, place):
+    owner = {"kind": kind, "uid": "u", "controller": True}
+    meta = {"name": "web-0", "labels": labels, "ownerReferences": [owner]}
+    assert read_pod({"metadata": meta}).succession == place
+    del meta["ownerReferences"]
+    assert read_pod({"metadata": meta}).succession == ""

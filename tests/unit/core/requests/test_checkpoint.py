@@ -43,6 +43,7 @@ def test_the_pod_is_pinned_before_anything_is_asked():
     assert (found.status.pod_uid, found.status.node) == ("u1", "n1")
     assert found.status.operation == "ckpt-r1"
     assert not found.status.began_at
+    assert decide(Observed(ASKED, replace(POD, owner="rs")), NOW).status.owner == "rs"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kybernate.core.requests.checkpoint import Mode, Outcome, Request, Status
-from kybernate.core.requests.evictions import EvictedSeat, may_go
+from kybernate.core.requests.evictions import EvictedSeat, continues, may_go, predecessor
 from kybernate.core.requests.reasons import Reason, Standing
 from kybernate.core.seat.seats import shown
 from kybernate.types import SeatState, Tier
@@ -140,3 +140,48 @@ def test_every_answer_is_one_and_only_what_is_held_back_is_asked_for(seat, known
     settled = found.ask or found.allowed or seat.operation
     later = may_go(seat, known, NOW + 400.0)
     assert settled or later.ask or later.allowed, "nothing waits for ever"
+
+
+def left(pod, *, ago=10.0, successor="", owner="rs", outcome=IN_OBJECT, reason=Reason.EVICTED):
+    status = Status(pod, "n1", "o", 1.0, NOW - ago, reason, "", outcome, owner=owner)
+    return replace(ASKED, uid=f"of-{pod}", name=pod, status=status, successor=successor)
+
+
+def gone(uid, node):
+    return False
+
+
+def test_a_successor_continues_from_the_oldest_that_nobody_has():
+    known = [left("a", ago=5.0), left("b", ago=7.0), left("c", ago=9.0, successor="other")]
+    assert predecessor("new", known, gone, NOW).name == "b"
+    known[1] = replace(known[1], successor="new")
+    assert predecessor("new", known, gone, NOW).name == "b", "asked twice, it is the same one"
+    assert predecessor("next", known, gone, NOW).name == "a"
+    known[0] = replace(known[0], successor="next")
+    assert predecessor("third", known, gone, NOW) is None
+
+
+def test_nobody_continues_in_the_place_of_a_pod_that_stays():
+    known = [left("a")]
+    assert predecessor("new", known, lambda uid, node: (uid, node) == ("a", "n1"), NOW) is None
+    assert predecessor("new", known, lambda uid, node: uid == "b", NOW).name == "a"
+
+
+def test_what_agents_keep_no_longer_has_no_successor():
+    assert predecessor("new", [left("a", ago=3599.0)], gone, NOW)
+    assert predecessor("new", [left("a", ago=3600.0)], gone, NOW) is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        left("a", owner=""),
+        left("a", outcome=None),
+        left("a", outcome=Outcome("", "nvme", 7)),
+        *(left("a", reason=one) for one in Reason if one is not Reason.EVICTED),
+    ],
+)
+def test_only_what_is_in_the_object_store_has_successors(other):
+    assert continues(left("a"))
+    assert not continues(other)
+    assert predecessor("new", [other], gone, NOW) is None

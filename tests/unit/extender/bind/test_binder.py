@@ -267,3 +267,22 @@ def test_a_shut_fence_lets_no_binding_out(
     assert (cluster.bindings, seen["spec"].get("nodeName")) == (0, None)
     gate.passes = 2
     assert binder.bind(args()) == ""
+
+
+def test_a_successor_is_bound_with_what_it_continues_from(
+    binder: Binder, seen: dict[str, Any]
+) -> None:
+    binder.continues = lambda _pod: "uid-before"
+    assert binder.bind(args()) == ""
+    assert seen["metadata"]["annotations"][keys.RESTORE_FROM] == "pod/uid-before"
+
+
+def test_what_is_not_known_of_its_predecessor_binds_nobody(
+    binder: Binder, seen: dict[str, Any], cluster: FakeCluster
+) -> None:
+    def unknown(_pod: SeatPod) -> str:
+        raise RetryableError("not told yet")
+
+    binder.continues = unknown
+    assert "not told yet" in binder.bind(args())
+    assert cluster.bindings == 0

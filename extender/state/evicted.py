@@ -1,0 +1,117 @@
+"""What was evicted, and which new pod continues from it.
+
+A CheckpointRequest of mode Evict says what is in the object store and who makes another pod in the
+evicted one's place. The new pod's UID is written into that request before the pod is bound, so that
+no other one gets the same state, whichever replica binds it and however often.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from kybernate import keys
+from kybernate.adapters.k8s import Watcher
+from kybernate.api.requests import read_request
+from kybernate.core.requests.evictions import continues, predecessor
+from kybernate.errors import ConfigError, RetryableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from extender.state.objects import SeatPod
+    from extender.state.snapshot import Snapshot
+    from kybernate.adapters.k8s import Api
+    from kybernate.core.requests.checkpoint import Request
+
+    Json = dict[str, Any]
+    Key = tuple[str, str]
+
+log = logging.getLogger(__name__)
+
+
+class Evicted:
+    """Evictions whose states wait for a successor. Fed by a watch; any thread may ask."""
+
+    def __init__(
+        self,
+        api: Api,
+        snapshot: Snapshot,
+        timeout: float,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """A call takes at most `timeout` seconds; `wall` gives seconds since 1970."""
+        self._api = api
+        self._snapshot = snapshot
+        self._timeout = timeout
+        self._wall = wall
+        self._lock = threading.Lock()
+        self._by_owner: dict[Key, dict[str, tuple[Request, str]]] = {}
+        self._owners: dict[Key, Key] = {}
+        path = keys.CHECKPOINT_REQUESTS_PATH
+        self.watch = Watcher(*(api, path, {}, self.on_event, "CheckpointRequests"), names_only=True)
+
+    def not_ready(self) -> str | None:
+        """Why it isn't known yet what was evicted, while that takes a moment only, in a sentence:
+        an API server that doesn't list requests holds up nothing."""
+        if self.watch.synced.is_set() or self.watch.last_error:
+            return None
+        return "CheckpointRequests are not listed yet"
+
+    def on_event(self, kind: str, item: Json) -> None:
+        """Take in an event of the watch."""
+        meta = item["metadata"]
+        namespace, name = str(meta["namespace"]), str(meta["name"])
+        request = None
+        if kind != "DELETED":
+            try:
+                request = read_request(item)
+            except ConfigError as error:
+                log.warning("nobody continues from it: %s", error)
+        with self._lock:
+            self._forget(namespace, name)
+            if request is not None and continues(request):
+                owner = namespace, request.status.owner
+                self._owners[namespace, name] = owner
+                version = str(meta["resourceVersion"])
+                self._by_owner.setdefault(owner, {})[name] = request, version
+
+    def claim(self, pod: SeatPod) -> str:
+        """The UID of the pod from whose state this one continues, which no other one does from now
+        on; empty if it begins anew. Raises KybernateError if that can't be said now."""
+        if pod.restore or not pod.succession:
+            return ""
+        with self._lock:
+            known = dict(self._by_owner.get((pod.ref.namespace, pod.succession), {}))
+        if not known:
+            return ""
+        if self._snapshot.pod(pod.ref.uid) is None:
+            # Then the watch may not have told of the evicted pod's end either.
+            raise RetryableError("the watch has not told of this pod yet")
+        requests = [request for request, _ in known.values()]
+        found = predecessor(pod.ref.uid, requests, self._snapshot.stays, self._wall())
+        if found is None:
+            return ""
+        if found.successor != pod.ref.uid:
+            self._write(found, known[found.name][1], pod)
+            log.info("pod %s continues from pod %s", pod.ref, found.status.pod_uid)
+        return found.status.pod_uid
+
+    def _write(self, request: Request, version: str, pod: SeatPod) -> None:
+        """Raises ConflictError if somebody else was faster."""
+        note = {keys.SUCCESSOR: pod.ref.uid}
+        body = {"metadata": {"resourceVersion": version, "annotations": note}}
+        namespace = f"/apis/{keys.API_VERSION}/namespaces/{request.namespace}"
+        path = f"{namespace}/checkpointrequests/{request.name}"
+        self._api.patch(path, body, timeout=self._timeout)
+
+    def _forget(self, namespace: str, name: str) -> None:
+        owner = self._owners.pop((namespace, name), None)
+        if owner is None:
+            return
+        left = self._by_owner[owner]
+        del left[name]
+        if not left:
+            del self._by_owner[owner]

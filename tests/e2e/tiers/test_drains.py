@@ -1,0 +1,139 @@
+"""`kubectl drain` takes a Deployment's pod from its node, and its state comes along.
+
+docs/how-to/operate/drain-a-node.md
+"""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kybernate import keys
+from kybernate.errors import KybernateError, NotFoundError
+from tests.cluster.processes.control import wait_until
+from tests.e2e.tiers.test_restores import Site, seats, site
+from tests.kit.clients.direct import Direct
+from tests.kit.pods import SeatPod, ready
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.kit.pods import Pods
+
+    Json = dict[str, Any]
+
+__all__ = ["seats", "site"]
+"""Fixtures, the same as of restores: two nodes, an object store, a registry."""
+
+pytestmark = pytest.mark.e2e
+
+APPS = "/apis/apps/v1/namespaces/default"
+REQUESTS = f"/apis/{keys.API_VERSION}/namespaces/default/checkpointrequests"
+LABELS = {"app": "drained"}
+WORDS = ("--ignore-daemonsets", "--delete-emptydir-data", "--timeout=150s")
+
+
+@pytest.fixture
+def deployment(site: Site, seats: Pods) -> Iterator[str]:
+    """One pod with a seat that Kubernetes replaces; all nodes may be used again afterwards."""
+    made = SeatPod("toy", bytes_="1GiB").manifest()
+    meta = {**made["metadata"], "labels": {**made["metadata"]["labels"], **LABELS}}
+    del meta["name"]
+    spec = {
+        "replicas": 1,
+        "selector": {"matchLabels": LABELS},
+        "template": {"metadata": meta, "spec": made["spec"]},
+    }
+    api = site.cluster.api()
+    api.post(f"{APPS}/deployments", {"metadata": {"name": "drained"}, "spec": spec})
+    yield "drained"
+    for node in ("n1", "n2"):
+        site.cluster.kubectl("uncordon", node)
+    api.delete(f"{APPS}/deployments/drained", {"propagationPolicy": "Background"})
+    wait_until(lambda: not seats.all(), 60, "its pods stay")
+    for item in api.get(REQUESTS)["items"]:
+        api.delete(f"{REQUESTS}/{item['metadata']['name']}")
+
+
+def the_pod(seats: Pods, *, but: str = "") -> Json:
+    """The Deployment's pod that serves; not the one of the UID `but`."""
+    found: list[Json] = []
+
+    def serves() -> bool:
+        found[:] = [
+            one for one in seats.all().values() if ready(one) and one["metadata"]["uid"] != but
+        ]
+        return len(found) == 1
+
+    wait_until(serves, 120, "no pod of it serves")
+    return found[0]
+
+
+def test_a_drained_pod_continues_on_another_node_though_the_controller_is_killed(
+    site: Site, seats: Pods, deployment: str
+) -> None:
+    first = the_pod(seats)
+    uid, node = first["metadata"]["uid"], first["spec"]["nodeName"]
+    assert Direct.to(first).ask().counter == 1
+    last = Direct.to(first).ask()
+    wait_until(lambda: site.seat(node, first["metadata"]["name"]) != {}, 20, "not told of")
+    would = site.cluster.kubectl("drain", node, *WORDS, "--dry-run=server")
+    assert "(server dry run)" in would
+    assert site.cluster.api().get(REQUESTS)["items"] == []
+
+    site.cluster.kubectl("uncordon", node)
+    kubectl = [str(site.cluster.kubectl_path), f"--kubeconfig={site.cluster.kubeconfig}"]
+    with subprocess.Popen(
+        [*kubectl, "drain", node, *WORDS],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as drain:
+        name = f"evict-{uid}-1"
+        wait_until(lambda: begun(site, name), 30, "nothing is asked for")
+        site.cluster.process("controller").kill9()
+        said, _ = drain.communicate(timeout=160)
+    assert drain.returncode == 0, said
+    assert "object store" in said
+
+    second = the_pod(seats, but=uid)
+    assert second["spec"]["nodeName"] != node
+    assert second["metadata"]["annotations"][keys.RESTORE_FROM] == f"pod/{uid}"
+    answer = Direct.to(second).ask()
+    told = site.sentence(second["metadata"]["name"], "RestoreRefused")
+    assert (answer.counter, answer.intact) == (3, True), told
+    for what in ("boot", "pid"):
+        assert answer.body["kyb"][what] == last.body["kyb"][what]
+    request = site.cluster.api().get(f"{REQUESTS}/{name}")
+    assert request["metadata"]["annotations"] == {keys.SUCCESSOR: second["metadata"]["uid"]}
+    assert request["status"]["artifact"]["tier"] == "object"
+    names = [one["metadata"]["name"] for one in site.cluster.api().get(REQUESTS)["items"]]
+    assert names == [name], "one was enough"
+
+
+def begun(site: Site, name: str) -> bool:
+    try:
+        found = site.cluster.api().get(f"{REQUESTS}/{name}")
+    except NotFoundError:
+        return False
+    return bool((found.get("status") or {}).get("operation"))
+
+
+def test_what_may_not_go_into_the_store_is_let_go_without_delay(
+    site: Site, seats: Pods, deployment: str
+) -> None:
+    first = the_pod(seats)
+    note = {"metadata": {"annotations": {"kyb.ai/park-tier": "ram"}}}
+    path = f"/api/v1/namespaces/default/pods/{first['metadata']['name']}"
+    site.cluster.api().patch(path, note)
+    node = first["spec"]["nodeName"]
+    wait_until(lambda: site.seat(node, first["metadata"]["name"]) != {}, 20, "not told of")
+    try:
+        site.cluster.kubectl("drain", node, *WORDS, limit=160)
+    except KybernateError as error:
+        pytest.fail(str(error))
+    second = the_pod(seats, but=first["metadata"]["uid"])
+    assert keys.RESTORE_FROM not in second["metadata"]["annotations"]
+    assert Direct.to(second).ask().counter == 1

@@ -1,0 +1,162 @@
+"""Which new pod continues from what was evicted, and that no other one does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from extender.state.evicted import Evicted
+from kybernate import keys
+from kybernate.errors import ConflictError, RetryableError
+from tests.unit.extender.objects import gpu_node, pod, read_pod
+
+if TYPE_CHECKING:
+    from extender.state.snapshot import Snapshot
+
+NOW = 1_767_225_700.0
+STAMP = "2026-01-01T00:00:00Z"
+
+
+class Api:
+    """The API server's requests: a patch needs the version that it was made for."""
+
+    def __init__(self) -> None:
+        self.items: dict[str, dict[str, Any]] = {}
+
+    def patch(self, path: str, body: dict[str, Any], *, timeout: float) -> dict[str, Any]:
+        item = self.items[path.rpartition("/")[2]]
+        if body["metadata"]["resourceVersion"] != item["metadata"]["resourceVersion"]:
+            raise ConflictError("it was changed")
+        item["metadata"]["annotations"] = body["metadata"]["annotations"]
+        item["metadata"]["resourceVersion"] += "1"
+        return item
+
+
+class Site:
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.api, self.snapshot = Api(), snapshot
+        self.known = self.replica()
+
+    def replica(self) -> Evicted:
+        return Evicted(self.api, self.snapshot, 1.0, lambda: NOW)  # type: ignore[arg-type]
+
+    def evicted(self, uid: str, owner: str = "rs", node: str = "away") -> None:
+        condition = {"type": "Complete", "status": "True", "reason": "Evicted", "message": ""}
+        self.api.items[f"evict-{uid}"] = {
+            "metadata": {
+                "namespace": "default",
+                "name": f"evict-{uid}",
+                "uid": f"of-{uid}",
+                "resourceVersion": "1",
+                "creationTimestamp": STAMP,
+            },
+            "spec": {"pod": "before", "mode": "Evict", "tier": "object"},
+            "status": {
+                "podUID": uid,
+                "node": node,
+                "owner": owner,
+                "operation": f"ckpt-of-{uid}",
+                "completionTime": STAMP,
+                "artifact": {"name": "", "tier": "object", "bytes": 7},
+                "conditions": [condition],
+            },
+        }
+        self.told(self.known)
+
+    def told(self, replica: Evicted) -> None:
+        for item in self.api.items.values():
+            replica.on_event("MODIFIED", item)
+
+    def new(self, name: str, owner: str = "rs", **more: Any) -> Any:
+        item = pod(name, **more)
+        reference = {"controller": True, "kind": "ReplicaSet", "uid": owner}
+        item["metadata"]["ownerReferences"] = [reference]
+        self.snapshot.pod_event("ADDED", item)
+        return read_pod(item)
+
+
+@pytest.fixture
+def site(snapshot: Snapshot) -> Site:
+    return Site(snapshot)
+
+
+def test_each_state_has_one_successor_whoever_binds_it(site: Site) -> None:
+    first, second, third = (site.new(name) for name in ("p1", "p2", "p3"))
+    assert site.known.claim(first) == ""
+    site.evicted("old-a")
+    site.evicted("old-b")
+    assert site.known.claim(first) == "old-a"
+    with pytest.raises(ConflictError):
+        site.known.claim(second)  # its watch is yet to tell of that
+    site.told(site.known)
+    assert site.known.claim(second) == "old-b"
+    other = site.replica()
+    site.told(other)
+    assert [other.claim(one) for one in (first, second, third)] == ["old-a", "old-b", ""]
+    assert site.api.items["evict-old-a"]["metadata"]["annotations"] == {
+        keys.SUCCESSOR: "uid-p1",
+    }
+
+
+def test_pods_of_others_and_those_that_say_themselves_begin_as_they_are(site: Site) -> None:
+    site.evicted("old-a")
+    assert site.known.claim(site.new("p1", owner="other")) == ""
+    assert site.known.claim(read_pod(pod("p2"))) == ""
+    own = site.new("p3", notes={keys.RESTORE_FROM: "pod/else"})
+    assert site.known.claim(own) == ""
+    assert "annotations" not in site.api.items["evict-old-a"]["metadata"]
+
+
+def test_while_the_evicted_pod_is_there_nobody_takes_its_place(site: Site) -> None:
+    before = pod("before", uid="old-a", node="n1")
+    site.snapshot.pod_event("ADDED", before)
+    site.evicted("old-a")
+    scaled_up = site.new("p1")
+    assert site.known.claim(scaled_up) == ""
+    before["metadata"]["deletionTimestamp"] = STAMP
+    site.snapshot.pod_event("MODIFIED", before)
+    assert site.known.claim(scaled_up) == "old-a"
+
+
+def test_what_its_node_no_longer_has_is_nobody_s(site: Site) -> None:
+    site.evicted("old-a", node="n1")
+    new = site.new("p1")
+    assert site.known.claim(new) == "", "woken since, it ended with its pod"
+    row = {"artifact": "default/a@20260101T000000Z-00000001", "uid": "old-a"}
+    saved = [{**row, "tier": "object", "bytes": 7}]
+    site.snapshot.node_event("MODIFIED", gpu_node("n1", saved=saved))
+    assert site.known.claim(new) == "old-a"
+
+
+def test_a_pod_that_the_watch_has_not_told_of_waits_for_it(site: Site) -> None:
+    site.evicted("old-a")
+    item = pod("p1")
+    owner = {"controller": True, "kind": "ReplicaSet", "uid": "rs"}
+    item["metadata"]["ownerReferences"] = [owner]
+    with pytest.raises(RetryableError):
+        site.known.claim(read_pod(item))
+
+
+def test_pods_with_names_continue_under_theirs(site: Site) -> None:
+    site.evicted("old-a", owner="sts/web-1")
+    item = pod("web-0")
+    item["metadata"]["ownerReferences"] = [
+        {"controller": True, "kind": "StatefulSet", "uid": "sts"},
+    ]
+    site.snapshot.pod_event("ADDED", item)
+    assert site.known.claim(read_pod(item)) == ""
+    item["metadata"] |= {"name": "web-1", "uid": "uid-web-1"}
+    site.snapshot.pod_event("ADDED", item)
+    assert site.known.claim(read_pod(item)) == "old-a"
+
+
+def test_a_request_that_goes_or_changes_is_forgotten(site: Site) -> None:
+    site.evicted("old-a")
+    item = site.api.items["evict-old-a"]
+    site.known.on_event("MODIFIED", {**item, "spec": {"mode": "Fly"}})
+    assert site.known.claim(site.new("p1")) == ""
+    site.told(site.known)
+    site.known.on_event("DELETED", item)
+    site.known.on_event("DELETED", item)
+    assert site.known.claim(site.new("p1")) == ""
