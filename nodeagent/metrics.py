@@ -113,6 +113,9 @@ INTRUDERS = Counter(
     " wrong and what was done.",
     ["cause", "remedy"],
 )
+GPU_USED_BYTES = Gauge(
+    "kyb_agent_gpu_used_bytes", "GPU memory in use, by whomever, as NVML says.", ["gpu"]
+)
 FOREIGN_BYTES = Gauge(
     "kyb_agent_foreign_bytes", "GPU memory of processes that belong to no seat.", ["gpu"]
 )

@@ -89,6 +89,7 @@ class Enforcer:
         lists = await self._lists()
         if not lists:
             return
+        _count(lists)
         sightings = self._sightings(lists)
         self._note_held(sightings)
         standings = {
@@ -286,6 +287,13 @@ class Enforcer:
         """Look for ever."""
         every = self._node.settings.guard_interval_s
         await rounds(self.look, every, "looking at who uses the GPUs")
+
+
+def _count(lists: Lists) -> None:
+    """Tell Prometheus what is in use; of a GPU that did not answer, what was known stands."""
+    for gpu, rows in lists.items():
+        if rows is not None:
+            metrics.GPU_USED_BYTES.labels(gpu).set(sum(size or 0 for _, size in rows))
 
 
 def _epoch(seat: Seat) -> str:

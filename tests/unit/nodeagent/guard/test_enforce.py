@@ -10,6 +10,7 @@ import pytest
 from kybernate.errors import DriverError
 from kybernate.ports import ProcessState
 from kybernate.types import PodUid, SeatState
+from nodeagent import metrics
 from tests.unit.nodeagent.conftest import INVENTORY
 from tests.unit.nodeagent.watched import Watched
 
@@ -126,7 +127,10 @@ async def test_an_execed_process_is_reported_once_and_lives_where_the_policy_say
         assert process.alive
         assert len(g.events("Intruder")) == 1
         assert "did not start" in g.events("Intruder")[0]
-        assert r.node.foreign == {next(iter(r.machine.memory)): GIB}
+        gpu = next(iter(r.machine.memory))
+        assert r.node.foreign == {gpu: GIB}
+        # What is active there, and the process: what is parked has left it.
+        assert metrics.GPU_USED_BYTES.labels(gpu)._value.get() == 31 * GIB
 
 
 @pytest.mark.parametrize("settings", [{}, {"intruder": "kill"}])

@@ -1,0 +1,93 @@
+"""A real Prometheus of Debian's, on loopback, with our rules; and its promtool."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import requests
+import yaml
+
+from images import debs
+from images.cache import silent
+from kybernate.errors import KybernateError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from images.cache import Progress
+
+PACKAGES = debs.DebSet("prometheus", "bookworm", (("prometheus", "2.42.0+ds-5+deb12u1"),))
+_STARTS = 30.0
+_SCRAPE_S = 1
+
+
+def ensure(progress: Progress = silent) -> Path:
+    """The folder of `prometheus` and `promtool`. Raises KybernateError."""
+    return debs.unpack(PACKAGES, progress).folder / "usr/bin"
+
+
+class Prometheus:
+    """One that runs."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def ask(self, expression: str) -> list[dict[str, Any]]:
+        """The vector that an expression is now. Raises KybernateError with what is wrong."""
+        query = {"query": expression}
+        answer = requests.get(f"{self._url}/api/v1/query", query, timeout=10)
+        if answer.status_code != 200:
+            raise KybernateError(f"{expression}: {answer.text}")
+        found = answer.json()
+        result: list[dict[str, Any]] = found["data"]["result"]
+        return result
+
+
+@contextmanager
+def server(
+    folder: Path, rules: Path, targets: Mapping[str, Mapping[str, str]]
+) -> Iterator[Prometheus]:
+    """A server that scrapes the targets, host:port with the labels that they get, each second."""
+    binaries, port = ensure(), _free_port()
+    jobs = [{"targets": [address], "labels": dict(labels)} for address, labels in targets.items()]
+    told = {
+        "global": {"scrape_interval": f"{_SCRAPE_S}s", "evaluation_interval": f"{_SCRAPE_S}s"},
+        "rule_files": [str(rules)],
+        "scrape_configs": [{"job_name": "kybernate", "static_configs": jobs}],
+    }
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(told))
+    argv = [
+        *(str(binaries / "prometheus"), f"--config.file={folder / 'prometheus.yml'}"),
+        *(f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address=127.0.0.1:{port}"),
+    ]
+    with (folder / "prometheus.log").open("wb") as log:
+        process = subprocess.Popen(argv, stdout=log, stderr=log)
+    try:
+        _await(process, f"http://127.0.0.1:{port}", folder / "prometheus.log")
+        yield Prometheus(f"http://127.0.0.1:{port}")
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _await(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    until = time.monotonic() + _STARTS
+    while time.monotonic() < until and process.poll() is None:
+        try:
+            if requests.get(f"{url}/-/ready", timeout=1).status_code == 200:
+                return
+        except requests.RequestException:
+            pass
+        time.sleep(0.1)
+    raise KybernateError(f"Prometheus doesn't answer: {log.read_text()[-500:]}")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
