@@ -41,7 +41,7 @@ def command(file: Path | None, simulate: int | None, keep: bool, log_level: str)
     if simulate is not None:
         from kybernate.local.simulate import start_again  # noqa: PLC0415 - seldom asked for
 
-        start_again(simulate, own.state)
+        start_again(simulate, own)
     # After the exec: importing the binding takes half a second, which the helpers do meanwhile.
     from kybernate.adapters.cuda.driver import CudaHelpers  # noqa: PLC0415
 

@@ -67,7 +67,7 @@ class Box(Protocol):
     """
 
     def models(self) -> tuple[ModelRow, ...]:
-        """All models of the file, in its order; quick."""
+        """All models of the file that this box can run, in its order; quick."""
         ...
 
     def gpus(self) -> tuple[GpuRow, ...]:

@@ -70,6 +70,7 @@ T = TypeVar("T")
 
 _POLL = 0.02
 _LOOK = 5.0
+_LOGS_KEPT = 86400.0
 _HOME = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -260,7 +261,8 @@ class Engine:
     def _command(self, model: _Model) -> Command:
         spec = model.spec
         visible = ",".join(gpu.uuid for gpu in model.gpus)
-        given = {**os.environ, "PORT": str(spec.port), **dict(spec.env)}
+        own = {key: value for key, value in os.environ.items() if value not in spec.secrets}
+        given = {**own, "PORT": str(spec.port), **dict(spec.env)}
         return Command(spec.argv, {**given, keys.ENV_CUDA_VISIBLE: visible}, model.log)
 
     def _end_left(self, uid: PodUid, pid: int | None) -> None:
@@ -300,11 +302,22 @@ class Engine:
     async def _look_again(self) -> None:
         for model in self._models.values():
             model.log.cut()
+        self._forget_logs()
         found = await self._look()
         if found != self.node.inventory:
             self.node.set_inventory(found)
             self.loop.fail_lost()
             self.loop.kick()
+
+    def _forget_logs(self) -> None:
+        """Of models that are no more, or were made anew, a day after they last wrote."""
+        present = {model.uid for model in self._models.values()} | self.node.seats.keys()
+        until = self.world.wall() - _LOGS_KEPT
+        for path in self._folders.logs.glob("*.log*"):
+            uid = path.name.lstrip(".").partition(".")[0]
+            with contextlib.suppress(FileNotFoundError):
+                if uid not in present and path.stat().st_mtime < until:
+                    path.unlink()
 
     # --- what the loop asks ---------------------------------------------------------------------
 
@@ -322,8 +335,7 @@ class Engine:
 
     def models(self) -> tuple[ModelRow, ...]:
         """See `Box.models`."""
-        seats = self.node.seats
-        return tuple(self._row(model) for model in self._models.values() if model.uid in seats)
+        return tuple(self._row(model) for model in self._models.values())
 
     def gpus(self) -> tuple[GpuRow, ...]:
         """See `Box.gpus`."""
@@ -397,14 +409,17 @@ class Engine:
         return seat
 
     def _row(self, model: _Model) -> ModelRow:
-        seat = self.node.seats[model.uid]
+        seat, gpus = self.node.seats.get(model.uid), tuple(gpu.uuid for gpu in model.gpus)
+        if seat is None:
+            why = "its last processes have ended, and it is made anew"
+            return ModelRow(model.spec.name, SeatState.WAITING, gpus, why=why, pinned=model.pinned)
         tier, held = TIER_OF.get(seat.state), sum(seat.tree.held.values())
         using = seat.state in OCCUPYING
         wake = 0.0 if seat.state is SeatState.ACTIVE else expected_wake(seat) if tier else None
         return ModelRow(
             name=model.spec.name,
             state=seat.state,
-            gpus=tuple(gpu.uuid for gpu in model.gpus),
+            gpus=gpus,
             size=self.node.seen.get(seat.uid, 0) if using else held,
             tier=tier.value if tier else "",
             wake_s=wake,

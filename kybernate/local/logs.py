@@ -76,11 +76,6 @@ class Log:
         """At most the last `size` bytes of the newest part."""
         return self._from(max(0, self._size() - size), size)
 
-    def forget(self) -> None:
-        """Its model is no more."""
-        for path in (self.path, self._older):
-            path.unlink(missing_ok=True)
-
     def _size(self) -> int:
         with suppress(FileNotFoundError):
             return self.path.stat().st_size

@@ -175,6 +175,7 @@ def specs(file: ModelsFile) -> list[ModelSpec]:
             preload=name in preload,
             pin=model.pin,
             priority=file.priority.get(name, 0),
+            secrets=frozenset(file.api_keys),
         )
         for name, model in file.models.items()
     ]

@@ -15,8 +15,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kybernate.errors import ConfigError
+from kybernate.errors import ConfigError, RefusedError
 from kybernate.local.folders import native
+from kybernate.local.processes import BoxProcs
 from kybernate.testing.simgpu import layout
 from kybernate.testing.simgpu.folder import compile_node, install
 from kybernate.testing.simgpu.spec import parse
@@ -24,6 +25,7 @@ from kybernate.testing.simgpu.spec import parse
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kybernate.local.folders import Folders
     from kybernate.testing.simgpu.spec import NodeSpec
 
 _SHARED = Path("/dev/shm")  # noqa: S108 - the folder in it is this user's
@@ -36,14 +38,18 @@ def describe(gpus: int) -> NodeSpec:
     return parse({"name": "box", "gpus": [row], "open": True})
 
 
-def environment(gpus: int, given: Mapping[str, str], run: Path) -> dict[str, str]:
+def environment(gpus: int, given: Mapping[str, str], own: Folders) -> dict[str, str]:
     """The variables with which processes see these GPUs. Their folder is made if it isn't there;
-    one of the same GPUs is left as it is: parked models may use it. Raises ConfigError."""
+    one of the same GPUs is left as it is: parked models may use it. Raises ConfigError, and
+    RefusedError if models use other GPUs than these."""
     libraries = native("simgpu")
-    root = folder_of(run)
+    root = folder_of(own.state)
     _have_own(root.parent)
     spec = describe(gpus)
     if not _is_there(root, spec):
+        if BoxProcs(own.seats).inits():
+            said = "models of this box use another number of simulated GPUs: end it before"
+            raise RefusedError(f"{said} --simulate={gpus}, without --keep")
         install(spec, root, libraries)
     path = ":".join(filter(None, (str(libraries), given.get("LD_LIBRARY_PATH", ""))))
     return {**given, "SIMGPU_DIR": str(root), "LD_LIBRARY_PATH": path}
@@ -65,11 +71,11 @@ def forget(run: Path) -> None:
         root.parent.rmdir()  # if no other box of this user has its GPUs there
 
 
-def start_again(gpus: int, run: Path) -> None:
+def start_again(gpus: int, own: Folders) -> None:
     """Come back here with these GPUs; returns at once if that has been done."""
     if "SIMGPU_DIR" in os.environ:
         return
-    os.execve(sys.executable, sys.orig_argv, environment(gpus, os.environ, run))  # noqa: S606
+    os.execve(sys.executable, sys.orig_argv, environment(gpus, os.environ, own))  # noqa: S606
 
 
 def _have_own(folder: Path) -> None:

@@ -26,7 +26,8 @@ class ModelSpec:
     """What is to run. `address` is host:port, `check` the path that answers 200 once it serves, ""
     if it serves once it listens. `gpus`: how many, or their indices; None for all. `vram`: bytes on
     each of them, None for all of them. Seconds: `ttl` until it is parked for idleness, 0 for never;
-    `grace` between SIGTERM and SIGKILL. `preload`: it is started at once."""
+    `grace` between SIGTERM and SIGKILL. `preload`: it is started at once. `secrets`: values; variables
+    that have one are not passed on to it."""
 
     name: str
     argv: tuple[str, ...]
@@ -41,6 +42,7 @@ class ModelSpec:
     preload: bool = False
     pin: bool = False
     priority: int = 0
+    secrets: frozenset[str] = frozenset()
 
     @property
     def port(self) -> int:

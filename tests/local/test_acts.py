@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import threading
+import time
 import urllib.error
 import urllib.request
 from typing import Any
 
-from tests.local.conftest import PATIENCE, Box, lives
+from tests.local.conftest import PATIENCE, Box, eventually, lives
 
 
 def _act(box: Box, path: str) -> tuple[int, str]:
@@ -68,6 +72,43 @@ def test_what_a_model_writes_is_kept(box: Box):
     box.start()
     box.ask("a")
     assert b'"model": "a"' in box.get("/logs")
+
+
+def test_a_models_command_does_not_inherit_the_boxs_keys(box: Box):
+    box.environment |= {"MY_KEY": "sesame", "MY_PLACE": "kept"}
+    box.keys["apiKeys"] = ["${env.MY_KEY}"]
+    box.models["a"] = {"cmd": "/bin/sh -c 'env; exec sleep 1000'", "vram": "1MiB"}
+    box.models["a"]["checkEndpoint"] = "none"
+    box.start()
+    url = f"http://127.0.0.1:{box.port}/api/models/wake/a"
+    request = urllib.request.Request(url, b"", {"Authorization": "Bearer sesame"})
+    threading.Thread(target=lambda: _read(request), daemon=True).start()
+    logs = box.folder / ".local" / "state" / "kybernate" / "logs"
+    said = eventually(lambda: "".join(file.read_text() for file in logs.glob("*.log")))
+    assert "MY_PLACE=kept" in said
+    assert "sesame" not in said
+
+
+def _read(request: urllib.request.Request) -> None:
+    with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=PATIENCE) as answer:  # noqa: S310
+        answer.read()
+
+
+def test_the_logs_of_models_that_are_no_more_are_kept_for_a_day(box: Box):
+    box.has("a")
+    box.start()
+    box.ask("a")
+    logs = box.folder / ".local" / "state" / "kybernate" / "logs"
+    old, new = logs / "model-old.log", logs / "model-new.log"
+    present = next(logs.glob("*.log"))
+    for file in (old, old.with_name("model-old.log.1"), new):
+        file.write_text("gone")
+    before = time.time() - 90_000
+    for file in (old, old.with_name("model-old.log.1"), present):
+        os.utime(file, (before, before))
+    eventually(
+        lambda: sorted(file.name for file in logs.iterdir()) == sorted([present.name, new.name])
+    )
 
 
 def test_a_model_that_the_file_has_not_got_is_not_found(box: Box):

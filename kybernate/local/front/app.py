@@ -181,6 +181,8 @@ class Front:
         shown = self.file.model_copy(update={"models": {name: model}})
         rows = self._box.models()
         entries = views.listed(shown, rows, self._created, unlisted=True)
+        if not entries:
+            raise _left_out(name)
         return answer(next(one for one in entries if one["id"] == name))
 
     async def _running(self, request: web.Request) -> web.Response:

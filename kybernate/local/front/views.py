@@ -26,15 +26,16 @@ _STATES = {
 def listed(
     file: ModelsFile, rows: Iterable[ModelRow], created: int, *, unlisted: bool = False
 ) -> list[Json]:
-    """The entries of GET /v1/models, by name. `created` in seconds of the epoch. `unlisted`: also
-    those that are not listed."""
+    """The entries of GET /v1/models, by name: of models that the box can run. `created` in seconds
+    of the epoch. `unlisted`: also those that are not listed."""
     by_name = {row.name: row for row in rows}
     entries = []
     for name, model in file.models.items():
-        if model.unlisted and not unlisted:
+        row = by_name.get(name)
+        if row is None or (model.unlisted and not unlisted):
             continue
         called = [name, *(model.aliases if file.include_aliases_in_list else ())]
-        entries += [_entry(one, model, by_name.get(name), created) for one in called]
+        entries += [_entry(one, model, row, created) for one in called]
     return sorted(entries, key=lambda entry: str(entry["id"]))
 
 
@@ -81,8 +82,8 @@ def told(row: ModelRow) -> Json:
     }
 
 
-def _entry(called: str, model: Model, row: ModelRow | None, created: int) -> Json:
-    loaded = row is not None and row.state in OCCUPYING
+def _entry(called: str, model: Model, row: ModelRow, created: int) -> Json:
+    loaded = row.state in OCCUPYING
     entry: Json = {
         "id": called,
         "object": "model",
@@ -95,8 +96,7 @@ def _entry(called: str, model: Model, row: ModelRow | None, created: int) -> Jso
     entry |= _capabilities(model)
     if model.metadata:
         entry["meta"] = {"llamaswap": model.metadata}
-    if row is not None:
-        entry["kyb"] = told(row)
+    entry["kyb"] = told(row)
     return entry
 
 

@@ -108,4 +108,3 @@ async def test_a_reader_follows_also_over_a_cut(log, monkeypatch):
 async def test_without_a_log_there_is_nothing_to_read(log):
     assert await whole(log) == b""
     log.cut()
-    log.forget()

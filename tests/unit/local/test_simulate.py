@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from pathlib import Path
 
 import pytest
 
-from kybernate.errors import ConfigError
+from kybernate.errors import ConfigError, RefusedError
 from kybernate.local import simulate
+from kybernate.local.folders import Folders
+from kybernate.local.processes import BoxProcs
 from kybernate.testing.simgpu import layout
 from kybernate.testing.simgpu.folder import compile_node
 
@@ -30,7 +33,7 @@ def shared(tmp_path, monkeypatch):
 
 
 def made(run, monkeypatch) -> str:
-    folder = simulate.environment(1, {}, run)["SIMGPU_DIR"]
+    folder = simulate.environment(1, {}, Folders(run, run, run))["SIMGPU_DIR"]
     monkeypatch.setenv("SIMGPU_DIR", folder)
     return folder
 
@@ -67,6 +70,18 @@ def test_two_boxes_of_one_user_have_gpus_of_their_own(shared, tmp_path, monkeypa
     monkeypatch.setenv("SIMGPU_DIR", one)
     simulate.forget(tmp_path / "1")
     assert not any(shared.iterdir())
+
+
+def test_gpus_that_models_use_are_not_made_others(shared, tmp_path, monkeypatch):
+    own, running = Folders(tmp_path, tmp_path, tmp_path), {}
+    monkeypatch.setattr(BoxProcs, "inits", lambda self: running)
+    folder = made(tmp_path, monkeypatch)
+    running["model-a"] = 17
+    before = Path(folder, layout.NODE_FILE).read_bytes()
+    simulate.environment(1, {}, own)  # the same ones
+    with pytest.raises(RefusedError, match="end it before --simulate=2"):
+        simulate.environment(2, {}, own)
+    assert Path(folder, layout.NODE_FILE).read_bytes() == before
 
 
 def test_gpus_that_were_there_before_are_not_forgotten(shared, tmp_path, monkeypatch):

@@ -166,7 +166,9 @@ class Ollama:
     async def _tags(self, request: web.Request) -> web.Response:
         rows = {row.name: row for row in self._house.box.models()}
         models = self._house.file.models.items()
-        listed = [_tag(name, one, rows.get(name)) for name, one in models if not one.unlisted]
+        listed = [
+            _tag(name, one, rows[name]) for name, one in models if name in rows and not one.unlisted
+        ]
         return _answer({"models": listed})
 
     async def _ps(self, request: web.Request) -> web.Response:
@@ -225,12 +227,12 @@ _DETAILS = {
 }
 
 
-def _tag(name: str, model: Model, row: ModelRow | None) -> Json:
+def _tag(name: str, model: Model, row: ModelRow) -> Json:
     return {
         "name": name,
         "model": name,
         "modified_at": shapes.now(),
-        "size": row.size if row else 0,
+        "size": row.size,
         "digest": hashlib.sha256(model.cmd.encode()).hexdigest(),
         "details": _DETAILS,
     }

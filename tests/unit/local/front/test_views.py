@@ -39,6 +39,18 @@ def test_models_are_listed_with_what_the_file_says(play):
     play(scenario, FILE)
 
 
+def test_a_model_that_the_box_can_not_run_is_not_listed(play):
+    async def scenario(stage):
+        listed = json.loads((await stage.get("/v1/models"))[1])["data"]
+        assert [one["id"] for one in listed] == ["a"]
+        tags = json.loads((await stage.get("/api/tags"))[1])["models"]
+        assert [one["name"] for one in tags] == ["a"]
+        status, text = await stage.get("/v1/models/b")
+        assert (status, json.loads(text)["error"]["code"]) == (404, "model_left_out")
+
+    play(scenario, lacks=["b"])
+
+
 def test_running_ones_are_told_from_parked_ones(play):
     async def scenario(stage):
         assert json.loads((await stage.get("/running"))[1]) == {"running": [], "parked": []}
