@@ -26,8 +26,8 @@ class ModelSpec:
     """What is to run. `address` is host:port, `check` the path that answers 200 once it serves, ""
     if it serves once it listens. `gpus`: how many, or their indices; None for all. `vram`: bytes on
     each of them, None for all of them. Seconds: `ttl` until it is parked for idleness, 0 for never;
-    `grace` between SIGTERM and SIGKILL. `preload`: it is started at once. `secrets`: values; variables
-    that have one are not passed on to it."""
+    `grace` between SIGTERM and SIGKILL. `preload`: it is started at once. `secrets`: values; no
+    variable that has one is passed on to it."""
 
     name: str
     argv: tuple[str, ...]

@@ -25,7 +25,7 @@ SIZE = 200
 _PATIENCE = 60.0
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
@@ -41,10 +41,10 @@ def _file(port: int) -> dict[str, Any]:
         }
         for name in MODELS
     }
-    return {"listen": f"127.0.0.1:{port}", "startPort": _free_port(), "models": models}
+    return {"listen": f"127.0.0.1:{port}", "startPort": free_port(), "models": models}
 
 
-def _ask(port: int, model: str) -> dict[str, Any]:
+def ask(port: int, model: str) -> dict[str, Any]:
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": "hello"}]})
     url, kind = f"http://127.0.0.1:{port}/v1/chat/completions", {"Content-Type": "application/json"}
     request = urllib.request.Request(url, body.encode(), kind)
@@ -59,7 +59,7 @@ def _where(port: int) -> str:
     return "  ".join(f"{row['id']}: {row['kyb']['state']}" for row in rows)
 
 
-def _wait(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+def until_it_listens(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
     until = time.monotonic() + _PATIENCE
     while time.monotonic() < until and process.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
@@ -71,7 +71,7 @@ def _wait(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
 def main(*, keep: bool) -> None:
     """Serve, ask the models in turn, say what happens; with `keep` until Ctrl-C."""
     with tempfile.TemporaryDirectory(prefix="kyb-try-") as name:
-        folder, port = Path(name), _free_port()
+        folder, port = Path(name), free_port()
         file, log = folder / "models.yaml", folder / "log"
         file.write_text(yaml.safe_dump(_file(port), sort_keys=False))
         home = {"HOME": name, "XDG_RUNTIME_DIR": name, "XDG_STATE_HOME": name}
@@ -81,7 +81,7 @@ def main(*, keep: bool) -> None:
                 words, cwd=ROOT, env={**os.environ, **home}, stdout=output, stderr=output
             )
         try:
-            _wait(port, process, log)
+            until_it_listens(port, process, log)
             print(f"{len(MODELS)} models of {SIZE} MiB, one simulated GPU of 512 MiB: two fit")
             print(f"watch them at http://127.0.0.1:{port}/ui\n", flush=True)
             _rounds(port)
@@ -99,7 +99,7 @@ def _rounds(port: int) -> None:
     for number in range(ROUNDS * len(MODELS)):
         model = MODELS[number % len(MODELS)]
         began = time.monotonic()
-        told = _ask(port, model)
+        told = ask(port, model)
         took = time.monotonic() - began
         if told["checksum"] != told["expected"] or told["counter"] != number // len(MODELS) + 1:
             sys.exit(f"{model} lost its state: {told}")
