@@ -81,7 +81,7 @@ class SeatInfo:
 
     `model` is what its pod calls it; another namespace may call its own the same. Of a parked seat:
     `tier` is where its state is, `size` its bytes, and `wake` how long a wake from there is
-    expected to take (s; 0.0 is unknown).
+    expected to take (s; 0.0 is unknown). `awaited`: requests wait for it, here or at other proxies.
     """
 
     uid: PodUid
@@ -99,6 +99,7 @@ class SeatInfo:
     tier: str = ""
     size: int = 0
     wake: float = 0.0
+    awaited: bool = False
 
     @property
     def route(self) -> str:

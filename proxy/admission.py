@@ -18,6 +18,7 @@ Times are seconds of the owner's monotonic clock.
 
 from __future__ import annotations
 
+from statistics import median_low
 from typing import TYPE_CHECKING
 
 from kybernate.core.fairqueue import FairQueue, Place
@@ -61,6 +62,7 @@ class Admission:
         self._away = routing.Away(limits.name_memory)
         self._bodies = Bodies(limits.bodies, limits.client_bodies)
         self._wakes = Wakes(limits.client_wakes, limits.namespace_wakes)
+        self._proxies: dict[NodeName, int] = {}
         self._resigned = False
 
     # --- requests -----------------------------------------------------------------------------
@@ -180,6 +182,8 @@ class Admission:
 
     def disconnected(self, node: NodeName, now: float) -> list[Action]:
         """The stream broke: nothing new starts, what is in flight has `lease_break` seconds."""
+        self._proxies.pop(node, None)
+        self._share()
         ends_at = now + self._limits.lease_break
         models = []
         for seat in self._of(node):
@@ -190,6 +194,18 @@ class Admission:
         for model in dict.fromkeys(models):
             actions += self._settle(model, now)
         return actions
+
+    def replicas(self, node: NodeName, connected: int) -> None:
+        """So many proxies have a stream to this node's agent.
+
+        The middle one of all agents' words counts, so that no single one takes away what wakes
+        clients may cause.
+        """
+        self._proxies[node] = max(1, connected)
+        self._share()
+
+    def _share(self) -> None:
+        self._wakes.share = 1.0 / (median_low(self._proxies.values()) if self._proxies else 1)
 
     def forget_unconfirmed(self, node: NodeName, now: float) -> list[Action]:
         """Drop seats that the agent did not name again on its new stream."""
@@ -441,9 +457,13 @@ class Admission:
         if not usable:
             return None
         least = min(seat.wake_cost for seat in usable)
-        if old in usable and old.wake_cost <= least:
-            return old
         cheap = [seat for seat in usable if seat.wake_cost == least]
+        # Of those that proxies ask for they all choose the first by name, so that one is woken.
+        awaited = min((s for s in cheap if s.info.awaited), key=lambda s: s.info.uid, default=None)
+        if old in usable and old.wake_cost <= least:
+            return awaited if awaited and awaited.info.uid < old.info.uid else old
+        if awaited:
+            return awaited
         # 0 is of an agent that doesn't say: then times tell nothing of which one is faster.
         timed = all(seat.info.wake for seat in cheap)
         return min(cheap, key=lambda seat: self._wake_order(seat, timed=timed))

@@ -296,6 +296,8 @@ class AgentLink:
                 desk.apply(admission.drain(self.node, *_lease(order.drain), now))
             case "revoke":
                 desk.apply(admission.revoke(*_lease(order.revoke), now))
+            case "proxies":
+                admission.replicas(self.node, order.proxies.connected)
             case _:
                 log.warning("agent %s: an order of an unknown kind; is it newer?", self.node)
 
@@ -385,6 +387,7 @@ def seat_info(node: NodeName, seat: agent_pb2.Seat) -> SeatInfo:
         tier=seat.tier,
         size=seat.held_bytes if seat.tier in ("", Tier.RAM) else seat.saved_bytes,
         wake=seat.wake_seconds,
+        awaited=seat.waiting > 0,
     )
 
 

@@ -82,11 +82,13 @@ def _as_large(size: int) -> int:
 class Wakes:
     """How many wakes a minute clients may cause, and models of a namespace may be caused.
 
-    A whole minute's worth may come at once. 0 is no limit.
+    A whole minute's worth may come at once. 0 is no limit. Of several proxies each has its `share`
+    of it, so that all together keep to it.
     """
 
     per_client: float
     per_namespace: float
+    share: float = 1.0
     _buckets: dict[tuple[str, str], Bucket] = field(default_factory=dict)
 
     def take(self, client: str, namespace: str, now: float) -> Refusal | None:
@@ -110,7 +112,9 @@ class Wakes:
         return None
 
     def _bucket(self, kind: str, name: str, limit: float) -> Bucket:
-        bucket = self._buckets.pop((kind, name), None) or Bucket(limit / 60.0, limit)
+        rate, burst = limit * self.share / 60.0, max(1.0, limit * self.share)
+        bucket = self._buckets.pop((kind, name), None) or Bucket(rate, burst)
+        bucket.rate, bucket.burst = rate, burst
         if len(self._buckets) >= _MOST_BUCKETS:
             # The one that was used longest ago: a full one again, or nearly so.
             del self._buckets[next(iter(self._buckets))]

@@ -482,18 +482,26 @@ class Drained(_message.Message):
     def __init__(self, uid: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class AgentOrder(_message.Message):
-    __slots__ = ("seat", "gone", "grant", "drain", "revoke")
+    __slots__ = ("seat", "gone", "grant", "drain", "revoke", "proxies")
     SEAT_FIELD_NUMBER: _ClassVar[int]
     GONE_FIELD_NUMBER: _ClassVar[int]
     GRANT_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     REVOKE_FIELD_NUMBER: _ClassVar[int]
+    PROXIES_FIELD_NUMBER: _ClassVar[int]
     seat: Seat
     gone: SeatGone
     grant: Lease
     drain: Lease
     revoke: Lease
-    def __init__(self, seat: _Optional[_Union[Seat, _Mapping]] = ..., gone: _Optional[_Union[SeatGone, _Mapping]] = ..., grant: _Optional[_Union[Lease, _Mapping]] = ..., drain: _Optional[_Union[Lease, _Mapping]] = ..., revoke: _Optional[_Union[Lease, _Mapping]] = ...) -> None: ...
+    proxies: Proxies
+    def __init__(self, seat: _Optional[_Union[Seat, _Mapping]] = ..., gone: _Optional[_Union[SeatGone, _Mapping]] = ..., grant: _Optional[_Union[Lease, _Mapping]] = ..., drain: _Optional[_Union[Lease, _Mapping]] = ..., revoke: _Optional[_Union[Lease, _Mapping]] = ..., proxies: _Optional[_Union[Proxies, _Mapping]] = ...) -> None: ...
+
+class Proxies(_message.Message):
+    __slots__ = ("connected",)
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    connected: int
+    def __init__(self, connected: _Optional[int] = ...) -> None: ...
 
 class SeatGone(_message.Message):
     __slots__ = ("uid",)

@@ -74,6 +74,10 @@ class Session:
         """See `leases.Outbox`."""
         self._order(uid, pb.AgentOrder(revoke=pb.Lease(uid=uid, generation=generation)))
 
+    def proxies(self, connected: int) -> None:
+        """Tell how many proxies there are: limits that hold for all of them are shared."""
+        self._order(PodUid(""), pb.AgentOrder(proxies=pb.Proxies(connected=connected)))
+
     async def next(self) -> pb.AgentOrder:
         """The next message; waits until there is one."""
         while not (self._orders or self._seats_are_due()):
@@ -98,12 +102,21 @@ class Session:
 
 
 class Streams:
-    """All proxies' streams. Implements `node.Observer`."""
+    """All proxies' streams. Implements `node.Observer` and `node.DemandListener`."""
 
     def __init__(self, proxies: ProxySide, departures: Departures) -> None:
         self._proxies = proxies
         self._departures = departures
         self._sessions: dict[str, Session] = {}
+        self._awaited: set[PodUid] = set()
+
+    def demand_changed(self, seat: Seat) -> None:
+        """See `node.DemandListener`. Of a seat that one proxy asks for the others know, so that
+        they don't have another one of its model woken."""
+        awaited = seat.demand.waiting > 0
+        if awaited != (seat.uid in self._awaited):
+            (self._awaited.add if awaited else self._awaited.discard)(seat.uid)
+            self.seat_changed(seat)
 
     def seat_changed(self, seat: Seat) -> None:
         """See `node.Observer`."""
@@ -117,6 +130,7 @@ class Streams:
 
     def seat_gone(self, seat: Seat) -> None:
         """See `node.Observer`."""
+        self._awaited.discard(seat.uid)
         for session in self._sessions.values():
             session.gone(seat.uid)
 
@@ -161,6 +175,7 @@ class Streams:
             if not self._departures.where(seat.uid):
                 session.seat(seat)
         self._proxies.proxy_joined(name, session)
+        self._count()
         log.info("proxy %s joined", name)
         return session
 
@@ -168,7 +183,12 @@ class Streams:
         if self._sessions.get(session.name) is session:
             del self._sessions[session.name]
             self._proxies.proxy_left(session.name, session)
+            self._count()
             log.info("proxy %s left", session.name)
+
+    def _count(self) -> None:
+        for session in self._sessions.values():
+            session.proxies(len(self._sessions))
 
     def _take(self, session: Session, report: pb.ProxyReport) -> None:
         if self._sessions.get(session.name) is not session:

@@ -189,6 +189,7 @@ class Agent:
         self.activity.resume(records)
         self.node.observe(self.usage, self.activity)
         self.node.hear_demand(self.activity)
+        self.node.hear_demand(self.streams)
         self.operations.announce_to(publisher)
         self._recovered = True
         await self._serve(preparer, publisher, attendance, moving)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
+from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -490,6 +491,70 @@ def test_a_full_seat_has_the_next_wait_and_one_of_another_group_woken():
     assert admission.demand(B, 0).waiting == 1
     assert [s.ticket for s in of(admission.leave(1, 1, answered=True), Serve)] == [3]
     assert admission.demand(B, 1).waiting == 0
+
+
+def test_the_wakes_of_a_minute_are_shared_by_all_proxies_and_no_agent_takes_them_away():
+    admission = Admission(Limits(client_wakes=6, waiting=9))
+    for number, (node, proxies) in enumerate((("n1", 3), ("n2", 3), ("n3", 4_000_000))):
+        admission.connected(NodeName(node))
+        admission.replicas(NodeName(node), proxies)
+        admission.seat(seat(PodUid(str(number)), model=f"m{number}", node=NodeName(node)), 0)
+    codes = []
+    for ticket in range(3):
+        actions = admission.arrive(ticket, f"m{ticket}", 0)
+        codes += [one.code for one in of(actions, Reject)]
+    assert codes == ["wake_quota"], "a third of six"
+    for node in ("n1", "n2", "n3"):
+        admission.disconnected(NodeName(node), 1)
+    admission.connected(N1)
+    admission.replicas(N1, 1)
+    assert not of(admission.arrive(9, "m2", 61), Reject), "the others are gone"
+
+
+def test_a_seat_that_another_proxy_asks_for_is_asked_for_here_too(admission):
+    admission.seat(seat(A, group="G0"), 0)
+    admission.seat(replace(seat(B, group="G1", wake=9.0), awaited=True), 0)
+    admission.arrive(1, "m", 0)
+    assert admission.demand(B, 0).waiting == 1
+
+
+@given(
+    facts=st.lists(
+        st.tuples(
+            st.sampled_from([PARKED, NVME, SeatState.WAKING, SeatState.DRAINING]),
+            st.sampled_from(["G0", "G1", "G2"]),
+            st.floats(0.0, 3.0),
+        ),
+        min_size=2,
+        max_size=5,
+    ),
+    busy=st.lists(st.integers(0, 3), min_size=3, max_size=3),
+)
+def test_proxies_that_share_nothing_settle_on_one_seat(facts, busy):
+    """Each sees its own requests in other groups, and so chooses another seat at first. What their
+    agent then tells them all of who is asked for makes them one."""
+    proxies = [Admission(Limits(waiting=9)) for _ in range(3)]
+    rest = [seat(PodUid(f"r{n}"), model="rest", group=f"G{n}") for n in range(3)]
+    seats = [
+        replace(seat(PodUid(f"s{n}"), group=group, state=state), wake=wake)
+        for n, (state, group, wake) in enumerate(facts)
+    ]
+    for number, (proxy, most) in enumerate(zip(proxies, busy, strict=True)):
+        for one in (*seats, *rest):
+            proxy.seat(one, 0)
+        target = rest[number]
+        proxy.grant(target.uid, 1, 0)
+        for ticket in range(most):
+            proxy.arrive(100 + ticket, "rest", 0)
+        proxy.arrive(1, "m", 0)
+    for _ in range(3):
+        asked = {s.uid for s in seats for proxy in proxies if proxy.demand(s.uid, 0).waiting}
+        for one in seats:
+            for proxy in proxies:
+                proxy.seat(replace(one, awaited=one.uid in asked), 1)
+    asked = [[s.uid for s in seats if proxy.demand(s.uid, 1).waiting] for proxy in proxies]
+    assert len({tuple(one) for one in asked}) == 1
+    assert len(asked[0]) == 1
 
 
 UIDS = st.sampled_from([PodUid(c) for c in "abcd"])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from kybernate.types import PodRef, PodUid, SeatState
-from nodeagent.api.streams import Session
+from nodeagent.api.streams import Session, Streams
 from nodeagent.seat.record import Seat, SeatIdentity
 
 A, B = PodUid("a"), PodUid("b")
@@ -92,6 +93,45 @@ async def test_of_a_seat_that_changed_often_the_newest_state_is_told():
     assert order.seat.state == "active"
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(session.next(), 0.05)
+
+
+class Proxies:
+    """What `Streams` asks of the node's side."""
+
+    def __init__(self):
+        self.node = SimpleNamespace(seats={A: seat(A)})
+
+    def proxy_joined(self, name, outbox):
+        pass
+
+    proxy_left = proxy_joined
+
+
+@pytest.mark.real_time
+async def test_all_proxies_hear_once_that_a_seat_is_asked_for_and_how_many_they_are():
+    proxies = Proxies()
+    streams = Streams(proxies, SimpleNamespace(where=lambda _: None))
+    one, two = streams._join("one"), streams._join("two")
+    counts = [
+        [(await s.next()).proxies.connected for _ in range(n)] for s, n in ((one, 2), (two, 1))
+    ]
+    assert counts == [[1, 2], [2]]
+    for session in (one, two):
+        assert await told(session, 1) == ["seat a"]
+    a = proxies.node.seats[A]
+    for waiting in (1, 2, 3):
+        a.demand.counted(0, waiting, 0.0, 1.0)
+        streams.demand_changed(a)
+        await asyncio.sleep(0.02)
+    for session in (one, two):
+        assert (await session.next()).seat.waiting == 3
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(session.next(), 0.05)
+    a.demand.counted(1, 0, None, 2.0)
+    streams.demand_changed(a)
+    assert (await two.next()).seat.waiting == 0
+    streams._leave(one)
+    assert (await two.next()).proxies.connected == 1
 
 
 @pytest.mark.real_time
