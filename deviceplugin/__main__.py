@@ -9,6 +9,7 @@ from kybernate.adapters.nvml import Nvml
 from kybernate.errors import ConfigError
 from kybernate.runtime.load import command
 from kybernate.runtime.serve import ProbeServer, configure_logging, stop_event
+from kybernate.settings.common import taken_apart
 from kybernate.settings.plugin import PluginSettings
 
 
@@ -16,10 +17,9 @@ def run(settings: PluginSettings) -> None:
     """Serve until SIGTERM."""
     configure_logging(settings.log_level)
     stop = stop_event()
-    host, _, port = settings.probe_listen.rpartition(":")
     try:
         plugin = Plugin(settings, Nvml())
-        probes = ProbeServer(host, int(port), plugin.not_ready)
+        probes = ProbeServer(*taken_apart(settings.probe_listen), plugin.not_ready)
         probes.start()
         try:
             plugin.run(stop)

@@ -12,6 +12,7 @@ from kybernate.adapters.kernel.cgroupns import enter_node_cgroups
 from kybernate.runtime.load import command
 from kybernate.runtime.serve import ProbeServer, configure_logging
 from kybernate.settings.agent import AgentSettings
+from kybernate.settings.common import taken_apart
 from nodeagent.offload import helper
 
 if TYPE_CHECKING:
@@ -46,8 +47,7 @@ async def _run(settings: AgentSettings, helpers: CudaHelpers) -> None:
 
 
 def _probes(settings: AgentSettings, agent: Agent) -> ProbeServer:
-    host, _, port = settings.probe_listen.rpartition(":")
-    return ProbeServer(host, int(port), agent.not_ready)
+    return ProbeServer(*taken_apart(settings.probe_listen), agent.not_ready)
 
 
 def main() -> None:

@@ -21,6 +21,8 @@ from proxy.desk import Desk
 from proxy.metrics import Metrics
 from proxy.relay.pools import Pools
 
+from kybernate.settings.common import taken_apart
+
 if TYPE_CHECKING:
     from kybernate.settings.proxy import ProxySettings
 
@@ -72,7 +74,7 @@ class Service:
         self._clients.start()
         self._find_agents()
         await self._runner.setup()
-        host, port = self._settings.host_port
+        host, port = taken_apart(self._settings.listen)
         site = web.TCPSite(self._runner, host, port, ssl_context=self._clients.ssl_context)
         await site.start()
         self.port = self._runner.addresses[0][1]

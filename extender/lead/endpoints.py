@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kybernate import keys
+from kybernate.settings.common import taken_apart
 
 if TYPE_CHECKING:
     from kybernate.adapters.k8s import Api
@@ -22,10 +23,8 @@ class Endpoint:
 
     def __init__(self, api: Api, address: str, timeout: float) -> None:
         """A call takes at most `timeout` seconds."""
-        host, _, port = address.rpartition(":")
         self._api = api
-        self._host = host.strip("[]")
-        self._port = int(port)
+        self._host, self._port = taken_apart(address)
         self._timeout = timeout
 
     def publish(self) -> None:

@@ -5,20 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, field_validator
+from pydantic import Field, PositiveFloat, field_validator
+
+from kybernate.settings.common import Address, AnyAddress, Level, Settings
 
 
-class AgentSettings(BaseModel):
+class AgentSettings(Settings):
     """What `kyb-agent` reads from flags, environment and file."""
-
-    model_config = ConfigDict(frozen=True)
 
     node: str = Field(description="This node's name in Kubernetes.", min_length=1)
     kubeconfig: Path | None = Field(
         None, description="kubeconfig file; without it the pod's service account is used."
     )
-    listen: str = Field("0.0.0.0:9443", description="host:port of the mutual-TLS API for proxies.")
-    advertise: str = Field("", description="host:port that proxies reach; default: `listen`.")
+    listen: Address = Field(
+        "0.0.0.0:9443", description="host:port of the mutual-TLS API for proxies."
+    )
+    advertise: AnyAddress = Field(
+        "", description="host:port that proxies reach; default: `listen`."
+    )
     tls_dir: Path = Field(
         Path("/etc/kybernate/tls"),
         description="Folder of ca.crt and agents-ca.crt; agent-<node>.crt and .key are used until "
@@ -236,8 +240,8 @@ class AgentSettings(BaseModel):
     activity_interval_s: PositiveFloat = Field(
         300.0, description="How often it is told again when each seat is used (s)."
     )
-    probe_listen: str = Field("0.0.0.0:9444", description="host:port of probes and metrics.")
-    log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR.")
+    probe_listen: Address = Field("0.0.0.0:9444", description="host:port of probes and metrics.")
+    log_level: Level = Field("INFO", description="DEBUG, INFO, WARNING or ERROR.")
 
     @field_validator("turn_shares")
     @classmethod

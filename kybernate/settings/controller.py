@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator
+
+from kybernate.settings.common import Address, Level, Settings
 
 
-class ControllerSettings(BaseModel):
+class ControllerSettings(Settings):
     """What the controller can be told. Times are in seconds."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    probe_listen: str = Field(
+    probe_listen: Address = Field(
         "127.0.0.1:9448", description="where probes and metrics are served, plain (host:port)"
     )
     kubeconfig: Path | None = Field(
@@ -50,9 +49,7 @@ class ControllerSettings(BaseModel):
         description="how often agents are asked for operations whose request is gone (s)",
     )
     threads: int = Field(8, ge=1, le=64, description="requests looked at at the same time")
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
-        "INFO", description="DEBUG, INFO, WARNING or ERROR"
-    )
+    log_level: Level = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")
 
     @field_validator("lease_s")
     @classmethod
@@ -63,17 +60,3 @@ class ControllerSettings(BaseModel):
                 f"write at least {3 * longest:g}, or shorter api_timeout_s and agent_timeout_s"
             )
         return value
-
-    @field_validator("probe_listen")
-    @classmethod
-    def _host_and_port(cls, value: str) -> str:
-        host, _, port = value.rpartition(":")
-        if not (host and port.isascii() and port.isdigit() and int(port) <= 65535):
-            raise ValueError("write it as host:port, for example 127.0.0.1:9448")
-        return value
-
-    @property
-    def probe_address(self) -> tuple[str, int]:
-        """`probe_listen`, taken apart."""
-        host, _, port = self.probe_listen.rpartition(":")
-        return host.strip("[]"), int(port)

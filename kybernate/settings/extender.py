@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator
+
+from kybernate.settings.common import Address, AnyAddress, Level, Settings
 
 
-class ExtenderSettings(BaseModel):
+class ExtenderSettings(Settings):
     """What the extender can be told. Times are in seconds, sizes in bytes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    listen: str = Field(
+    listen: Address = Field(
         "127.0.0.1:9444", description="where the kube-scheduler calls, mutual TLS (host:port)"
     )
-    probe_listen: str = Field(
+    probe_listen: Address = Field(
         "127.0.0.1:9445", description="where probes and metrics are served, plain (host:port)"
     )
     kubeconfig: Path | None = Field(
@@ -87,7 +87,7 @@ class ExtenderSettings(BaseModel):
     lease_s: int = Field(
         15, ge=2, description="how long the lease lasts unless it is renewed (whole seconds)"
     )
-    advertise: str = Field(
+    advertise: AnyAddress = Field(
         "",
         description="where this replica is reached, which the leader writes into the "
         "EndpointSlice of its Service (host:port); empty: it writes none",
@@ -127,9 +127,7 @@ class ExtenderSettings(BaseModel):
     max_body_bytes: int = Field(
         128 * 1024 * 1024, ge=1024, description="largest request body (bytes)"
     )
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
-        "INFO", description="DEBUG, INFO, WARNING or ERROR"
-    )
+    log_level: Level = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")
 
     @field_validator("lease_s")
     @classmethod
@@ -144,14 +142,4 @@ class ExtenderSettings(BaseModel):
     def _one_lease(cls, value: str, field: ValidationInfo) -> str:
         if value and field.data.get("lease"):
             raise ValueError("leave it out: the setting lease decides already")
-        return value
-
-    @field_validator("listen", "probe_listen", "advertise")
-    @classmethod
-    def _host_and_port(cls, value: str, field: ValidationInfo) -> str:
-        if not value and field.field_name == "advertise":
-            return value
-        host, _, port = value.rpartition(":")
-        if not host or not port.isdecimal() or int(port) > 65535:
-            raise ValueError("write it as host:port, for example 127.0.0.1:9444")
         return value

@@ -26,6 +26,7 @@ from pydantic.alias_generators import to_camel
 
 from kybernate import keys
 from kybernate.errors import ConfigError
+from kybernate.settings.common import Address, Level, Settings
 from kybernate.types import Profile
 
 if TYPE_CHECKING:
@@ -36,10 +37,8 @@ _MAX_KUBELET_DIR = 107 - len("/device-plugins/kyb-gpu-128x-seat-012345.sock")
 _NAME = r"^[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?$"
 
 
-class PluginSettings(BaseModel):
+class PluginSettings(Settings):
     """Settings of the device plugin (`KYB_DEVICE_PLUGIN_…`)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     profiles: Path | None = Field(
         None, description="YAML file of seat profiles and GPU groups; without it, the defaults"
@@ -49,7 +48,7 @@ class PluginSettings(BaseModel):
     agent_socket: Path = Field(
         Path(keys.AGENT_SOCKET), description="Socket of the node agent (path)"
     )
-    probe_listen: str = Field(
+    probe_listen: Address = Field(
         "127.0.0.1:9821", description="Where probes and metrics are served (host:port)"
     )
     state_dir: Path = Field(
@@ -87,7 +86,7 @@ class PluginSettings(BaseModel):
     relist_s: float = Field(
         3.0, gt=0, description="Register again if the kubelet doesn't list for this long (seconds)"
     )
-    log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")
+    log_level: Level = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")
 
     @field_validator("kubelet_dir")
     @classmethod
@@ -96,14 +95,6 @@ class PluginSettings(BaseModel):
             raise ValueError(
                 f"longer than {_MAX_KUBELET_DIR} characters: a socket below it couldn't be bound"
             )
-        return value
-
-    @field_validator("probe_listen")
-    @classmethod
-    def _host_and_port(cls, value: str) -> str:
-        host, _, port = value.rpartition(":")
-        if not host or not port.isdecimal() or int(port) > 65535:
-            raise ValueError("write host:port, like 127.0.0.1:9821")
         return value
 
 

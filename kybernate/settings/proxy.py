@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
+
+from kybernate.settings.common import Address, Level, Settings
 
 _PATH = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~:@!$&'()+,;=-]+)+")
 
@@ -19,15 +21,14 @@ OPENAI_PATHS = (
     "/v1/images/generations",
     "/v1/audio/speech",
 )
+
 """What OpenAI's clients POST as JSON with a model's name in it."""
 
 
-class ProxySettings(BaseModel):
+class ProxySettings(Settings):
     """What the proxy can be told. Times are in seconds, sizes in bytes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    listen: str = Field("0.0.0.0:8080", description="host:port of the HTTP API and /metrics")
+    listen: Address = Field("0.0.0.0:8080", description="host:port of the HTTP API and /metrics")
     kubeconfig: Path | None = Field(
         None, description="kubeconfig to watch GPUNodes with; without it, the pod's own account"
     )
@@ -149,7 +150,7 @@ class ProxySettings(BaseModel):
     shutdown_limit_s: float = Field(
         30.0, ge=0, description="how long requests may finish after SIGTERM (s)"
     )
-    log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")
+    log_level: Level = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")
 
     @model_validator(mode="after")
     def _check_certificates(self) -> Self:
@@ -199,14 +200,6 @@ class ProxySettings(BaseModel):
             return value
         return tuple(part.strip() for part in value.split(",") if part.strip())
 
-    @field_validator("listen")
-    @classmethod
-    def _check_listen(cls, value: str) -> str:
-        host, colon, port = value.rpartition(":")
-        if not (host and colon and port.isascii() and port.isdigit() and int(port) < 65536):
-            raise ValueError("write it as host:port, for example 127.0.0.1:8080")
-        return value
-
     def allows(self, path: str) -> bool:
         """Whether clients may POST to this path, given as it was written."""
         if path in self.paths:
@@ -217,9 +210,3 @@ class ProxySettings(BaseModel):
     def client_bytes(self) -> int:
         """Bytes of bodies that one client may have; its largest one fits into it."""
         return self.max_held_bytes_per_client or max(self.max_held_bytes // 8, self.max_body_bytes)
-
-    @property
-    def host_port(self) -> tuple[str, int]:
-        """`listen`, taken apart."""
-        host, _, port = self.listen.rpartition(":")
-        return host.strip("[]"), int(port)

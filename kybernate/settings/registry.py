@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
+from pydantic import Field, SecretStr
+
+from kybernate.settings.common import Address, Level, Settings
 
 
-class RegistrySettings(BaseModel):
+class RegistrySettings(Settings):
     """What the registry can be told. Times are in seconds, sizes in bytes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    listen: str = Field(
+    listen: Address = Field(
         "127.0.0.1:9446", description="where agents and readers call, mutual TLS (host:port)"
     )
-    probe_listen: str = Field(
+    probe_listen: Address = Field(
         "127.0.0.1:9447", description="where probes and metrics are served, plain (host:port)"
     )
     tls_dir: Path = Field(
@@ -90,21 +90,4 @@ class RegistrySettings(BaseModel):
         10.0, gt=0, description="limit for a request to come, TLS handshake included (s)"
     )
     max_body_bytes: int = Field(256 * 1024, ge=1024, description="largest request body (bytes)")
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
-        "INFO", description="DEBUG, INFO, WARNING or ERROR"
-    )
-
-    @field_validator("listen", "probe_listen")
-    @classmethod
-    def _host_and_port(cls, value: str, field: ValidationInfo) -> str:
-        host, _, port = value.rpartition(":")
-        if not (host and port.isascii() and port.isdigit() and int(port) <= 65535):
-            given = "9446" if field.field_name == "listen" else "9447"
-            raise ValueError(f"write it as host:port, for example 127.0.0.1:{given}")
-        return value
-
-    @property
-    def probe_address(self) -> tuple[str, int]:
-        """`probe_listen`, taken apart."""
-        host, _, port = self.probe_listen.rpartition(":")
-        return host.strip("[]"), int(port)
+    log_level: Level = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")

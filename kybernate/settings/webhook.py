@@ -6,9 +6,10 @@ import json
 from pathlib import Path  # noqa: TC003 - pydantic reads it
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from kybernate import keys
+from kybernate.settings.common import Address, Level, Settings
 
 _ENVIRONMENT = {
     # Memory that NCCL exports, and multicast objects of NVLink switches, make a checkpoint hang.
@@ -37,13 +38,11 @@ _GROUP_ENVIRONMENT = {
 }
 
 
-class WebhookSettings(BaseModel):
+class WebhookSettings(Settings):
     """What the webhook can be told. Times are in seconds or days, as their names say."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    listen: str = Field("127.0.0.1:18443", description="host:port of the HTTPS API")
-    probe_listen: str = Field(
+    listen: Address = Field("127.0.0.1:18443", description="host:port of the HTTPS API")
+    probe_listen: Address = Field(
         "127.0.0.1:18081", description="host:port of /healthz, /readyz and /metrics, plain HTTP"
     )
     kubeconfig: Path | None = Field(
@@ -110,7 +109,7 @@ class WebhookSettings(BaseModel):
         "32Mi", description="the sidecar's memory, request and limit (quantity)"
     )
     threads: int = Field(8, ge=1, description="requests answered at the same time")
-    log_level: str = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")
+    log_level: Level = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")
 
     @field_validator("environment", "group_environment", mode="before")
     @classmethod
@@ -130,14 +129,6 @@ class WebhookSettings(BaseModel):
             raise ValueError(f"{taken[0]} is set by the system for every seat; leave it out")
         return value
 
-    @field_validator("listen", "probe_listen")
-    @classmethod
-    def _check_address(cls, value: str) -> str:
-        host, colon, port = value.rpartition(":")
-        if not (host and colon and port.isascii() and port.isdigit() and int(port) < 65536):
-            raise ValueError("write it as host:port, for example 127.0.0.1:18443")
-        return value
-
     @field_validator("url")
     @classmethod
     def _check_url(cls, value: str) -> str:
@@ -145,12 +136,6 @@ class WebhookSettings(BaseModel):
         if value and not (parts.scheme == "https" and parts.hostname):
             raise ValueError("write it as https://host:port")
         return value
-
-    @property
-    def probe_address(self) -> tuple[str, int]:
-        """`probe_listen`, taken apart."""
-        host, _, port = self.probe_listen.rpartition(":")
-        return host.strip("[]"), int(port)
 
     @property
     def server_names(self) -> tuple[str, ...]:

@@ -26,4 +26,4 @@ def test_a_wrong_setting_is_named(values: dict[str, str], text: str) -> None:
 
 def test_one_alone_needs_no_lease() -> None:
     found = load(ControllerSettings, "X", {"lease_s": "2"}, {}, None)
-    assert (found.lease, found.probe_address) == ("", ("127.0.0.1", 9448))
+    assert (found.lease, found.probe_listen) == ("", "127.0.0.1:9448")

@@ -38,6 +38,3 @@ def test_wrong_settings_are_named(field: str, value: str) -> None:
     with pytest.raises(ConfigError, match=field):
         loaded(**{field: value})
 
-
-def test_addresses_are_taken_apart() -> None:
-    assert loaded(probe_listen="[::1]:80").probe_address == ("::1", 80)

@@ -1,0 +1,36 @@
+"""What the settings of all services have in common."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
+
+
+def _host_and_port(value: str) -> str:
+    host, _, port = value.rpartition(":")
+    if not (host and port.isascii() and port.isdigit() and int(port) <= 65535):
+        raise ValueError("write it as host:port, for example 127.0.0.1:8080")
+    return value
+
+
+Address = Annotated[str, AfterValidator(_host_and_port)]
+"""host:port, an IPv6 host in brackets."""
+
+AnyAddress = Annotated[str, AfterValidator(lambda value: value and _host_and_port(value))]
+"""The same, or empty."""
+
+Level = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
+"""Of the log."""
+
+
+class Settings(BaseModel):
+    """Of one service: nothing changes them, and one that isn't known is refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def taken_apart(address: str) -> tuple[str, int]:
+    """Host, without brackets, and port."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
