@@ -8,8 +8,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
-from kybernate.api import pods
-from kybernate.api.requests import dump_status, stamp
+from kybernate.api import events, pods
+from kybernate.api.requests import dump_status
 from kybernate.core.rate import Bucket
 from kybernate.core.requests.checkpoint import PodFacts
 from kybernate.core.requests.reasons import Reason, Standing
@@ -26,7 +26,6 @@ log = logging.getLogger(__name__)
 
 _PER_SECOND, _BURST = 5.0, 100.0
 """Events of all requests together; those beyond are left out, conditions say the same."""
-_MESSAGE_LIMIT = 1024
 
 
 class Cluster:
@@ -67,12 +66,19 @@ class Cluster:
         with self._lock:
             if self._bucket.take(time.monotonic()):
                 return
+        about = {
+            "apiVersion": keys.API_VERSION,
+            "kind": keys.CHECKPOINT_REQUEST_KIND,
+            "namespace": request.namespace,
+            "name": request.name,
+            "uid": request.uid,
+        }
+        warning, source = reason.standing is Standing.TERMINAL, {"component": "kyb-controller"}
+        body = events.event(
+            *(about, reason.value, message), warning=warning, source=source, wall=time.time()
+        )
         try:
-            self._api.post(
-                f"/api/v1/namespaces/{request.namespace}/events",
-                _event(request, reason, message),
-                timeout=self._timeout,
-            )
+            self._api.post(events.path(request.namespace), body, timeout=self._timeout)
         except KybernateError as error:
             log.warning("an event about %s/%s: %s", request.namespace, request.name, error)
 
@@ -81,26 +87,3 @@ def _path(request: Request) -> str:
     return (
         f"/apis/{keys.API_VERSION}/namespaces/{request.namespace}/checkpointrequests/{request.name}"
     )
-
-
-def _event(request: Request, reason: Reason, message: str) -> Json:
-    now, short = stamp(time.time()), request.name[:200].rstrip("-.")
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"namespace": request.namespace, "generateName": f"{short}."},
-        "involvedObject": {
-            "apiVersion": keys.API_VERSION,
-            "kind": keys.CHECKPOINT_REQUEST_KIND,
-            "namespace": request.namespace,
-            "name": request.name,
-            "uid": request.uid,
-        },
-        "type": "Warning" if reason.standing is Standing.TERMINAL else "Normal",
-        "reason": reason.value,
-        "message": message[:_MESSAGE_LIMIT],
-        "source": {"component": "kyb-controller"},
-        "firstTimestamp": now,
-        "lastTimestamp": now,
-        "count": 1,
-    }

@@ -6,7 +6,6 @@ import socket
 import time
 import uuid
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
 from functools import partial
 from threading import BoundedSemaphore
 from typing import TYPE_CHECKING
@@ -36,6 +35,7 @@ from extender.state.objects import Rules
 from extender.state.snapshot import Snapshot
 from extender.state.watches import Watches
 from kybernate.adapters.k8s import Api
+from kybernate.api.events import stamp
 from kybernate.core.ledger.sharing import parse_sharing
 from kybernate.core.placement import Choosing, Table, candidates, parse_policies, parse_weights
 from kybernate.errors import ConfigError
@@ -219,7 +219,7 @@ def _either(*reasons: Callable[[], str | None]) -> Callable[[], str | None]:
 
 
 def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return stamp(time.time())
 
 
 main = command(ExtenderSettings, "KYB_EXTENDER", run, "Serve the kube-scheduler's extender calls.")

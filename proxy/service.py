@@ -12,6 +12,7 @@ from kybernate import keys
 from kybernate.adapters.k8s import Api, Watcher
 from kybernate.errors import ConfigError
 from kybernate.runtime.revocations import Revocations
+from kybernate.settings.common import taken_apart
 from proxy.actions import Limits
 from proxy.admission import Admission
 from proxy.agents import Agents
@@ -20,8 +21,6 @@ from proxy.clients import Clients
 from proxy.desk import Desk
 from proxy.metrics import Metrics
 from proxy.relay.pools import Pools
-
-from kybernate.settings.common import taken_apart
 
 if TYPE_CHECKING:
     from kybernate.settings.proxy import ProxySettings

@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from kybernate.api import pods
+from kybernate.api import events, pods
 from kybernate.core.rate import Bucket
 from kybernate.errors import KybernateError
 from kybernate.lib.rounds import rounds_blocking
@@ -31,7 +30,6 @@ PER_SECOND, BURST = 5.0, 50.0
 """Events of all pods together."""
 FLUSH_S = 0.5
 MOST_KNOWN = 20_000
-_MESSAGE_LIMIT = 1024
 
 
 @dataclass(slots=True)
@@ -78,7 +76,7 @@ class Events:
                 if len(self._told) >= MOST_KNOWN:
                     del self._told[next(iter(self._told))]
                 known = self._told[pod.uid, reason] = _Told(pod)
-            known.waiting = sentence[:_MESSAGE_LIMIT]
+            known.waiting = sentence[: events.MESSAGE_LIMIT]
 
     def forget(self, uid: PodUid, reason: str) -> None:
         """What waits to be told is true no more."""
@@ -96,35 +94,18 @@ class Events:
             sentence, one.waiting = one.waiting, ""
             one.last, one.at = sentence, now
             try:
-                self._post(one.pod.namespace, self._body(one.pod, reason, sentence))
+                self._post(one.pod.namespace, self._event(one.pod, reason, sentence))
             except KybernateError as error:
                 log.warning("an event about pod %s was not written: %s", one.pod, error)
+
+    def _event(self, pod: PodRef, reason: str, sentence: str) -> Json:
+        warning, source = reason not in NORMAL, {"component": "kyb-extender"}
+        about, wall = events.of_pod(pod), self._wall()
+        return events.event(about, reason, sentence, warning=warning, source=source, wall=wall)
 
     def run(self, stopping: threading.Event) -> None:
         """Write events until told to stop."""
         rounds_blocking(self.flush, stopping, FLUSH_S, "events")
-
-    def _body(self, pod: PodRef, reason: str, sentence: str) -> Json:
-        now = datetime.fromtimestamp(self._wall(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        return {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"namespace": pod.namespace, "generateName": f"{pod.name[:200]}."},
-            "involvedObject": {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "namespace": pod.namespace,
-                "name": pod.name,
-                "uid": pod.uid,
-            },
-            "type": "Normal" if reason in NORMAL else "Warning",
-            "reason": reason,
-            "message": sentence,
-            "source": {"component": "kyb-extender"},
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
-        }
 
 
 GANG_PLANNED = "GangPlanned"
@@ -147,4 +128,4 @@ class ApiWrites:
 
     def event(self, namespace: str, body: Json) -> None:
         """Write an event."""
-        self._api.post(f"/api/v1/namespaces/{namespace}/events", body, timeout=self._timeout)
+        self._api.post(events.path(namespace), body, timeout=self._timeout)

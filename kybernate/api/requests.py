@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
 from kybernate import keys
+from kybernate.api.events import stamp
 from kybernate.api.gpunodes import Condition  # noqa: TC001 - pydantic reads it
 from kybernate.api.lenient import mapping, mappings, text, whole
 from kybernate.api.schema import (
@@ -250,11 +251,6 @@ def dump_status(status: Status, before: object, generation: int, now: float) -> 
         # It is merged into what is there.
         found[_READY_AT] = None
     return found
-
-
-def stamp(seconds: float) -> str:
-    """A time since 1970 as Kubernetes writes it."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _read_status(status: Json) -> Status:

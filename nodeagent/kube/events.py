@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from kybernate.api import events
 from kybernate.core.rate import Bucket
 from nodeagent import metrics
 
@@ -24,7 +24,6 @@ COUNT_EVERY = 30.0
 BURST = 25
 PER_SECOND = 1 / 60
 """New events of one object: so many at once, and one a minute for long."""
-_MESSAGE_LIMIT = 1024
 _KNOWN_LIMIT = 2048
 
 
@@ -74,11 +73,15 @@ class Events:
             log.info("no event of it, since %s has too many: %s", about["name"], sentence)
             return
         self._number += 1
-        name = f"{about['name'][:200]}.{int(now * 1e6):x}.{self._number:x}"
-        path = f"/api/v1/namespaces/{namespace}/events"
+        name = f"{events.beginning(about)}.{int(now * 1e6):x}.{self._number:x}"
+        path, source = events.path(namespace), {"component": "kyb-agent", "host": self._host}
         self._told[key] = _Told(path, name, now, now, now)
         self._forget(now)
-        body = self._body(namespace, name, about, kind, reason, sentence)
+        body = events.event(
+            *(about, reason, sentence), warning=kind == "Warning", source=source, wall=now
+        )
+        # Its name is known before it is written, so that it can be counted.
+        body["metadata"] = {"namespace": namespace, "name": name}
         self._put(f"event {name}", lambda api: api.post(path, body))
 
     def _again(self, known: _Told, now: float) -> None:
@@ -86,7 +89,7 @@ class Events:
         if now - known.written < COUNT_EVERY:
             return
         known.written = now
-        body = {"count": known.count, "lastTimestamp": stamp(now)}
+        body = {"count": known.count, "lastTimestamp": events.stamp(now)}
         path = f"{known.path}/{known.name}"
         self._put(f"event {known.name} again", lambda api: api.patch(path, body))
 
@@ -102,30 +105,3 @@ class Events:
             live = {key: one for key, one in self._told.items() if now - one.last < FORGET_AFTER}
             # Beyond the limit also younger ones go, oldest first: they are told anew.
             self._told = dict(list(live.items())[-_KNOWN_LIMIT // 2 :])
-
-    def _body(
-        self,
-        namespace: str,
-        name: str,
-        about: dict[str, Any],
-        kind: str,
-        reason: str,
-        sentence: str,
-    ) -> dict[str, Any]:
-        now = stamp(self._wall())
-        return {
-            "metadata": {"name": name, "namespace": namespace},
-            "involvedObject": about,
-            "type": kind,
-            "reason": reason,
-            "message": sentence[:_MESSAGE_LIMIT],
-            "source": {"component": "kyb-agent", "host": self._host},
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
-        }
-
-
-def stamp(wall: float) -> str:
-    """RFC 3339."""
-    return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
 from kybernate.api import pods
+from kybernate.api.events import of_pod, stamp
 from kybernate.api.gpunodes import (
     LONGEST_MESSAGE,
     Activity,
@@ -39,7 +40,6 @@ from kybernate.errors import (
 )
 from kybernate.types import SeatState
 from nodeagent.kube.events import Events
-from nodeagent.kube.events import stamp as _stamp
 from nodeagent.kube.gpunode import WRITE_LIMIT, Record
 from nodeagent.kube.places import resting
 from nodeagent.operations.wire import agent_version, expected_wake, movable, tier_rows
@@ -191,14 +191,7 @@ class Publisher:
 
     def told_pod(self, pod: PodRef, kind: str, reason: str, sentence: str) -> None:
         """See `announce.Announcer`."""
-        about = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "namespace": pod.namespace,
-            "name": pod.name,
-            "uid": pod.uid,
-        }
-        self._events.tell(pod.namespace, about, kind, reason, sentence)
+        self._events.tell(pod.namespace, of_pod(pod), kind, reason, sentence)
 
     def told_node(self, kind: str, reason: str, sentence: str) -> None:
         """See `announce.Announcer`. Events of what has no namespace live in `default`."""
@@ -216,7 +209,7 @@ class Publisher:
 
     def touch_pod(self, pod: PodRef) -> None:
         """Change an annotation of the pod: the kubelet looks at the pod again at once."""
-        note = {keys.TOUCHED: _stamp(self._node.world.wall())}
+        note = {keys.TOUCHED: stamp(self._node.world.wall())}
         body = {"metadata": {"uid": pod.uid, "annotations": note}}
         self._writes.put(f"touch {pod}", lambda api: api.patch(_path(pod), body))
 
@@ -227,7 +220,7 @@ class Publisher:
             "status": "True",
             "reason": "SeatsNotThere",
             "message": sentence,
-            "lastTransitionTime": _stamp(self._node.world.wall()),
+            "lastTransitionTime": stamp(self._node.world.wall()),
         }
         body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
         path = f"{_path(pod)}/status"
@@ -244,7 +237,7 @@ class Publisher:
             "status": str(value),
             "reason": "Started" if value else "WakesTooLate" if late else "NotStarted",
             "message": "serves, or wakes on a request" if value else late or seat.history.reason,
-            "lastTransitionTime": _stamp(self._node.world.wall()),
+            "lastTransitionTime": stamp(self._node.world.wall()),
         }
         ref = seat.identity.pod
         body = {"metadata": {"uid": ref.uid}, "status": {"conditions": [condition]}}
@@ -319,7 +312,7 @@ class Publisher:
                 str(notice.ok),
                 notice.reason,
                 notice.message[:LONGEST_MESSAGE],
-                _stamp(notice.since),
+                stamp(notice.since),
             )
             for name, notice in sorted(self._node.notices.items())
         ]
@@ -332,7 +325,7 @@ class Publisher:
             missing = f"it is drained ({self._node.draining}); kybernate agent undrain ends that"
         status = str(missing is None)
         if self._ready[0] != status:
-            self._ready = status, _stamp(self._node.world.wall())
+            self._ready = status, stamp(self._node.world.wall())
         return Condition(
             "Ready",
             status,
@@ -370,7 +363,7 @@ def _seat_row(node: Node, seat: Seat, operation: str) -> SeatRow:
         tier=tier,
         saved_bytes=saved,
         reason=seat.history.reason[:LONGEST_MESSAGE],
-        since=_stamp(seat.history.since),
+        since=stamp(seat.history.since),
         requests=seat.demand.requests,
         active_seconds=round(seat.history.active_seconds, 3),
         wakes=seat.history.wakes,

@@ -37,4 +37,3 @@ def test_variables_are_json() -> None:
 def test_wrong_settings_are_named(field: str, value: str) -> None:
     with pytest.raises(ConfigError, match=field):
         loaded(**{field: value})
-
