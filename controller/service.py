@@ -20,7 +20,7 @@ from kybernate.runtime.background import Background
 from kybernate.runtime.lead import Leader, Leases, Terms
 from kybernate.runtime.revocations import Revocations
 from kybernate.runtime.serve import ProbeServer
-from kybernate.settings.common import taken_apart
+from kybernate.settings.common import host_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,7 +67,7 @@ class Service:
         sweep = Sweep(self._requests, self._nodes, self._agents, fence, settings.sweep_s)
         workers = {f"worker-{number}": worker.run for number in range(settings.threads)}
         self._threads = Background(**workers, sweep=sweep.run)
-        self._probes = ProbeServer(*taken_apart(settings.probe_listen), self.not_ready)
+        self._probes = ProbeServer(*host_port(settings.probe_listen), self.not_ready)
         metrics.LEADING.set_function(lambda: fence.closed() is None)
         metrics.QUEUED.set_function(lambda: len(self._queue))
         metrics.OPEN.set_function(lambda: len(self._requests.wanted()))

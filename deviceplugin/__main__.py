@@ -9,7 +9,7 @@ from kybernate.adapters.nvml import Nvml
 from kybernate.errors import ConfigError
 from kybernate.runtime.load import command
 from kybernate.runtime.serve import ProbeServer, configure_logging, stop_event
-from kybernate.settings.common import taken_apart
+from kybernate.settings.common import host_port
 from kybernate.settings.plugin import PluginSettings
 
 
@@ -19,7 +19,7 @@ def run(settings: PluginSettings) -> None:
     stop = stop_event()
     try:
         plugin = Plugin(settings, Nvml())
-        probes = ProbeServer(*taken_apart(settings.probe_listen), plugin.not_ready)
+        probes = ProbeServer(*host_port(settings.probe_listen), plugin.not_ready)
         probes.start()
         try:
             plugin.run(stop)

@@ -43,7 +43,7 @@ from kybernate.runtime.background import Background
 from kybernate.runtime.lead import Leader, Leases, Open, Terms
 from kybernate.runtime.load import command
 from kybernate.runtime.serve import ProbeServer, configure_logging
-from kybernate.settings.common import taken_apart
+from kybernate.settings.common import host_port
 from kybernate.settings.extender import ExtenderSettings
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _choosing(settings: ExtenderSettings) -> Choosing:
 
 
 def _probes(settings: ExtenderSettings, watches: Watches) -> ProbeServer:
-    return ProbeServer(*taken_apart(settings.probe_listen), watches.not_ready)
+    return ProbeServer(*host_port(settings.probe_listen), watches.not_ready)
 
 
 def _fence(settings: ExtenderSettings, api: Api, watches: Watches) -> tuple[Fence, Leader | None]:

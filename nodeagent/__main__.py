@@ -12,7 +12,7 @@ from kybernate.adapters.kernel.cgroupns import enter_node_cgroups
 from kybernate.runtime.load import command
 from kybernate.runtime.serve import ProbeServer, configure_logging
 from kybernate.settings.agent import AgentSettings
-from kybernate.settings.common import taken_apart
+from kybernate.settings.common import host_port
 from nodeagent.offload import helper
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ async def _run(settings: AgentSettings, helpers: CudaHelpers) -> None:
 
 
 def _probes(settings: AgentSettings, agent: Agent) -> ProbeServer:
-    return ProbeServer(*taken_apart(settings.probe_listen), agent.not_ready)
+    return ProbeServer(*host_port(settings.probe_listen), agent.not_ready)
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from kybernate import keys
 from kybernate.adapters.k8s import Api, Watcher
 from kybernate.errors import ConfigError
 from kybernate.runtime.revocations import Revocations
-from kybernate.settings.common import taken_apart
+from kybernate.settings.common import host_port
 from proxy.actions import Limits
 from proxy.admission import Admission
 from proxy.agents import Agents
@@ -73,7 +73,7 @@ class Service:
         self._clients.start()
         self._find_agents()
         await self._runner.setup()
-        host, port = taken_apart(self._settings.listen)
+        host, port = host_port(self._settings.listen)
         site = web.TCPSite(self._runner, host, port, ssl_context=self._clients.ssl_context)
         await site.start()
         self.port = self._runner.addresses[0][1]

@@ -16,7 +16,7 @@ from kybernate.runtime.http import Listening, Server
 from kybernate.runtime.revocations import Revocations
 from kybernate.runtime.serve import ProbeServer
 from kybernate.runtime.tls import MutualTls
-from kybernate.settings.common import taken_apart
+from kybernate.settings.common import host_port
 from registry import metrics
 from registry.artifacts import Artifacts
 from registry.database import open_database
@@ -130,7 +130,7 @@ class Service:
         self._store = open_store(settings, self._database, self._keys, self._cluster)
         self._stopping = threading.Event()
         self._problem: str | None = "the database is not ready yet"
-        self._probes = ProbeServer(*taken_apart(settings.probe_listen), self.not_ready)
+        self._probes = ProbeServer(*host_port(settings.probe_listen), self.not_ready)
         places = (open_place(settings.object_store),) if settings.object_store else ()
         grace_s = settings.shred_after_s
         self._shredder = Shredder(self._database, self._facts, places, grace_s)

@@ -15,7 +15,7 @@ from kybernate.runtime.grants import ArtifactGrants
 from kybernate.runtime.http import Listening, Server
 from kybernate.runtime.serve import ProbeServer, configure_logging
 from kybernate.runtime.tls import server_context
-from kybernate.settings.common import taken_apart
+from kybernate.settings.common import host_port
 from webhook.app import Known, make_app
 from webhook.certs import Bundles, FolderStore, Keeper, KeeperThread, SecretStore
 from webhook.evictions import Asker, Evictions, Requests
@@ -73,7 +73,7 @@ class Service:
         self._keeper = KeeperThread(
             Keeper(settings, store, bundles.publish, leaf.use), settings.check_s
         )
-        self._probes = ProbeServer(*taken_apart(settings.probe_listen), self.not_ready)
+        self._probes = ProbeServer(*host_port(settings.probe_listen), self.not_ready)
 
     def start(self) -> None:
         """Start everything."""

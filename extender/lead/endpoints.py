@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kybernate import keys
-from kybernate.settings.common import taken_apart
+from kybernate.settings.common import host_port
 
 if TYPE_CHECKING:
     from kybernate.adapters.k8s import Api
@@ -24,7 +24,7 @@ class Endpoint:
     def __init__(self, api: Api, address: str, timeout: float) -> None:
         """A call takes at most `timeout` seconds."""
         self._api = api
-        self._host, self._port = taken_apart(address)
+        self._host, self._port = host_port(address)
         self._timeout = timeout
 
     def publish(self) -> None:

@@ -30,7 +30,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-def taken_apart(address: str) -> tuple[str, int]:
+def host_port(address: str) -> tuple[str, int]:
     """Host, without brackets, and port."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)

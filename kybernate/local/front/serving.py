@@ -9,7 +9,7 @@ from aiohttp import web
 
 from kybernate.local.front.access import check_listen
 from kybernate.local.front.app import Front
-from kybernate.settings.common import taken_apart
+from kybernate.settings.common import host_port
 from kybernate.settings.proxy import ProxySettings
 from proxy.actions import Limits
 from proxy.admission import Admission
@@ -39,7 +39,7 @@ class Serving:
         self.port = 0
         """Where it listens, once started."""
         self._listen = file.listen
-        self._host_port = taken_apart(settings.listen)
+        self._host_port = host_port(settings.listen)
         self._pools = Pools(settings)
         admission = Admission(
             Limits(

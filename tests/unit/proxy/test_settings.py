@@ -5,7 +5,7 @@ from pydantic import ValidationError
 
 from kybernate.errors import ConfigError
 from kybernate.runtime.load import load
-from kybernate.settings.common import taken_apart
+from kybernate.settings.common import host_port
 from kybernate.settings.proxy import ProxySettings
 
 MIB = 2**20
@@ -19,8 +19,8 @@ def test_agents_are_read_from_one_line():
 @pytest.mark.parametrize(
     ("text", "pair"), [("[::1]:80", ("::1", 80)), ("0.0.0.0:0", ("0.0.0.0", 0))]
 )
-def test_listen_is_taken_apart(text, pair):
-    assert taken_apart(ProxySettings(listen=text).listen) == pair
+def test_listen_is_host_port(text, pair):
+    assert host_port(ProxySettings(listen=text).listen) == pair
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ TARGET = Target(
 
 
 class TestNames:
-    def test_an_id_is_taken_apart_and_found_again(self):
+    def test_an_id_is_host_port_and_found_again(self):
         made = layout.make_id("team-a", "llama-0", datetime(2026, 1, 31, 12, tzinfo=UTC), 0xC0FFEE)
         assert made == ID
         assert layout.parse_id(ID) == layout.Parts("team-a", "llama-0", "20260131T120000Z-00c0ffee")
