@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, TypeVar
 from kybernate import keys
 from kybernate.adapters.arrivals import SocketArrivals
 from kybernate.adapters.container.cdi import CdiSpecs
+from kybernate.adapters.container.cri import CriImages
 from kybernate.adapters.container.inits import KernelInits
+from kybernate.adapters.container.podresources import KubeletPodResources
 from kybernate.adapters.container.seatsocket import SeatSockets
 from kybernate.adapters.devices import device_door
 from kybernate.adapters.files.journal import FileJournal
@@ -60,16 +62,14 @@ from nodeagent.seat.node import Node, World
 from nodeagent.seat.usage import Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping
 
     import grpc
 
-    from kybernate.adapters.container.cri import CriImages
     from kybernate.adapters.cuda.driver import CudaHelpers
     from kybernate.adapters.k8s import Api, Watcher
-    from kybernate.ports import Freezer, Holder, ImageCommand, Images, Inits, Journal, PodResources
+    from kybernate.ports import Freezer, Images, Inits, Journal
     from kybernate.settings.agent import AgentSettings
-    from kybernate.types import PodUid
     from nodeagent.api.peersapi import PeersApi
     from nodeagent.seat.below import Below
     from nodeagent.seat.node import Inventory
@@ -96,7 +96,7 @@ class Agent:
         self, settings: AgentSettings, helpers: CudaHelpers, journal: Journal | None = None
     ) -> None:
         self._settings = settings
-        self._images = _LateImages(settings)
+        self._images = CriImages(settings.cri_socket)
         journal = journal or file_journal(settings)
         cgroups = CgroupFreezer()
         arrivals = SocketArrivals(cgroups.pids)
@@ -373,48 +373,6 @@ class Agent:
         self.world.journal.close()
 
 
-class _LatePodResources:
-    """Implements `ports.PodResources`; its messages are loaded by the first call."""
-
-    def __init__(self, settings: AgentSettings) -> None:
-        self._socket = settings.kubelet_dir / "pod-resources" / "kubelet.sock"
-
-    @functools.cached_property
-    def _real(self) -> PodResources:
-        from kybernate.adapters.container.podresources import KubeletPodResources  # noqa: PLC0415 - slow
-
-        return KubeletPodResources(self._socket)
-
-    async def holder(self, resource: str, device_ids: Sequence[str]) -> Holder:
-        return await self._real.holder(resource, device_ids)
-
-    async def held(self) -> Mapping[str, Holder]:
-        return await self._real.held()
-
-
-class _LateImages:
-    """Implements `ports.Images`; its messages are loaded by the first call."""
-
-    def __init__(self, settings: AgentSettings) -> None:
-        self._socket = settings.cri_socket
-
-    @functools.cached_property
-    def _real(self) -> CriImages:
-        from kybernate.adapters.container.cri import CriImages  # noqa: PLC0415 - slow
-
-        return CriImages(self._socket)
-
-    async def command_of(self, image: str) -> ImageCommand:
-        return await self._real.command_of(image)
-
-    async def digest_of(self, uid: PodUid, container: str) -> str:
-        return await self._real.digest_of(uid, container)
-
-    async def sandboxes(self, namespace: str, name: str) -> frozenset[PodUid]:
-        """See `CriImages.sandboxes`."""
-        return await self._real.sandboxes(namespace, name)
-
-
 async def blocking(call: Callable[[], T], deadline: float) -> T:
     """Implements `node.Blocking` by a thread; a call beyond its deadline is left to itself."""
     try:
@@ -447,6 +405,7 @@ def _world(  # noqa: PLR0913, PLR0917 - each is made, or given, once
     below: Below | None,
 ) -> World:
     procs, nvml = Procfs(), Nvml(renews=True)
+    kubelet = settings.kubelet_dir / "pod-resources" / "kubelet.sock"
     return World(
         gpus=nvml,
         helpers=helpers,
@@ -454,7 +413,7 @@ def _world(  # noqa: PLR0913, PLR0917 - each is made, or given, once
         procs=procs,
         doors=SeatSockets(settings.run_dir / "seats", procs, inits),
         specs=CdiSpecs(settings.cdi_dir, links=settings.run_dir / "ids", door=device_door()),
-        pod_resources=_LatePodResources(settings),
+        pod_resources=KubeletPodResources(kubelet),
         images=images,
         journal=journal,
         blocking=blocking,

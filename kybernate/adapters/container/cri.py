@@ -8,11 +8,11 @@ import grpc
 import orjson
 
 from kybernate.errors import NotFoundError, RetryableError
-from kybernate.gen import cri_pb2, cri_pb2_grpc
 from kybernate.ports import ImageCommand
 from kybernate.types import PodUid
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 _DEADLINE = 2.0
@@ -25,7 +25,7 @@ _OPTIONS = (
 class CriImages:
     """Implements `kybernate.ports.Images` on the runtime's socket (containerd, CRI-O).
 
-    Calls must come from one event loop.
+    Calls must come from one event loop. All raise RetryableError without an answer.
     """
 
     def __init__(self, socket: Path) -> None:
@@ -35,14 +35,13 @@ class CriImages:
     async def command_of(self, image: str) -> ImageCommand:
         """ENTRYPOINT and CMD of an image, as a container's spec or status names it.
 
-        Raises NotFoundError if the runtime hasn't got it, RetryableError without an answer.
+        Raises NotFoundError if the runtime hasn't got it.
         """
-        request = cri_pb2.ImageStatusRequest(image=cri_pb2.ImageSpec(image=image), verbose=True)
-        stub = cri_pb2_grpc.ImageServiceStub(self._open())  # type: ignore[no-untyped-call]
-        try:
-            answer = await stub.ImageStatus(request, timeout=_DEADLINE, wait_for_ready=True)
-        except grpc.aio.AioRpcError as error:
-            raise self._no_answer(error) from error
+
+        def asked(pb: Any) -> Any:
+            return pb.ImageStatusRequest(image=pb.ImageSpec(image=image), verbose=True)
+
+        answer = await self._ask("ImageService", "ImageStatus", asked)
         if not answer.HasField("image"):
             raise NotFoundError(f"The container runtime has no image {image}.")
         return command_from_info(image, answer.info.get("info", ""))
@@ -50,60 +49,48 @@ class CriImages:
     async def digest_of(self, uid: PodUid, container: str) -> str:
         """The digest of the image that this container of a pod runs, alike on every node.
 
-        Raises NotFoundError if it doesn't run, RetryableError without an answer.
+        Raises NotFoundError if it doesn't run.
         """
         labels = {"io.kubernetes.pod.uid": uid, "io.kubernetes.container.name": container}
-        runs = cri_pb2.ContainerStateValue(state=cri_pb2.CONTAINER_RUNNING)
-        request = cri_pb2.ListContainersRequest(
-            filter=cri_pb2.ContainerFilter(state=runs, label_selector=labels)
-        )
-        stub = cri_pb2_grpc.RuntimeServiceStub(self._open())  # type: ignore[no-untyped-call]
-        try:
-            answer = await stub.ListContainers(request, timeout=_DEADLINE, wait_for_ready=True)
-        except grpc.aio.AioRpcError as error:
-            raise self._no_answer(error) from error
+
+        def asked(pb: Any) -> Any:
+            runs = pb.ContainerStateValue(state=pb.CONTAINER_RUNNING)
+            return pb.ListContainersRequest(
+                filter=pb.ContainerFilter(state=runs, label_selector=labels)
+            )
+
+        answer = await self._ask("RuntimeService", "ListContainers", asked)
         found = {str(one.image_ref) for one in answer.containers}
         if len(found) != 1:
             raise NotFoundError(f"The container runtime has no one container {container} of {uid}.")
         return found.pop()
 
     async def sandboxes(self, namespace: str, name: str) -> frozenset[PodUid]:
-        """UIDs of the pods of this name whose sandbox is ready. Raises RetryableError."""
+        """UIDs of the pods of this name whose sandbox is ready."""
         labels = {"io.kubernetes.pod.namespace": namespace, "io.kubernetes.pod.name": name}
-        ready = cri_pb2.PodSandboxStateValue(state=cri_pb2.SANDBOX_READY)
-        request = cri_pb2.ListPodSandboxRequest(
-            filter=cri_pb2.PodSandboxFilter(state=ready, label_selector=labels)
-        )
-        stub = cri_pb2_grpc.RuntimeServiceStub(self._open())  # type: ignore[no-untyped-call]
-        try:
-            answer = await stub.ListPodSandbox(request, timeout=_DEADLINE, wait_for_ready=True)
-        except grpc.aio.AioRpcError as error:
-            raise self._no_answer(error) from error
+
+        def asked(pb: Any) -> Any:
+            ready = pb.PodSandboxStateValue(state=pb.SANDBOX_READY)
+            return pb.ListPodSandboxRequest(
+                filter=pb.PodSandboxFilter(state=ready, label_selector=labels)
+            )
+
+        answer = await self._ask("RuntimeService", "ListPodSandbox", asked)
         return frozenset(PodUid(one.metadata.uid) for one in answer.items)
 
     async def version(self) -> str:
-        """The runtime's name and version, such as "containerd 2.1.9". Raises RetryableError."""
-        stub = cri_pb2_grpc.RuntimeServiceStub(self._open())  # type: ignore[no-untyped-call]
-        try:
-            answer = await stub.Version(
-                cri_pb2.VersionRequest(), timeout=_DEADLINE, wait_for_ready=True
-            )
-        except grpc.aio.AioRpcError as error:
-            raise self._no_answer(error) from error
+        """The runtime's name and version, such as "containerd 2.1.9"."""
+        answer = await self._ask("RuntimeService", "Version", lambda pb: pb.VersionRequest())
         return f"{answer.runtime_name} {answer.runtime_version}"
 
     async def cdi(self) -> tuple[bool, tuple[str, ...]] | None:
         """Whether the runtime injects CDI devices, and the folders where it looks for them.
 
-        None if it doesn't say, as CRI-O doesn't, where CDI is always on. Raises RetryableError.
+        None if it doesn't say, as CRI-O doesn't, where CDI is always on.
         """
-        stub = cri_pb2_grpc.RuntimeServiceStub(self._open())  # type: ignore[no-untyped-call]
-        try:
-            answer = await stub.Status(
-                cri_pb2.StatusRequest(verbose=True), timeout=_DEADLINE, wait_for_ready=True
-            )
-        except grpc.aio.AioRpcError as error:
-            raise self._no_answer(error) from error
+        answer = await self._ask(
+            "RuntimeService", "Status", lambda pb: pb.StatusRequest(verbose=True)
+        )
         return cdi_from_config(answer.info.get("config", ""))
 
     async def close(self) -> None:
@@ -112,16 +99,20 @@ class CriImages:
             await self._channel.close()
             self._channel = None
 
-    def _open(self) -> grpc.aio.Channel:
+    async def _ask(self, service: str, method: str, make: Callable[[Any], Any]) -> Any:
+        """The answer to the message that `make` makes."""
+        from kybernate.gen import cri_pb2, cri_pb2_grpc  # noqa: PLC0415 - slow: not at a start
+
         if self._channel is None:
             self._channel = grpc.aio.insecure_channel(f"unix:{self._socket}", options=_OPTIONS)
-        return self._channel
-
-    def _no_answer(self, error: grpc.aio.AioRpcError) -> RetryableError:
-        return RetryableError(
-            f"The container runtime at {self._socket} gave no answer: "
-            f"{error.code().name} {error.details()}"
-        )
+        call = getattr(getattr(cri_pb2_grpc, f"{service}Stub")(self._channel), method)
+        try:
+            return await call(make(cri_pb2), timeout=_DEADLINE, wait_for_ready=True)
+        except grpc.aio.AioRpcError as error:
+            raise RetryableError(
+                f"The container runtime at {self._socket} gave no answer: "
+                f"{error.code().name} {error.details()}"
+            ) from error
 
 
 def command_from_info(image: str, info: str) -> ImageCommand:

@@ -11,12 +11,13 @@ import grpc
 
 from kybernate import keys
 from kybernate.errors import NotFoundError, RetryableError
-from kybernate.gen import podresources_pb2, podresources_pb2_grpc
 from kybernate.ports import Holder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from kybernate.gen import podresources_pb2
 
 _DEADLINE = 2.0
 _OPTIONS = (
@@ -66,6 +67,8 @@ class KubeletPodResources:
             self._channel = None
 
     async def _list(self) -> podresources_pb2.ListPodResourcesResponse:
+        from kybernate.gen import podresources_pb2, podresources_pb2_grpc  # noqa: PLC0415 - slow: not at a start
+
         if self._channel is None:
             self._channel = grpc.aio.insecure_channel(f"unix:{self._socket}", options=_OPTIONS)
         stub = podresources_pb2_grpc.PodResourcesListerStub(self._channel)  # type: ignore[no-untyped-call]
