@@ -20,6 +20,8 @@ from kybernate.adapters.files.diskspeed import measure
 from kybernate.adapters.kernel.memory import KernelMemory
 from kybernate.adapters.lookabout import LookAbout
 from kybernate.adapters.nvml.gpumodes import read_driver
+from kybernate.cli.cluster.link import cluster_options, link_to
+from kybernate.core.doctor.cluster import examine_cluster
 from kybernate.core.doctor.doctor import Level, examine, sound
 from kybernate.core.doctor.nodefacts import Facts, KubeletFacts, RuntimeFacts, Unseen
 from kybernate.core.doctor.offload import FEATURES, OffloadFacts, Speed, examine_offload
@@ -35,9 +37,11 @@ _CDI_DIRS = ("/etc/cdi", "/var/run/cdi")
 _CRI_DEADLINE = 5.0
 _COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 
-_HELP = """Examine this machine as a GPU node, and say what to do about each problem.
+_HELP = """Examine this machine as a GPU node, or a cluster, and say what to do about each problem.
 
-It reads and changes nothing, except that as root it lets CRIU, if there is one, dump and recreate
+With --cluster, which `kubectl kyb doctor` means by itself, the API server is asked, from anywhere:
+services, nodes, and whether somebody else hands out the same GPUs. Else this machine is examined:
+it reads and changes nothing, except that as root it lets CRIU, if there is one, dump and recreate
 a process of its own, and with --nvme-dir writes a file of 256 MiB there, which it removes. Run it
 on the node, as root: without root it says what it could not see. With --kubeconfig and --node it
 also reads the Node object.
@@ -52,6 +56,12 @@ Exit status 1 if anything failed, else 0. docs/reference/node/doctor.md has a pa
 
 
 @click.command("doctor", help=_HELP)
+@click.option(
+    "--cluster/--machine",
+    "of_cluster",
+    default=None,
+    help="The cluster, or this machine; kubectl kyb: the cluster, else the machine.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 @click.option(
     "--kubelet-dir",
@@ -77,20 +87,34 @@ Exit status 1 if anything failed, else 0. docs/reference/node/doctor.md has a pa
     type=click.Path(path_type=Path),
     help="Also look whether seats can leave RAM, with their states in this folder.",
 )
-@click.option("--kubeconfig", type=click.Path(path_type=Path), help="To read the Node object.")
-@click.option("--node", default="", help="The node's name in Kubernetes.")
-def command(**options: Any) -> None:
+@click.option("--node", default="", help="The node's name in Kubernetes, to read the Node object.")
+@cluster_options(namespaced=False)
+@click.pass_context
+def command(ctx: click.Context, /, *, of_cluster: bool | None, **options: Any) -> None:
     """See _HELP."""
-    look = LookAbout()
-    facts = gather(look, options)
-    findings = examine(facts)
-    if options["nvme_dir"]:
-        findings += examine_offload(gather_offload(look, facts, options["nvme_dir"].absolute()))
+    if of_cluster is None:
+        of_cluster = (ctx.find_root().info_name or "").startswith("kubectl")
+    findings = _of_cluster(options) if of_cluster else _of_machine(options)
     if options["as_json"]:
         click.echo(json.dumps(document(findings), indent=2))
     else:
         show(findings)
     sys.exit(0 if sound(findings) else 1)
+
+
+def _of_cluster(options: dict[str, Any]) -> tuple[Finding, ...]:
+    from kybernate.cli.cluster.examine import gather as look_at  # noqa: PLC0415 - not on nodes
+
+    return examine_cluster(look_at(link_to(options).api))
+
+
+def _of_machine(options: dict[str, Any]) -> tuple[Finding, ...]:
+    look = LookAbout()
+    facts = gather(look, options)
+    findings = examine(facts)
+    if options["nvme_dir"]:
+        findings += examine_offload(gather_offload(look, facts, options["nvme_dir"].absolute()))
+    return findings
 
 
 def gather(look: LookAbout, options: dict[str, Any]) -> Facts:

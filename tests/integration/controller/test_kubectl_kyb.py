@@ -262,6 +262,44 @@ def test_a_drain_cordons_and_parks(
     assert kubectl("kyb", "drain", NODE).returncode == 1
 
 
+def test_a_cluster_is_examined(
+    kubectl: Kubectl, webhook: object, api: Api, told: Any, request: pytest.FixtureRequest
+) -> None:
+    """docs/how-to/install/gpu-operator.md: who else hands out the same GPUs."""
+
+    def found() -> tuple[int, dict[str, str]]:
+        done = kubectl("kyb", "doctor", "--json")
+        findings = json.loads(done.stdout)["findings"]
+        return done.returncode, {one["check"]: one["level"] for one in findings}
+
+    labels = {keys.GPU_NODE_LABEL: "true"}
+    api.post("/api/v1/nodes", {"metadata": {"name": NODE, "labels": labels}})
+    request.addfinalizer(lambda: api.delete(f"/api/v1/nodes/{NODE}"))
+    before = found()[1]
+    assert (before["objects"], before["webhook"]) == ("ok", "ok")
+    assert (before["vendor-plugin"], before["dra"]) == ("ok", "ok")
+    assert before["nodes"] == "ok"
+    slices = "/apis/resource.k8s.io/v1/resourceslices"
+
+    def publish(name: str, uuid: str) -> None:
+        device = {"name": "gpu-0", "attributes": {"uuid": {"string": uuid}}}
+        pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
+        spec = {"driver": "gpu.nvidia.com", "nodeName": NODE, "pool": pool, "devices": [device]}
+        api.post(slices, {"metadata": {"name": name}, "spec": spec})
+        request.addfinalizer(lambda: api.delete(f"{slices}/{name}"))
+
+    publish("others", "GPU-7")
+    assert found()[1]["dra"] == "ok", "another GPU of the node is nobody's business"
+    publish("same", "GPU-0")
+    status, levels = found()
+    assert (status, levels["dra"]) == (1, "fail")
+    offered = {
+        "status": {"allocatable": {"nvidia.com/gpu": "8"}, "capacity": {"nvidia.com/gpu": "8"}}
+    }
+    api.patch(f"/api/v1/nodes/{NODE}/status", offered)
+    assert found()[1]["vendor-plugin"] == "fail"
+
+
 def test_a_watch_tells_what_changes(kubectl: Kubectl, webhook: object, told: Any) -> None:
     with kubectl.start("kyb", "seats", "-n", NAMESPACE, "--watch", "-o", "json") as watch:
         assert watch.stdout is not None
