@@ -217,6 +217,19 @@ class Admission:
         gone = [seat.info.uid for seat in self._of(node)]
         return [action for uid in gone for action in self.gone(uid, now)]
 
+    def refuse(self, uid: PodUid, reason: str, now: float) -> list[Action]:
+        """This seat can't serve: who waits for its model is told so, unless another seat of it is
+        asked."""
+        seat = self._seats.get(uid)
+        queue = self._queues.get(seat.info.route) if seat else None
+        if seat is None or queue is None or queue.target != uid:
+            return []
+        tickets = [one for one, (model, _) in self._waiting.items() if model == seat.info.route]
+        actions: list[Action] = [Reject(one, 502, "model_ended", reason) for one in tickets]
+        for one in tickets:
+            actions += self._remove(one, now)
+        return actions
+
     # --- this proxy's end ---------------------------------------------------------------------
 
     def refuse_all(self, reason: str) -> list[Action]:

@@ -71,6 +71,7 @@ T = TypeVar("T")
 _POLL = 0.02
 _LOOK = 5.0
 _LOGS_KEPT = 86400.0
+_LAST_LINES, _LAST_WORDS = 2048, 300
 _HOME = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -134,6 +135,7 @@ class Engine:
         self._launcher = Launcher(program, folders.seats, self._ended)
         self._models: dict[str, _Model] = {}
         self._coming: dict[PodUid, asyncio.Task[None]] = {}
+        self._link: Link | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     # --- its life -------------------------------------------------------------------------------
@@ -274,9 +276,16 @@ class Engine:
         self.loop.pod_gone(uid)
 
     def _ended(self, uid: PodUid, code: int | None) -> None:
-        seat = self.node.seats.get(uid)
-        if code and seat is not None:
-            log.warning("model %s: its command ended with status %s", seat.identity.model, code)
+        model = next((one for one in self._models.values() if one.uid == uid), None)
+        if model is None:
+            return
+        ended = f"model {model.spec.name}: its command ended"
+        if code is not None:
+            ended += f" with status {code}"
+        if code:
+            log.warning("%s", ended)
+        if self._link is not None:
+            self._link.ended(uid, f"{ended} before it served{_last_words(model.log)}")
 
     def _regroup(self) -> None:
         """The node has a group for each set of GPUs that a model has, or had when it began."""
@@ -347,7 +356,7 @@ class Engine:
 
     def join(self, desk: Desk) -> None:
         """See `Box.join`."""
-        Link(self.loop.proxies, desk)
+        self._link = Link(self.loop.proxies, desk)
 
     async def park(self, model: str, deadline: float) -> None:
         """See `Box.park`."""
@@ -438,3 +447,11 @@ class Engine:
         """kyb-tree's child."""
         pids = self.world.freezer.pids(seat.tree.handle) if seat.tree.handle else ()
         return pids[1] if len(pids) > 1 and seat.state is not SeatState.WAITING else None
+
+
+def _last_words(written: Log) -> str:
+    """The last line of a log, for a sentence; it is the command's own."""
+    lines = written.tail(_LAST_LINES).decode(errors="replace").split("\n")
+    last = next((one.strip() for one in reversed(lines) if one.strip()), "")
+    kept = "".join(one if one.isprintable() else " " for one in last[-_LAST_WORDS:])
+    return f"; the last line of its log: {kept}" if kept else ""

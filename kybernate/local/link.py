@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from kybernate.core.seat.seats import TIER_OF
-from kybernate.types import NodeName, Tier
+from kybernate.types import NodeName, SeatState, Tier
 from nodeagent.operations.wire import expected_wake
 from nodeagent.seat.leases import Demand
 from proxy.actions import SeatInfo
@@ -35,6 +35,8 @@ class Link:
     def __init__(self, proxies: ProxySide, desk: Desk) -> None:
         """Join them; on the running event loop."""
         self._agent, self._desk = proxies, desk
+        self._starting: set[PodUid] = set()
+        self._failed: set[PodUid] = set()
         desk.links[NODE] = self
         desk.apply(desk.admission.connected(NODE))
         for seat in proxies.node.seats.values():
@@ -46,14 +48,33 @@ class Link:
 
     def seat_changed(self, seat: Seat) -> None:
         """See `node.Observer`."""
+        if seat.state is SeatState.STARTING:
+            self._starting.add(seat.uid)
+        elif seat.state is SeatState.ACTIVE:
+            self._starting.discard(seat.uid)
+            self._failed.discard(seat.uid)
         asyncio.get_running_loop().call_soon(self._desk.seat, seat_info(seat))
 
     def seat_gone(self, seat: Seat) -> None:
         """See `node.Observer`."""
+        self._starting.discard(seat.uid)
+        self._failed.discard(seat.uid)
         asyncio.get_running_loop().call_soon(self._desk.seat_gone, seat.uid)
 
     def told(self, seat: Seat, kind: str, reason: str, sentence: str) -> None:
         """See `node.Observer`: people read it in the log."""
+
+    def ended(self, uid: PodUid, why: str) -> None:
+        """The seat's command ended. If that was before it served, twice on end, those who wait for
+        it are told why: a third start would not be another."""
+        if uid not in self._starting:
+            return
+        self._starting.discard(uid)
+        if uid not in self._failed:
+            self._failed.add(uid)
+            return
+        self._failed.discard(uid)
+        self._tell(lambda desk: desk.admission.refuse(uid, why, desk.now))
 
     def grant(self, uid: PodUid, generation: int) -> None:
         """See `leases.Outbox`."""

@@ -111,6 +111,42 @@ def test_the_logs_of_models_that_are_no_more_are_kept_for_a_day(box: Box):
     )
 
 
+def _asked(box: Box, model: str) -> tuple[int, str]:
+    body = json.dumps({"model": model, "messages": []}).encode()
+    url = f"http://127.0.0.1:{box.port}/v1/chat/completions"
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:  # noqa: S310
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_a_command_that_can_not_serve_is_told_at_once(box: Box):
+    box.models["b"] = {"cmd": "/bin/sh -c 'echo no weights here; exit 3'", "vram": "1MiB"}
+    box.models["c"] = {"cmd": "/no/such/program --port ${PORT}", "vram": "1MiB"}
+    box.start()
+    began = time.monotonic()
+    for _ in range(2):
+        status, said = _asked(box, "b")
+        assert (status, json.loads(said)["error"]["code"]) == (502, "model_ended")
+        assert "ended with status 3 before it served" in said
+        assert "no weights here" in said
+    assert _asked(box, "c")[0] == 502
+    assert time.monotonic() - began < 30  # healthCheckTimeout is 120 s
+
+
+def test_a_command_that_fails_once_is_started_once_more(box: Box):
+    box.has("a")
+    mark = box.folder / "mark"
+    serves = box.models["a"]["cmd"]
+    box.models["a"]["cmd"] = (
+        f"/bin/sh -c 'test -e {mark} || {{ touch {mark}; exit 1; }}; exec {serves}'"
+    )
+    box.start()
+    assert box.ask("a")["counter"] == 1
+
+
 def test_a_model_that_the_file_has_not_got_is_not_found(box: Box):
     box.has("a")
     box.start()

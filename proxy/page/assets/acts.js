@@ -23,6 +23,7 @@ const QUESTIONS = {
     "Unload",
   ],
 };
+const DOING = { park: "parking", wake: "waking", pin: "pinning", unpin: "unpinning", unload: "ending" };
 const DONE = { park: "is parked", wake: "is awake", pin: "stays in GPU memory", unpin: "may leave GPU memory", unload: "has ended" };
 
 export function buttons(seat) {
@@ -56,6 +57,7 @@ export async function act(name, seat) {
     return;
   }
   if (QUESTIONS[name] && !(await isSure(QUESTIONS[name](seat)))) return;
+  say(`${plain(seat.model)}: ${DOING[name]} …`);
   try {
     const path = `../api/models/${name}/${encodeURIComponent(seat.model)}`;
     const answer = await fetch(path, { method: "POST", headers: headers() });

@@ -56,6 +56,28 @@ def of(actions, kind):
     return [action for action in actions if isinstance(action, kind)]
 
 
+def test_who_waits_for_a_seat_that_can_not_serve_is_told_so(admission):
+    admission.seat(seat(), 0)
+    admission.seat(seat(B, model="other"), 0)
+    for ticket, model in ((1, "m"), (2, "other"), (3, "m")):
+        admission.arrive(ticket, model, 0)
+    actions = admission.refuse(A, "it ended", 1)
+    refused = [(one.ticket, one.status, one.reason) for one in of(actions, Reject)]
+    assert refused == [(1, 502, "it ended"), (3, 502, "it ended")]
+    assert admission.demand(A, 1).waiting == 0
+    assert of(actions, Report)[-1].uid == A
+    assert admission.demand(B, 1).waiting == 1
+    assert admission.refuse(A, "it ended", 1) == admission.refuse(PodUid("x"), "", 1) == []
+
+
+def test_who_another_seat_of_the_model_is_asked_for_goes_on_waiting(admission):
+    admission.seat(seat(), 0)
+    admission.seat(seat(B, state=SeatState.WAKING), 0)
+    admission.arrive(1, "m", 0)
+    assert admission.refuse(A, "it ended", 1) == []
+    assert admission.demand(B, 1).waiting == 1
+
+
 def test_a_granted_seat_is_served_at_once_under_its_generation(admission):
     admission.seat(seat(), 0)
     admission.grant(A, 7, 0)
