@@ -19,7 +19,7 @@ from kybernate.errors import (
 )
 from kybernate.gen import agent_pb2 as pb
 from kybernate.gen import agent_pb2_grpc
-from kybernate.runtime.agents import authorities, translated
+from kybernate.runtime.agents import credentials, options, translated
 from kybernate.types import Tier
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from kybernate.core.requests.checkpoint import Request
 
-_KEEPALIVE_MS = 10_000
+_PING_S = 10.0
 _MOST_BYTES = (1 << 63) - 1
 
 
@@ -159,18 +159,8 @@ class Agents:
         return tuple(file.stat().st_mtime_ns for file in found if file.exists())
 
     def _connect(self, node: str, address: str) -> grpc.Channel:
-        credentials = grpc.ssl_channel_credentials(
-            authorities(self._tls, shared=self._shared),
-            (self._tls / "controller.key").read_bytes(),
-            (self._tls / "controller.crt").read_bytes(),
-        )
-        options = [
-            ("grpc.ssl_target_name_override", keys.agent_server_name(node)),
-            ("grpc.enable_http_proxy", 0),
-            ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
-            ("grpc.keepalive_timeout_ms", _KEEPALIVE_MS),
-        ]
-        return grpc.secure_channel(address, credentials, options)
+        believed = credentials(self._tls, "controller", shared=self._shared)
+        return grpc.secure_channel(address, believed, options(node, _PING_S))
 
 
 def _asked(request: Request, kind: Kind, left: float) -> tuple[str, Any]:

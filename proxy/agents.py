@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from kybernate import keys
 from kybernate.core.seat.seats import RESTING
 from kybernate.gen import agent_pb2, agent_pb2_grpc
-from kybernate.runtime.agents import authorities
+from kybernate.runtime.agents import credentials, options
 from kybernate.types import NodeName, PodUid, SeatState, Tier
 from proxy.actions import SeatInfo
 
@@ -342,23 +341,15 @@ class AgentLink:
         )
 
     def _channel(self) -> Any:
-        tls = self._settings.tls_dir
-        credentials = grpc.ssl_channel_credentials(
-            root_certificates=authorities(tls, shared=self._settings.shared_agent_keys),
-            private_key=(tls / "proxy.key").read_bytes(),
-            certificate_chain=(tls / "proxy.crt").read_bytes(),
-        )
-        ping = int(self._settings.agent_ping_s * 1000)
-        options = [
-            ("grpc.ssl_target_name_override", keys.agent_server_name(self.node)),
+        settings = self._settings
+        believed = credentials(settings.tls_dir, "proxy", shared=settings.shared_agent_keys)
+        more = [
+            *options(self.node, settings.agent_ping_s),
             ("grpc.use_local_subchannel_pool", 1),
-            ("grpc.enable_http_proxy", 0),
             *_RECONNECT,
-            ("grpc.keepalive_time_ms", ping),
-            ("grpc.keepalive_timeout_ms", ping),
             ("grpc.http2.max_pings_without_data", 0),
         ]
-        return grpc.aio.secure_channel(self.address, credentials, options=options)
+        return grpc.aio.secure_channel(self.address, believed, options=more)
 
 
 def seat_info(node: NodeName, seat: agent_pb2.Seat) -> SeatInfo:

@@ -1,4 +1,5 @@
-"""What every caller of agents needs: whom it believes, and agents' refusals as errors of ours."""
+"""What every caller of agents needs: how it connects, whom it believes, and agents' refusals as
+errors of ours."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from kybernate import keys
 from kybernate.errors import (
     ConflictError,
     CorruptError,
@@ -44,3 +46,22 @@ def authorities(tls: Path, *, shared: bool) -> bytes:
     if not own.is_file():
         return (tls / "ca.crt").read_bytes()
     return own.read_bytes() + ((tls / "ca.crt").read_bytes() if shared else b"")
+
+
+def credentials(tls: Path, name: str, *, shared: bool) -> grpc.ChannelCredentials:
+    """Of the caller with this name, whose key and certificate are read now; `shared`: see
+    `authorities`. Raises OSError."""
+    key, shown = ((tls / f"{name}.{end}").read_bytes() for end in ("key", "crt"))
+    return grpc.ssl_channel_credentials(authorities(tls, shared=shared), key, shown)
+
+
+def options(node: str, ping_s: float) -> list[tuple[str, Any]]:
+    """Of a connection to a node's agent: it shows that node's name, nothing that the environment
+    names is in between, and one that is dead is noticed within two pings."""
+    ping = int(ping_s * 1000)
+    return [
+        ("grpc.ssl_target_name_override", keys.agent_server_name(node)),
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.keepalive_time_ms", ping),
+        ("grpc.keepalive_timeout_ms", ping),
+    ]

@@ -22,7 +22,7 @@ from kybernate.gen import peers_pb2 as pb
 from kybernate.gen import peers_pb2_grpc
 from kybernate.lib.deadline import Deadline
 from kybernate.lib.retry import quietly, retry, steadily
-from kybernate.runtime.agents import translated
+from kybernate.runtime.agents import options, translated
 from kybernate.types import NodeName, PodRef
 from nodeagent.api.doorkeeper import MESSAGE_LIMIT, STATES_LIMIT
 from nodeagent.migration.protocol import Pump, handover_message
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _API_TIMEOUT = 5.0
 _PAUSES = steadily(1.0)
-_KEEPALIVE_MS = 2000
+_PING_S = 2.0
 _MANIFEST_LIMIT = MESSAGE_LIMIT - 4096
 
 
@@ -197,17 +197,15 @@ class GrpcPeers:
 
     def _connect(self, node: str, address: str) -> grpc.Channel:
         shown = self._identity.shown()
-        credentials = grpc.ssl_channel_credentials(
+        believed = grpc.ssl_channel_credentials(
             self._identity.agents(), shown.key, shown.certificate
         )
-        options = [
-            ("grpc.ssl_target_name_override", keys.agent_server_name(node)),
-            ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
-            ("grpc.keepalive_timeout_ms", _KEEPALIVE_MS),
+        more = [
+            *options(node, _PING_S),
             ("grpc.max_send_message_length", STATES_LIMIT),
             ("grpc.max_receive_message_length", STATES_LIMIT),
         ]
-        return grpc.secure_channel(address, credentials, options)
+        return grpc.secure_channel(address, believed, more)
 
     async def _get(self, path: str, deadline: float) -> Any:
         try:

@@ -95,6 +95,18 @@ async def test_successors_are_found_by_name(rig, tls, tmp_path):
 
 
 @pytest.mark.real_time
+async def test_nothing_that_the_environment_names_is_between_agents(
+    rig, tls, tmp_path, monkeypatch
+):
+    for name in ("grpc_proxy", "https_proxy", "http_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("no_grpc_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    async with two_nodes(rig, tls, tmp_path) as (two, peers):
+        await peers.expect(two.to, LIMIT)
+
+
+@pytest.mark.real_time
 async def test_an_agent_that_is_away_is_tried_again_later(rig, tls, tmp_path):
     async with two_nodes(rig, tls, tmp_path) as (two, peers):
         await two.server.stop(0)
