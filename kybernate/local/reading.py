@@ -159,7 +159,7 @@ def _unmet_groups(file: ModelsFile) -> Iterator[str]:
 
 def specs(file: ModelsFile) -> list[ModelSpec]:
     """What it has the box run."""
-    preload = file.hooks.on_startup.preload
+    preload, idle = file.hooks.on_startup.preload, file.hooks.on_idle.wake
     return [
         ModelSpec(
             name=name,
@@ -172,7 +172,8 @@ def specs(file: ModelsFile) -> list[ModelSpec]:
             ttl=max(0.0, model.ttl),
             grace=model.unload_timeout or file.unload_timeout,
             start_limit=model.health_check_timeout or file.health_check_timeout,
-            preload=name in preload,
+            preload=name in preload or name in idle,
+            on_idle=name in idle,
             pin=model.pin,
             priority=file.priority.get(name, 0),
             secrets=frozenset(file.api_keys),

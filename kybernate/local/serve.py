@@ -126,6 +126,8 @@ def _settings(file: ModelsFile, folders: Folders, gpus: Iterable[Gpu]) -> AgentS
         "state_dir": folders.state,
         "run_dir": folders.run,
         "park_bytes": file.tiers.ram or half,
+        "min_residency_s": file.min_loaded,
+        "max_wait_s": file.max_wait,
         "start_limit_s": max(file.health_check_timeout, *limits, 1.0),
         "reserve_bytes": min([_RESERVE, *(gpu.memory // _SHARE for gpu in gpus)]),
     }

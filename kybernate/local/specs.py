@@ -27,7 +27,8 @@ class ModelSpec:
     if it serves once it listens. `gpus`: how many, or their indices; None for all. `vram`: bytes on
     each of them, None for all of them. Seconds: `ttl` until it is parked for idleness, 0 for never;
     `grace` between SIGTERM and SIGKILL. `preload`: it is started at once. `secrets`: values; no
-    variable that has one is passed on to it."""
+    variable that has one is passed on to it. `on_idle`: it is active whenever no other model is
+    asked."""
 
     name: str
     argv: tuple[str, ...]
@@ -43,6 +44,7 @@ class ModelSpec:
     pin: bool = False
     priority: int = 0
     secrets: frozenset[str] = frozenset()
+    on_idle: bool = False
 
     @property
     def port(self) -> int:
@@ -69,6 +71,9 @@ class Declared:
 
 def declared(spec: ModelSpec) -> Declared:
     """Of a model."""
+    if spec.on_idle:
+        # It takes turns as a seat does that nobody calls: any request comes before it.
+        return Declared(weight=1.0)
     return Declared({VRAM: spec.ttl} if spec.ttl else {})
 
 

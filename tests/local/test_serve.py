@@ -64,6 +64,25 @@ def test_a_model_that_is_preloaded_runs_before_it_is_asked(box: Box):
     eventually(lambda: "starting -> active" in box.log)
 
 
+def test_a_model_of_on_idle_is_active_whenever_no_other_is_asked(box: Box):
+    box.has("a", ttl=1)
+    box.has("b")
+    box.write()
+    with box.file.open("a") as file:
+        file.write("hooks: {on_idle: {wake: [a]}}\nminLoaded: 2s\n")
+    box.start()
+    eventually(lambda: "a (box/a): starting -> active" in box.log)
+    asked = time.monotonic()
+    first = box.ask("a")
+    box.ask("b")
+    assert "a (box/a): parking -> parked" in box.log
+    assert time.monotonic() - asked < 30, "a request does not wait for its turn to be paid off"
+    eventually(lambda: "a (box/a): waking -> active" in box.log)
+    assert "b (box/b): parking -> parked" in box.log
+    told = box.ask("a")
+    assert (told["pid"], told["counter"]) == (first["pid"], first["counter"] + 1)
+
+
 def test_an_idle_model_is_parked(box: Box):
     box.has("a", ttl=1)
     box.start()

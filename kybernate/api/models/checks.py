@@ -56,18 +56,24 @@ def checked(file: ModelsFile, warnings: Warnings) -> ModelsFile:
     preload = _known(
         file.hooks.on_startup.preload, file.names, "hooks.on_startup.preload", warnings
     )
+    idle = _known(file.hooks.on_idle.wake, file.names, "hooks.on_idle.wake", warnings)
     first = _known(file.priority, file.names, "priority", warnings)
     _warn_of_ports(file, warnings)
-    startup = file.hooks.on_startup.model_copy(
-        update={"preload": tuple(dict.fromkeys(file.names[name] for name in preload))}
-    )
+    startup = file.hooks.on_startup.model_copy(update={"preload": _models(file, preload)})
+    on_idle = file.hooks.on_idle.model_copy(update={"wake": _models(file, idle)})
+    hooks = {"on_startup": startup, "on_idle": on_idle}
     return file.model_copy(
         update={
             "groups": groups,
-            "hooks": file.hooks.model_copy(update={"on_startup": startup}),
+            "hooks": file.hooks.model_copy(update=hooks),
             "priority": {file.names[name]: file.priority[name] for name in first},
         }
     )
+
+
+def _models(file: ModelsFile, names: Iterable[str]) -> tuple[str, ...]:
+    """The models that these names or aliases mean, each once."""
+    return tuple(dict.fromkeys(file.names[name] for name in names))
 
 
 def _with_limits(model: Model, file: ModelsFile, *, pin: bool) -> Model:

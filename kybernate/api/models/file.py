@@ -31,12 +31,23 @@ class OnStartup(Part):
     preload: tuple[str, ...] = Field(default=(), description="models that are started at once")
 
 
+class OnIdle(Part):
+    """What happens where no request needs the GPUs."""
+
+    wake: tuple[str, ...] = Field(
+        default=(),
+        description="models that are active whenever no other model is asked; their ttl does not "
+        "count",
+    )
+
+
 class Hooks(Part):
     """What happens when."""
 
     on_startup: OnStartup = Field(
         default=OnStartup(), alias="on_startup", description="when Kybernate starts"
     )
+    on_idle: OnIdle = Field(default=OnIdle(), alias="on_idle", description="when nobody asks")
 
 
 class Tiers(Part):
@@ -96,6 +107,18 @@ class ModelsFile(Part):
     priority: dict[str, int] = Field(
         default_factory=dict,
         description="models whose requests come first, the highest number first",
+    )
+    min_loaded: Seconds = Field(
+        default=1.0,
+        ge=0,
+        description="a woken model stays active for so long while it is asked, and answers all its "
+        "requests of that time, though others wait; counts from the next start",
+    )
+    max_wait: Seconds = Field(
+        default=60.0,
+        ge=0,
+        description="a request that has waited for so long comes before all priorities; counts "
+        "from the next start",
     )
     start_port: int = Field(default=5800, ge=1, le=65535, description="the first ${PORT}")
     health_check_timeout: Seconds = Field(

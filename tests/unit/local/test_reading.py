@@ -27,7 +27,7 @@ def models(*names: str) -> str:
 
 def test_a_model_becomes_what_is_run(source):
     text = """
-hooks: {on_startup: {preload: [a]}}
+hooks: {on_startup: {preload: [a]}, on_idle: {wake: [b]}}
 globalTTL: 60
 models:
   a: {cmd: 'serve --port ${PORT}', env: [X=1], vram: 2GiB, gpus: [1], checkEndpoint: none}
@@ -37,7 +37,8 @@ models:
     assert a.argv == ("serve", "--port", "5800")
     assert (a.address, a.env, a.vram, a.gpus) == ("127.0.0.1:5800", (("X", "1"),), 2 << 30, (1,))
     assert (a.check, a.ttl, a.preload) == ("", 60.0, True)
-    assert (b.check, b.ttl, b.preload, b.pin) == ("/base/health", 0.0, False, True)
+    assert (b.check, b.ttl, b.preload, b.pin) == ("/base/health", 0.0, True, True)
+    assert (a.on_idle, b.on_idle) == (False, True)
 
 
 def test_ports_stay_where_they_are_when_models_come_and_go(source):
