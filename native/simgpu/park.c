@@ -129,10 +129,9 @@ static bool move(const struct sg_alloc *alloc, char *private, bool to_gpu)
 static char *private_memory(uint64_t bytes)
 {
     void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (at == MAP_FAILED)
-        return NULL;
-    madvise(at, bytes, MADV_HUGEPAGE);
-    return at;
+    /* Not of huge pages: a virtual machine's host takes free ones back, and each costs far more to
+     * get than the small pages that just became free. */
+    return at == MAP_FAILED ? NULL : at;
 }
 
 /* Copies all device memory to private memory; false when there isn't enough of it. */
