@@ -29,6 +29,7 @@ ALONE: Mapping[str, str] = {
     "node.park --workload redis --lazy": "--mib 16 --samples 1",
     "saved.lazily": "--mib 64 --samples 1",
     "node.gpu": "--bytes 16777216 --cycles 1 --starts 1 --toy",
+    "local": "--mib 32 --swaps 2",
     "proxy": "--rounds 1 --seconds 0.2",
     "proxy --replicas 3": "--requests 200 --kills 1",
     "placement.colocate": "--models 4 --gpus 2",
