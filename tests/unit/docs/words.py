@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import tomllib
 from collections import Counter
@@ -59,6 +60,8 @@ NAMES = {
 }
 """The same as names: of modules, classes, functions, fields and constants, in lower case."""
 
+_ANY_NAME = re.compile("|".join(f"(?:{one})" for one in NAMES.values()))
+
 
 def in_prose() -> dict[str, list[str]]:
     """The sentences of each word, with their pages; code and targets of links don't count."""
@@ -82,7 +85,8 @@ def prose(markdown: str) -> str:
     return re.sub(r"\s+", " ", text)
 
 
-def in_names() -> Counter[str]:
+@functools.cache
+def in_names() -> Mapping[str, int]:
     """How often each such name is given in the product."""
     return Counter(
         name
@@ -90,7 +94,7 @@ def in_names() -> Counter[str]:
         for file in (REPOSITORY / folder).rglob("*.py")
         if not file.stem.endswith(("_pb2", "_pb2_grpc"))
         for name in named(file.stem, ast.parse(file.read_text()))
-        if any(re.fullmatch(pattern, snake(name)) for pattern in NAMES.values())
+        if _ANY_NAME.fullmatch(snake(name))
     )
 
 
