@@ -125,8 +125,11 @@ def _kill_at_random(scene: Scene, dice: random.Random) -> tuple[int, int]:
             with suppress(NotFoundError):
                 scene.kill(scene.node.agent)
                 agents += 1
-            # Before it serves again, or after; one that never comes to serve answers nobody.
-            time.sleep(dice.uniform(*dice.choice(((0.0, 0.8), (1.5, 4.0)))))
+            # Before it serves again, or after, however long that takes on a busy machine: one that
+            # never comes to serve answers nobody.
+            if dice.random() < 0.5:
+                scene.wait_answer(AGENT_PROBE_PORT)
+            time.sleep(dice.uniform(0.0, 0.8))
         else:
             for pid in dice.sample(found := scene.helpers(), min(len(found), 2)):
                 with suppress(ProcessLookupError):

@@ -198,9 +198,9 @@ def test_it_runs_before_most_of_it_is_verified_and_then_all_is_right(
 
 def test_what_an_agent_did_not_get_to_the_next_one_fills(saved: Saved) -> None:
     saved.lend()
-    with filler.agent(saved.keys, saved.nvme, saved.artifact, UID, pieces=120):
-        # Less is needed before the first instruction.
+    with filler.agent(saved.keys, saved.nvme, saved.artifact, UID, pieces=60) as hang:
         saved.one.restore(lazy=True)
+        hang()
         saved.one.thaw()
     assert marks.COMES in saved.states()
     (saved.folder / "look").touch()
@@ -247,9 +247,9 @@ def test_a_tree_of_which_a_piece_is_lost_ends_rather_than_see_it(saved: Saved) -
 
 def test_what_waits_for_a_dead_agent_is_ended_with_its_container(saved: Saved) -> None:
     saved.lend()
-    filling = filler.agent(saved.keys, saved.nvme, saved.artifact, UID, pieces=120)
-    with filling, mortal.agent(saved.one) as server:
-        pass
+    filling = filler.agent(saved.keys, saved.nvme, saved.artifact, UID, pieces=60)
+    with filling as hang, mortal.agent(saved.one, lent=True) as server:
+        hang()
     os.kill(server, signal.SIGCONT)
     saved.one.thaw()
     assert saved.serving()

@@ -1,8 +1,8 @@
 """An agent that restores one tree lazily, and does nothing more until its input ends.
 
-python -m tests.kit.node.mortal KYB-ENTER CRIU WORK INIT HANDLE IMAGES [half]: says "restored" then.
-What serves the memory has been stopped by a signal by then, and has read slowly before: it is never
-done sooner than this sees the restore's end.
+python -m tests.kit.node.mortal KYB-ENTER CRIU WORK INIT HANDLE IMAGES [half] [lent]: says
+"restored" then. What serves the memory has been stopped by a signal by then, and has read slowly
+before: it is never done sooner than this sees the restore's end.
 """
 
 from __future__ import annotations
@@ -41,13 +41,17 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @contextmanager
-def agent(seat: Seat, *, stops: bool = False, half: bool = False) -> Iterator[int]:
+def agent(
+    seat: Seat, *, stops: bool = False, half: bool = False, lent: bool = False
+) -> Iterator[int]:
     """The seat's parked tree, restored and frozen by an agent that is alive until the end of the
     block; the stopped server's PID. `stops`: it is not killed then, but stops by itself; `half`: it
-    never gets to say that the tree is back."""
+    never gets to say that the tree is back; `lent`: its images are filled by somebody who never
+    ends, so that neither does the server, however quickly it reads."""
     tools, work = seat.node.tools, seat.node.work / "criu"
     words = (tools.enter, tools.criu, work, seat.container.init, seat.handle, seat.images)
-    argv = [sys.executable, "-m", __name__, *map(str, words), *(["half"] if half else [])]
+    how = [word for word, given in (("half", half), ("lent", lent)) if given]
+    argv = [sys.executable, "-m", __name__, *map(str, words), *how]
     process = subprocess.Popen(
         argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY
     )
@@ -105,7 +109,7 @@ def main(enter: str, criu: str, work: str, init: str, handle: str, images: str, 
     pages.Served.hold = hold_and_stop  # type: ignore[method-assign, assignment]
     engine = Criu(Tools(Path(enter), Path(criu)), CgroupFreezer(), Path(work))
 
-    memory = list(Path(images).glob("pages-*.img"))
+    memory = [] if "lent" in how else list(Path(images).glob("pages-*.img"))
 
     async def restore() -> None:
         SlowReads(memory)
