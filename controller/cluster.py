@@ -13,7 +13,7 @@ from kybernate.api.requests import dump_status
 from kybernate.core.rate import Bucket
 from kybernate.core.requests.checkpoint import PodFacts
 from kybernate.core.requests.reasons import Reason, Standing
-from kybernate.errors import KybernateError, NotFoundError
+from kybernate.errors import KybernateError, NotFoundError, RetryableError
 
 if TYPE_CHECKING:
     from controller.known import Seen
@@ -45,6 +45,23 @@ class Cluster:
             return None
         node, seat = pod.node or "", bool(pod.asks)
         return PodFacts(pod.ref.uid, node, seat=seat, ended=pod.over, owner=pod.succession)
+
+    def held_back(self, namespace: str, name: str) -> str:
+        """Why the pod may not be evicted now, as a PodDisruptionBudget has it, in a sentence; empty
+        if it may, or is gone. Nothing is evicted: it is a dry run."""
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"namespace": namespace, "name": name},
+        }
+        path = f"{pods.path(namespace, name)}/eviction"
+        try:
+            self._api.post(path, body, {"dryRun": "All"}, timeout=self._timeout)
+        except NotFoundError:
+            return ""
+        except RetryableError as error:
+            return str(error)
+        return ""
 
     def write(self, seen: Seen, status: Status, now: float) -> Json:
         """Write a request's status, and return the request as it is then. Raises ConflictError if

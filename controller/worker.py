@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from controller import metrics
-from kybernate.core.requests.checkpoint import Act, Observed, Operation, decide
+from kybernate.core.requests.checkpoint import Act, Mode, Observed, Operation, decide
 from kybernate.errors import ConflictError, KybernateError
 
 if TYPE_CHECKING:
@@ -99,6 +99,11 @@ class Worker:
         """What is decided once no act is left but to remove it."""
         seen = self._observe(request)
         decision = decide(seen, self._wall())
+        if decision.act is Act.BEGIN and request.mode is Mode.EVICT:
+            # What may not go is not parked: it would serve nobody, and stay.
+            why = self._cluster.held_back(request.namespace, request.pod)
+            seen = replace(seen, held_back=why)
+            decision = decide(seen, self._wall())
         if decision.act is Act.BEGIN:
             self._fence.check()
             seen = replace(seen, operation=self._agents.begin(request, request.left(self._wall())))

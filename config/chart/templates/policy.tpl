@@ -304,6 +304,44 @@ spec:
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata:
+  name: kyb-controller-account
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - apiGroups:
+      - ''
+      apiVersions:
+      - v1
+      operations:
+      - CREATE
+      resources:
+      - pods/eviction
+      scope: Namespaced
+  matchConditions:
+  - name: controller
+    expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-controller'
+  validations:
+  - expression: request.dryRun
+    reason: Forbidden
+    message: the controller may only ask whether a pod may be evicted (dryRun)
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: kyb-controller-account
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  policyName: kyb-controller-account
+  validationActions:
+  - Deny
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
   name: kyb-extender-account
   labels:
     app.kubernetes.io/part-of: kybernate

@@ -127,6 +127,12 @@ rules:
 - apiGroups:
   - ''
   resources:
+  - pods/eviction
+  verbs:
+  - create
+- apiGroups:
+  - ''
+  resources:
   - events
   verbs:
   - create

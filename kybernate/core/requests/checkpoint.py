@@ -179,12 +179,14 @@ class Operation:
 @dataclass(frozen=True, slots=True)
 class Observed:
     """A request and what was seen for it. `pod` is None if there is none of the name. `operation`
-    is None if the agent knows none of the name. `cancelled`: it was just told to cancel it."""
+    is None if the agent knows none of the name. `cancelled`: it was just told to cancel it.
+    `held_back`: why the pod may not be evicted now, in a sentence, empty if it may."""
 
     request: Request
     pod: PodFacts | None = None
     operation: Operation | Problem | None = None
     cancelled: bool = False
+    held_back: str = ""
 
 
 class Act(StrEnum):
@@ -280,8 +282,12 @@ def _unknown(seen: Observed, now: float) -> Decision:
             "no more; see what the pod's seat does, and ask again if need be"
         )
         return _over(seen, Reason.OPERATION_LOST, lost, now)
+    if _late(request, now) and request.status.reason is Reason.DISRUPTION_BUDGET:
+        return _over(seen, Reason.NOT_LET_GO, request.status.message, now)
     if _late(request, now):
         return _open(seen, Reason.PENDING, "it was not begun", now)
+    if seen.held_back:
+        return _open(seen, Reason.DISRUPTION_BUDGET, seen.held_back, now)
     return Decision(request.status, Act.BEGIN)
 
 

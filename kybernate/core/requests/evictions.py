@@ -96,6 +96,9 @@ def _settled(last: Request, now: float) -> Answer | None:
     if not last.ended:
         return _lost(f"nobody works on {last.name}; see whether kyb-controller runs")
     status, ago = last.status, now - last.status.ended_at
+    if status.reason is Reason.NOT_LET_GO:
+        # Its state is not put away yet, and the budget may let it go at any moment.
+        return None
     success = status.reason is not None and status.reason.standing is Standing.SUCCESS
     if not (success and status.outcome and status.outcome.tier == Tier.OBJECT.value):
         return _lost(f"{last.name}: {status.message}") if ago < _COUNTS_S else None

@@ -27,6 +27,7 @@ class Reason(StrEnum):
     SEAT_NOT_READY = "SeatNotReady"
     SEAT_BUSY = "SeatBusy"
     AGENT_UNREACHABLE = "AgentUnreachable"
+    DISRUPTION_BUDGET = "DisruptionBudget"
     WAITING = "Waiting"
     RUNNING = "Running"
     PARKED = "Parked"
@@ -41,6 +42,7 @@ class Reason(StrEnum):
     FAILED = "Failed"
     CANCELLED = "Cancelled"
     OPERATION_LOST = "OperationLost"
+    NOT_LET_GO = "NotLetGo"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
 
     @property
@@ -66,6 +68,7 @@ MEANINGS: Mapping[Reason, Meaning] = MappingProxyType(
         Reason.SEAT_NOT_READY: Meaning(_OPEN, "the agent has no seat of the pod yet"),
         Reason.SEAT_BUSY: Meaning(_OPEN, "another operation is under way for the seat"),
         Reason.AGENT_UNREACHABLE: Meaning(_OPEN, "the node's agent can't be asked now"),
+        Reason.DISRUPTION_BUDGET: Meaning(_OPEN, "a PodDisruptionBudget keeps the pod for now"),
         Reason.WAITING: Meaning(_OPEN, "the agent has the operation, which waits its turn"),
         Reason.RUNNING: Meaning(_OPEN, "the agent carries the operation out"),
         Reason.PARKED: Meaning(_DONE, "the seat is parked, in the tier that was asked for"),
@@ -80,6 +83,7 @@ MEANINGS: Mapping[Reason, Meaning] = MappingProxyType(
         Reason.FAILED: Meaning(_OVER, "the agent tried, and could not"),
         Reason.CANCELLED: Meaning(_OVER, "somebody took the operation back on the node"),
         Reason.OPERATION_LOST: Meaning(_OVER, "the agent knows the operation no more"),
+        Reason.NOT_LET_GO: Meaning(_OVER, "a PodDisruptionBudget kept the pod until the deadline"),
         Reason.DEADLINE_EXCEEDED: Meaning(_OVER, "not done within spec.deadlineSeconds"),
     }
 )

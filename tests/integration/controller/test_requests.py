@@ -217,3 +217,50 @@ def test_of_two_replicas_one_acts_and_the_other_follows(
     # Who ends in order gives the lease back.
     assert second.stop() == 0
     until(first.start().leads, "the first does not lead again", 5.0)
+
+
+BUDGETS = f"/apis/policy/v1/namespaces/{NAMESPACE}/poddisruptionbudgets"
+
+
+@pytest.fixture
+def budget(api: Api) -> Iterator[Callable[[int], None]]:
+    """A PodDisruptionBudget for the pod `a`, and how many may go; nobody else reckons it here."""
+    spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "kept"}}}
+    made = api.post(BUDGETS, {"metadata": {"name": "kept"}, "spec": spec})
+
+    def lets(number: int) -> None:
+        status = {
+            "observedGeneration": made["metadata"]["generation"],
+            "disruptionsAllowed": number,
+            "currentHealthy": 1,
+            "desiredHealthy": 1,
+            "expectedPods": 1,
+        }
+        api.patch(f"{BUDGETS}/kept/status", {"status": status})
+
+    lets(0)
+    yield lets
+    api.delete(f"{BUDGETS}/kept")
+
+
+def test_a_pod_that_a_budget_keeps_is_not_parked_for_an_eviction(
+    api: Api,
+    controller: Controller,
+    door: Door,
+    seated: Callable[..., str],
+    budget: Callable[[int], None],
+) -> None:
+    seated()
+    api.patch(f"{PODS}/a", {"metadata": {"labels": {"app": "kept"}}})
+    ready = [{"type": "Ready", "status": "True"}]
+    api.patch(f"{PODS}/a/status", {"status": {"phase": "Running", "conditions": ready}})
+    api.post(REQUESTS, request("once", "Evict"))
+    at(api, "once", "DisruptionBudget")
+    message = api.get(f"{REQUESTS}/once")["status"]["conditions"][0]["message"]
+    assert "disruption budget" in message
+    controller.kill()
+    controller.start()
+    assert door.begun == []
+    budget(1)
+    assert complete(ended(api, "once")) == ("True", "Evicted")
+    assert "deletionTimestamp" not in api.get(f"{PODS}/a")["metadata"]

@@ -73,6 +73,7 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
     "proxy": {**SEES_NODES, **SEES_REVOKED},
     "controller": {
         "pods": {"get"},
+        "pods/eviction": {"create"},
         "events": {"create"},
         "checkpointrequests.kyb.ai": READ | {"delete"},
         "checkpointrequests/status.kyb.ai": {"patch"},
@@ -501,6 +502,17 @@ def _binds(account: Api, path: str, wanted: dict[str, Any]) -> bool:
         account.post(path, wanted)
         return True
     return False
+
+
+def test_the_controller_asks_whether_a_pod_may_be_evicted_and_evicts_none(
+    control_plane: Cluster, pod: str
+) -> None:
+    controller, body = control_plane.api("controller"), {"apiVersion": "policy/v1"}
+    body |= {"kind": "Eviction", "metadata": {"namespace": "default", "name": "p"}}
+    with pytest.raises(RefusedError, match="may only ask whether"):
+        controller.post(f"{pod}/eviction", body)
+    controller.post(f"{pod}/eviction", body, {"dryRun": "All"})
+    assert "deletionTimestamp" not in control_plane.api().get(pod)["metadata"]
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 from controller.cluster import Cluster
 from kybernate.api.requests import read_request
 from kybernate.core.requests.reasons import Reason
+from kybernate.errors import NotFoundError, RefusedError, RetryableError
 
 _SUBDOMAIN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 
@@ -29,3 +30,34 @@ def test_an_event_has_a_name_that_is_one_however_long_its_requests_is(name):
     made = body["metadata"]["generateName"] + "x7k2p"
     assert re.fullmatch(_SUBDOMAIN, made)
     assert len(made) <= 253
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (None, ""),
+        (NotFoundError("it is gone"), ""),
+        (RetryableError("it would violate a budget"), "it would violate a budget"),
+    ],
+)
+def test_whether_a_pod_may_go_is_asked_without_evicting_it(error, why):
+    posted = []
+
+    class Api:
+        def post(self, path, body, params, *, timeout):
+            posted.append((path, body["kind"], params, timeout))
+            if error is not None:
+                raise error
+
+    assert Cluster(Api(), 1.0).held_back("shop", "a") == why
+    path = "/api/v1/namespaces/shop/pods/a/eviction"
+    assert posted == [(path, "Eviction", {"dryRun": "All"}, 1.0)]
+
+
+def test_what_the_account_may_not_ask_is_no_answer():
+    class Api:
+        def post(self, *_, **__):
+            raise RefusedError("it may not")
+
+    with pytest.raises(RefusedError):
+        Cluster(Api(), 1.0).held_back("shop", "a")

@@ -46,11 +46,15 @@ class World:
         self.broken, self.told, self.removed, self.calls, self.lefts = [], [], [], [], []
         self.operations, self.pods = {}, {"a": PodFacts("u1", "n1", seat=True, ended=False)}
         self.away = self.shut = False
+        self.budget = ""
         self.version = 1
 
     # --- Cluster
     def pod(self, _namespace, name):
         return self.pods.get(name)
+
+    def held_back(self, _namespace, _name):
+        return self.budget
 
     def write(self, seen, status, now):
         if self.broken:
@@ -331,3 +335,38 @@ def test_what_it_writes_itself_does_not_make_it_due(world, requests):
     told.wrote(written)
     told.on_event("MODIFIED", written)
     assert due == [KEY]
+
+
+@pytest.mark.parametrize("mode", ["Evict", "Park"])
+def test_what_a_budget_keeps_is_parked_only_by_who_asks_for_that(world, clock, queue, mode):
+    world.item = item(mode=mode)
+    requests = Requests(lambda _key: None)
+    requests.on_event("ADDED", world.item)
+    worker = Worker(queue, requests, world, world, world, lambda: clock[0])
+    world.budget = "it would violate the pod's disruption budget"
+    for _ in range(3):
+        worker.look(KEY)
+    if mode == "Park":
+        assert reasons(world) == ("False", "Running")
+        return
+    assert reasons(world) == ("False", "DisruptionBudget")
+    assert world.calls == []
+    world.budget = ""
+    worker.look(KEY)
+    assert reasons(world) == ("False", "Running")
+    assert world.calls == [("begin", NAME)]
+
+
+def test_what_a_budget_never_lets_go_ends_with_that_reason(world, clock, queue):
+    world.item = item(mode="Evict", deadlineSeconds=60)
+    requests = Requests(lambda _key: None)
+    requests.on_event("ADDED", world.item)
+    worker = Worker(queue, requests, world, world, world, lambda: clock[0])
+    world.budget = "it would violate the pod's disruption budget"
+    for _ in range(2):
+        worker.look(KEY)
+    clock[0] += 61
+    worker.look(KEY)
+    assert reasons(world) == ("False", "NotLetGo")
+    assert world.item["status"]["conditions"][0]["message"] == world.budget
+    assert world.calls == []

@@ -78,7 +78,9 @@ def test_without_an_object_store_it_goes_and_says_what_that_costs():
     assert (found.allowed, "no object store" in found.sentence) == (True, True)
 
 
-TERMINAL = [one for one in Reason if one.standing is Standing.TERMINAL]
+TERMINAL = [
+    one for one in Reason if one.standing is Standing.TERMINAL and one is not Reason.NOT_LET_GO
+]
 
 
 @pytest.mark.parametrize("reason", TERMINAL)
@@ -86,6 +88,11 @@ def test_what_can_not_be_saved_goes_and_is_tried_again_much_later(reason):
     found = may_go(SEAT, [ended(reason)], NOW)
     assert (found.allowed, found.sentence) == (True, "its state goes with it: evict-u1-1: why")
     assert may_go(SEAT, [ended(reason, ago=601.0)], NOW).ask == "evict-u1-2"
+
+
+def test_what_a_budget_kept_is_saved_before_the_budget_lets_it_go():
+    found = may_go(SEAT, [ended(Reason.NOT_LET_GO)], NOW)
+    assert (found.allowed, found.ask) == (False, "evict-u1-2")
 
 
 def test_an_agent_that_knows_no_tier_of_evictions_holds_nothing_up():
