@@ -77,6 +77,11 @@ class Requests:
         with self._lock:
             return self._gone.pop(key, [])
 
+    def of(self, namespace: str) -> list[Request]:
+        """Those of a namespace, as they were last seen."""
+        with self._lock:
+            return [one.request for key, one in self._seen.items() if key[0] == namespace]
+
     def wanted(self) -> frozenset[str]:
         """The UIDs of those that have not ended, as far as this version can tell."""
         with self._lock:

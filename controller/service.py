@@ -63,7 +63,8 @@ class Service:
         )
         self._leader, fence = self._lead(settings)
         cluster = Cluster(self._api, settings.api_timeout_s)
-        worker = Worker(self._queue, self._requests, cluster, self._agents, fence)
+        parts = self._queue, self._requests, cluster, self._agents, fence
+        worker = Worker(*parts, snapshots=settings.snapshots_at_once)
         sweep = Sweep(self._requests, self._nodes, self._agents, fence, settings.sweep_s)
         workers = {f"worker-{number}": worker.run for number in range(settings.threads)}
         self._threads = Background(**workers, sweep=sweep.run)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from controller import metrics
 from kybernate.core.requests.checkpoint import Act, Mode, Observed, Operation, decide
+from kybernate.core.requests.reasons import Reason
+from kybernate.core.requests.turns import has_turn
 from kybernate.errors import ConflictError, KybernateError
 
 if TYPE_CHECKING:
@@ -28,9 +30,10 @@ _STANDBY_S = 0.2
 
 
 class Worker:
-    """What a thread does with requests that are due. `wall` gives seconds since 1970."""
+    """What a thread does with requests that are due. So many `snapshots` of a namespace are under
+    way at a time; `wall` gives seconds since 1970."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a look needs, each of one owner
         self,
         queue: Queue,
         requests: Requests,
@@ -38,12 +41,15 @@ class Worker:
         agents: Agents,
         fence: Fence,
         wall: Callable[[], float] = time.time,
+        *,
+        snapshots: int,
     ) -> None:
         self._queue = queue
         self._requests = requests
         self._cluster = cluster
         self._agents = agents
         self._fence = fence
+        self._snapshots = snapshots
         self._wall = wall
 
     def run(self, stopping: threading.Event) -> None:
@@ -99,10 +105,8 @@ class Worker:
         """What is decided once no act is left but to remove it."""
         seen = self._observe(request)
         decision = decide(seen, self._wall())
-        if decision.act is Act.BEGIN and request.mode is Mode.EVICT:
-            # What may not go is not parked: it would serve nobody, and stay.
-            why = self._cluster.held_back(request.namespace, request.pod)
-            seen = replace(seen, held_back=why)
+        if decision.act is Act.BEGIN:
+            seen = replace(seen, waits=self._waits(request))
             decision = decide(seen, self._wall())
         if decision.act is Act.BEGIN:
             self._fence.check()
@@ -116,6 +120,16 @@ class Worker:
             operation = after if isinstance(after, Operation) else seen.operation
             decision = decide(replace(seen, operation=operation, cancelled=True), self._wall())
         return decision
+
+    def _waits(self, request: Request) -> tuple[Reason, str] | None:
+        """Why it may not begin yet."""
+        if request.mode is Mode.EVICT:
+            # What may not go is not parked: it would serve nobody, and stay.
+            why = self._cluster.held_back(request.namespace, request.pod)
+            return (Reason.DISRUPTION_BUDGET, why) if why else None
+        if has_turn(request, self._requests.of(request.namespace), self._snapshots):
+            return None
+        return Reason.QUEUED, f"{self._snapshots} snapshots of {request.namespace} come first"
 
     def _observe(self, request: Request) -> Observed:
         status, operation = request.status, None

@@ -48,6 +48,9 @@ class ControllerSettings(Settings):
         le=3600,
         description="how often agents are asked for operations whose request is gone (s)",
     )
+    snapshots_at_once: int = Field(
+        4, ge=1, description="snapshots of one namespace that are under way at a time"
+    )
     threads: int = Field(8, ge=1, le=64, description="requests looked at at the same time")
     log_level: Level = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")
 

@@ -180,13 +180,13 @@ class Operation:
 class Observed:
     """A request and what was seen for it. `pod` is None if there is none of the name. `operation`
     is None if the agent knows none of the name. `cancelled`: it was just told to cancel it.
-    `held_back`: why the pod may not be evicted now, in a sentence, empty if it may."""
+    `waits`: why it may not begin yet, as a reason and a sentence."""
 
     request: Request
     pod: PodFacts | None = None
     operation: Operation | Problem | None = None
     cancelled: bool = False
-    held_back: str = ""
+    waits: tuple[Reason, str] | None = None
 
 
 class Act(StrEnum):
@@ -282,13 +282,16 @@ def _unknown(seen: Observed, now: float) -> Decision:
             "no more; see what the pod's seat does, and ask again if need be"
         )
         return _over(seen, Reason.OPERATION_LOST, lost, now)
-    if _late(request, now) and request.status.reason is Reason.DISRUPTION_BUDGET:
+    return _not_begun(seen, now)
+
+
+def _not_begun(seen: Observed, now: float) -> Decision:
+    request = seen.request
+    if not _late(request, now):
+        return _open(seen, *seen.waits, now) if seen.waits else Decision(request.status, Act.BEGIN)
+    if request.status.reason is Reason.DISRUPTION_BUDGET:
         return _over(seen, Reason.NOT_LET_GO, request.status.message, now)
-    if _late(request, now):
-        return _open(seen, Reason.PENDING, "it was not begun", now)
-    if seen.held_back:
-        return _open(seen, Reason.DISRUPTION_BUDGET, seen.held_back, now)
-    return Decision(request.status, Act.BEGIN)
+    return _open(seen, Reason.PENDING, "it was not begun", now)
 
 
 def _hindered(seen: Observed, problem: Problem, now: float) -> Decision:

@@ -28,6 +28,7 @@ class Reason(StrEnum):
     SEAT_BUSY = "SeatBusy"
     AGENT_UNREACHABLE = "AgentUnreachable"
     DISRUPTION_BUDGET = "DisruptionBudget"
+    QUEUED = "Queued"
     WAITING = "Waiting"
     RUNNING = "Running"
     PARKED = "Parked"
@@ -69,6 +70,7 @@ MEANINGS: Mapping[Reason, Meaning] = MappingProxyType(
         Reason.SEAT_BUSY: Meaning(_OPEN, "another operation is under way for the seat"),
         Reason.AGENT_UNREACHABLE: Meaning(_OPEN, "the node's agent can't be asked now"),
         Reason.DISRUPTION_BUDGET: Meaning(_OPEN, "a PodDisruptionBudget keeps the pod for now"),
+        Reason.QUEUED: Meaning(_OPEN, "as many snapshots of the namespace run as may at a time"),
         Reason.WAITING: Meaning(_OPEN, "the agent has the operation, which waits its turn"),
         Reason.RUNNING: Meaning(_OPEN, "the agent carries the operation out"),
         Reason.PARKED: Meaning(_DONE, "the seat is parked, in the tier that was asked for"),

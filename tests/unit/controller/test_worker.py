@@ -134,7 +134,7 @@ def queue():
 
 @pytest.fixture
 def worker(world, requests, queue, clock):
-    return Worker(queue, requests, world, world, world, lambda: clock[0])
+    return Worker(queue, requests, world, world, world, lambda: clock[0], snapshots=2)
 
 
 def reasons(world):
@@ -342,7 +342,7 @@ def test_what_a_budget_keeps_is_parked_only_by_who_asks_for_that(world, clock, q
     world.item = item(mode=mode)
     requests = Requests(lambda _key: None)
     requests.on_event("ADDED", world.item)
-    worker = Worker(queue, requests, world, world, world, lambda: clock[0])
+    worker = Worker(queue, requests, world, world, world, lambda: clock[0], snapshots=2)
     world.budget = "it would violate the pod's disruption budget"
     for _ in range(3):
         worker.look(KEY)
@@ -361,7 +361,7 @@ def test_what_a_budget_never_lets_go_ends_with_that_reason(world, clock, queue):
     world.item = item(mode="Evict", deadlineSeconds=60)
     requests = Requests(lambda _key: None)
     requests.on_event("ADDED", world.item)
-    worker = Worker(queue, requests, world, world, world, lambda: clock[0])
+    worker = Worker(queue, requests, world, world, world, lambda: clock[0], snapshots=2)
     world.budget = "it would violate the pod's disruption budget"
     for _ in range(2):
         worker.look(KEY)
@@ -370,3 +370,34 @@ def test_what_a_budget_never_lets_go_ends_with_that_reason(world, clock, queue):
     assert reasons(world) == ("False", "NotLetGo")
     assert world.item["status"]["conditions"][0]["message"] == world.budget
     assert world.calls == []
+
+
+def test_so_many_snapshots_of_a_namespace_are_under_way_and_no_more(world, clock):
+    requests = Requests(lambda _key: None)
+    names, written = [f"r{number}" for number in range(4)], {}
+
+    def write(seen, status, now):
+        name = seen.request.name
+        told = dump_status(status, seen.status, seen.generation, now)
+        written[name] = {**written[name], "status": told}
+        return written[name]
+
+    world.write = write
+    for name in names:
+        one = item(mode="Snapshot")
+        one["metadata"] |= {"name": name, "uid": name}
+        written[name] = one
+        requests.on_event("ADDED", one)
+    worker = Worker(Queue(), requests, world, world, world, lambda: clock[0], snapshots=2)
+
+    def look():
+        for name in reversed(names):
+            for _ in range(2):
+                worker.look(("shop", name))
+        every = (requests.get(("shop", name)).request.status.reason for name in names)
+        return [one.value for one in every]
+
+    assert look() == ["Queued", "Queued", "Running", "Running"]
+    world.operations["ckpt-r3"] = Operation(Progress.FAILED, "it could not")
+    assert look() == ["Running", "Queued", "Running", "Failed"]
+    assert [name for what, name in world.calls] == ["ckpt-r3", "ckpt-r2", "ckpt-r0"]
