@@ -18,7 +18,7 @@ from tests.kit.clients.direct import Direct
 from tests.kit.pods import SeatPod, ready
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from tests.kit.pods import Pods
 
@@ -58,17 +58,28 @@ def deployment(site: Site, seats: Pods) -> Iterator[str]:
 
 
 def the_pod(seats: Pods, *, but: str = "") -> Json:
-    """The Deployment's pod that serves; not the one of the UID `but`."""
-    found: list[Json] = []
+    """The Deployment's only pod, once it serves; not the one of the UID `but`."""
+    (found,) = serving(seats, 1, but={but}).values()
+    return found
 
-    def serves() -> bool:
-        found[:] = [
-            one for one in seats.all().values() if ready(one) and one["metadata"]["uid"] != but
-        ]
-        return len(found) == 1
 
-    wait_until(serves, 120, "no pod of it serves")
-    return found[0]
+def counts(pod: Json, times: int) -> int:
+    """What the last of so many answers counts."""
+    return max(Direct.to(pod).ask().counter for _ in range(times))
+
+
+def serving(seats: Pods, number: int, *, but: Collection[str] = ()) -> dict[str, Json]:
+    """So many pods that serve, by their UIDs, once none else is there but those of `but`."""
+    found: dict[str, Json] = {}
+
+    def there() -> bool:
+        found.clear()
+        every = seats.all().values()
+        found.update({p["metadata"]["uid"]: p for p in every if p["metadata"]["uid"] not in but})
+        return len(found) == number and all(ready(one) for one in found.values())
+
+    wait_until(there, 150, f"no {number} pods serve")
+    return dict(found)
 
 
 def test_a_drained_pod_continues_on_another_node_though_the_controller_is_killed(
@@ -137,3 +148,29 @@ def test_what_may_not_go_into_the_store_is_let_go_without_delay(
     second = the_pod(seats, but=first["metadata"]["uid"])
     assert keys.RESTORE_FROM not in second["metadata"]["annotations"]
     assert Direct.to(second).ask().counter == 1
+
+
+def test_replicas_of_one_node_continue_each_from_its_own_state(
+    site: Site, seats: Pods, deployment: str
+) -> None:
+    the_pod(seats)
+    site.cluster.kubectl("cordon", "n2")
+    first = the_pod(seats)
+    if first["spec"]["nodeName"] != "n1":
+        seats.delete([first["metadata"]["name"]])
+    site.cluster.api().patch(f"{APPS}/deployments/{deployment}", {"spec": {"replicas": 2}})
+    before = serving(seats, 2)
+    asked = {uid: counts(one, times) for times, (uid, one) in enumerate(before.items(), 2)}
+    site.cluster.kubectl("uncordon", "n2")
+    for one in before.values():
+        wait_until(lambda one=one: site.seat("n1", one["metadata"]["name"]) != {}, 20, "not told")
+    site.cluster.kubectl("drain", "n1", *WORDS, limit=170)
+
+    after = serving(seats, 2, but=set(before))
+    sources = {
+        one["metadata"]["annotations"].get(keys.RESTORE_FROM, "").removeprefix("pod/"): one
+        for one in after.values()
+    }
+    assert set(sources) == set(before), "each state has one successor"
+    for uid, one in sources.items():
+        assert counts(one, 1) == asked[uid] + 1

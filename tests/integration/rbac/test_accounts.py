@@ -508,7 +508,7 @@ def test_the_controller_asks_whether_a_pod_may_be_evicted_and_evicts_none(
     control_plane: Cluster, pod: str
 ) -> None:
     controller, body = control_plane.api("controller"), {"apiVersion": "policy/v1"}
-    body |= {"kind": "Eviction", "metadata": {"namespace": "default", "name": "p"}}
+    body |= {"kind": "Eviction", "metadata": {"namespace": NAMESPACE, "name": "p"}}
     with pytest.raises(RefusedError, match="may only ask whether"):
         controller.post(f"{pod}/eviction", body)
     controller.post(f"{pod}/eviction", body, {"dryRun": "All"})
