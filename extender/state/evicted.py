@@ -91,7 +91,7 @@ class Evicted:
             # Then the watch may not have told of the evicted pod's end either.
             raise RetryableError("the watch has not told of this pod yet")
         requests = [request for request, _ in known.values()]
-        found = predecessor(pod.ref.uid, requests, self._snapshot.stays, self._wall())
+        found = predecessor(pod.ref.uid, requests, self._snapshot, self._wall())
         if found is None:
             return ""
         if found.successor != pod.ref.uid:

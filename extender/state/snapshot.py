@@ -284,14 +284,19 @@ class Snapshot:
             return self._pods.get(uid)
 
     def stays(self, uid: str, node: str) -> bool:
-        """Whether nobody is to continue in this pod's place: it is there and isn't ending, or its
-        node tells of no artifact of it."""
+        """See `evictions.Seen`."""
         with self._lock:
             pod = self._pods.get(PodUid(uid))
             if pod is not None and not pod.leaving:
                 return True
             known = self._ledger.node(NodeName(node)) is not None
             return known and not self._states.of(f"{OF_POD}{uid}")
+
+    def untaken(self, uid: str, successor: str) -> bool:
+        """See `evictions.Seen`."""
+        with self._lock:
+            gone = PodUid(successor) not in self._pods
+            return gone and bool(self._states.of(f"{OF_POD}{uid}"))
 
     def claim(self, uid: PodUid) -> Claim | None:
         """What the pod holds, bound or reserved."""

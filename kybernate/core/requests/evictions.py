@@ -11,14 +11,14 @@ No eviction waits for ever: a request has a deadline, and one that came to nothi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kybernate.core.requests.reasons import Reason, Standing
 from kybernate.core.seat.seats import shown
 from kybernate.types import SeatState, Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from kybernate.core.requests.checkpoint import Request
 
@@ -118,22 +118,35 @@ def _lost(why: str) -> Answer:
     return Answer(allowed=True, sentence=f"its state goes with it: {why}")
 
 
-def predecessor(
-    uid: str, requests: Iterable[Request], stays: Callable[[str, str], bool], now: float
-) -> Request | None:
-    """From which eviction the new pod `uid` continues, of the `requests` for pods of its owner;
-    None if it begins anew. `stays`: whether nobody is to continue in the place of the pod with this
-    UID, which was on this node.
+class Seen(Protocol):
+    """What is known of pods and their artifacts."""
 
-    The one that names it already, or else the oldest that nobody has.
-    """
+    def stays(self, uid: str, node: str) -> bool:
+        """Whether nobody is to continue in the place of the pod with this UID, which was on this
+        node: it is there and isn't ending, or its node tells of no artifact of it."""
+        ...
+
+    def untaken(self, uid: str, successor: str) -> bool:
+        """Whether the successor of the pod with this UID has gone and left the artifact there: it
+        never continued from it, or else it would be dropped."""
+        ...
+
+
+def predecessor(uid: str, requests: Iterable[Request], seen: Seen, now: float) -> Request | None:
+    """From which eviction the new pod `uid` continues, of the `requests` for pods of its owner;
+    None if it begins anew. The one that names it already, or else the oldest that nobody has."""
     left = [one for one in requests if continues(one) and now - one.status.ended_at < _CONTINUED_S]
     mine = next((one for one in left if one.successor == uid), None)
     if mine is not None:
         return mine
-    free = [one for one in left if not one.successor]
-    free = [one for one in free if not stays(one.status.pod_uid, one.status.node)]
+    free = [one for one in left if _is_free(one, seen)]
     return min(free, key=lambda one: (one.status.ended_at, one.uid), default=None)
+
+
+def _is_free(request: Request, seen: Seen) -> bool:
+    uid, node = request.status.pod_uid, request.status.node
+    taken = request.successor and not seen.untaken(uid, request.successor)
+    return not taken and not seen.stays(uid, node)
 
 
 def continues(request: Request) -> bool:

@@ -154,8 +154,20 @@ def left(pod, *, ago=10.0, successor="", owner="rs", outcome=IN_OBJECT, reason=R
     return replace(ASKED, uid=f"of-{pod}", name=pod, status=status, successor=successor)
 
 
-def gone(uid, node):
-    return False
+class Seen:
+    """The pods `here` stay; successors that are `lost` left the artifact where it was."""
+
+    def __init__(self, here=(), lost=()):
+        self.here, self.lost = here, lost
+
+    def stays(self, uid, node):
+        return (uid, node) in self.here
+
+    def untaken(self, uid, successor):
+        return (uid, successor) in self.lost
+
+
+gone = Seen()
 
 
 def test_a_successor_continues_from_the_oldest_that_nobody_has():
@@ -170,8 +182,8 @@ def test_a_successor_continues_from_the_oldest_that_nobody_has():
 
 def test_nobody_continues_in_the_place_of_a_pod_that_stays():
     known = [left("a")]
-    assert predecessor("new", known, lambda uid, node: (uid, node) == ("a", "n1"), NOW) is None
-    assert predecessor("new", known, lambda uid, node: uid == "b", NOW).name == "a"
+    assert predecessor("new", known, Seen([("a", "n1")]), NOW) is None
+    assert predecessor("new", known, Seen([("b", "n1")]), NOW).name == "a"
 
 
 def test_what_agents_keep_no_longer_has_no_successor():
@@ -192,3 +204,11 @@ def test_only_what_is_in_the_object_store_has_successors(other):
     assert continues(left("a"))
     assert not continues(other)
     assert predecessor("new", [other], gone, NOW) is None
+
+
+def test_what_a_lost_successor_never_had_is_the_next_ones():
+    known = [left("a", successor="lost")]
+    assert predecessor("new", known, gone, NOW) is None
+    assert predecessor("new", known, Seen(lost=[("a", "lost")]), NOW).name == "a"
+    stays = Seen([("a", "n1")], [("a", "lost")])
+    assert predecessor("new", known, stays, NOW) is None

@@ -160,3 +160,20 @@ def test_a_request_that_goes_or_changes_is_forgotten(site: Site) -> None:
     site.known.on_event("DELETED", item)
     site.known.on_event("DELETED", item)
     assert site.known.claim(site.new("p1")) == ""
+
+
+def test_what_a_successor_left_that_never_ran_is_the_next_ones(site: Site) -> None:
+    row = {"artifact": "default/a@20260101T000000Z-00000001", "uid": "old-a"}
+    saved = [{**row, "tier": "object", "bytes": 7}]
+    site.snapshot.node_event("MODIFIED", gpu_node("n1", saved=saved))
+    site.evicted("old-a", node="n1")
+    assert site.known.claim(site.new("p1")) == "old-a"
+    site.told(site.known)
+    second = site.new("p2")
+    assert site.known.claim(second) == "", "the first one is there"
+    site.snapshot.pod_event("DELETED", pod("p1"))
+    assert site.known.claim(second) == "old-a"
+    site.told(site.known)
+    site.snapshot.pod_event("DELETED", pod("p2"))
+    site.snapshot.node_event("MODIFIED", gpu_node("n1"))
+    assert site.known.claim(site.new("p3")) == "", "the second one ran: it was dropped"
