@@ -516,7 +516,7 @@ def test_the_controller_asks_whether_a_pod_may_be_evicted_and_evicts_none(
 
 
 @pytest.fixture
-def request_path(control_plane: Cluster) -> Iterator[str]:
+def request_path(control_plane: Cluster, webhook: object) -> Iterator[str]:
     """An eviction that somebody has asked for."""
     admin = control_plane.api()
     path = f"/apis/{keys.API_VERSION}/namespaces/default/checkpointrequests"
