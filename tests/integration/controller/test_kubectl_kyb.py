@@ -5,9 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +14,7 @@ from kybernate import keys
 from kybernate.errors import ConflictError, NotFoundError
 from tests.integration.controller.conftest import NAMESPACE, NODE, PODS, REQUESTS, complete, pod
 from tests.integration.hooks import until
+from tests.kit.clients.kubectl import Kubectl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,39 +27,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 LIMIT_S = 90.0
-
-
-class Kubectl:
-    """kubectl, with our plugin on its PATH."""
-
-    def __init__(self, kubectl: Path, folder: Path, kubeconfig: Path) -> None:
-        self._kubectl = kubectl
-        for name, function in (
-            ("kubectl-kyb", "kybernate"),
-            ("kubectl_complete-kyb", "kubectl_complete"),
-        ):
-            script = folder / name
-            code = f"import sys; sys.argv[0] = {str(script)!r}; "
-            code += f"from kybernate.programs import {function} as run; run()"
-            script.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{code}" "$@"\n')
-            script.chmod(0o755)
-        path = f"{folder}:{kubectl.parent}:{os.environ['PATH']}"
-        self.environment = {**os.environ, "PATH": path, "KUBECONFIG": str(kubeconfig)}
-
-    def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [str(self._kubectl), *words],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
-
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [str(self._kubectl), *words], env=self.environment, stdout=subprocess.PIPE, text=True
-        )
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 import subprocess
 import threading
@@ -19,6 +18,7 @@ from images.chart import PARTS as PARTS_OF_CONFIG
 from images.chart import objects
 from kybernate.errors import KybernateError
 from tests.kit.servers import prometheus
+from tests.kit.servers.prometheus import DASHBOARDS, FOLDER, PANELS, RULES, meant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-FOLDER = REPOSITORY / "config" / "monitoring"
-RULES = FOLDER / "rules.yaml"
 PAGE = REPOSITORY / "docs" / "reference" / "metrics.md"
 """Generated from the services' own metrics, which `make check` holds it to."""
 
@@ -45,14 +43,6 @@ WORDS: dict[str, tuple[str, ...]] = {
     "outcome": ("done", "error"),
 }
 """Words of labels that queries name. The test below finds each of them in the code."""
-
-DASHBOARDS = {path.stem: json.loads(path.read_text()) for path in (FOLDER / "dashboards").iterdir()}
-PANELS = [
-    pytest.param(target["expr"], id=f"{name}-{panel['title']}-{target['refId']}")
-    for name, board in sorted(DASHBOARDS.items())
-    for panel in board["panels"]
-    for target in panel["targets"]
-]
 
 
 def metrics() -> dict[str, tuple[str, tuple[str, ...]]]:
@@ -113,7 +103,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     thread.start()
     targets = {service.address: labels for service, labels in made.items()}
     try:
-        with prometheus.server(tmp_path_factory.mktemp("prometheus"), RULES, targets) as server:
+        with prometheus.server(tmp_path_factory.mktemp("prometheus"), targets) as server:
             until = time.monotonic() + 60
             while not server.ask("kyb:proxy_errors:ratio > 0"):
                 assert time.monotonic() < until, "nothing is scraped"
@@ -128,12 +118,9 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
             service.stop()
 
 
-def meant(expression: str) -> str:
-    """The query as Grafana would send it."""
-    return expression.replace("$__rate_interval", "10s").replace("$node", ".*")
-
-
-@pytest.mark.parametrize("expression", PANELS)
+@pytest.mark.parametrize(
+    "expression", [pytest.param(expression, id=name) for name, expression in PANELS.items()]
+)
 def test_no_panel_is_empty(filled: Prometheus, expression: str) -> None:
     found = filled.ask(meant(expression))
     assert found
@@ -177,7 +164,7 @@ def test_words_of_labels_are_in_the_code(word: str) -> None:
 
 
 def test_queries_name_no_other_words() -> None:
-    asked = "\n".join(param.values[0] for param in PANELS) + RULES.read_text()
+    asked = "\n".join(PANELS.values()) + RULES.read_text()
     for label, word in re.findall(r'(\w+)(?:!?=)"([^"]+)"', asked):
         assert word in WORDS[label], (label, word)
 

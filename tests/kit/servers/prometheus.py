@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import time
@@ -12,7 +13,7 @@ import requests
 import yaml
 
 from images import debs
-from images.cache import silent
+from images.cache import REPOSITORY, silent
 from kybernate.errors import KybernateError
 
 if TYPE_CHECKING:
@@ -22,6 +23,19 @@ if TYPE_CHECKING:
     from images.cache import Progress
 
 PACKAGES = debs.DebSet("prometheus", "bookworm", (("prometheus", "2.42.0+ds-5+deb12u1"),))
+FOLDER = REPOSITORY / "config" / "monitoring"
+RULES = FOLDER / "rules.yaml"
+DASHBOARDS: dict[str, Any] = {
+    path.stem: json.loads(path.read_text()) for path in sorted((FOLDER / "dashboards").iterdir())
+}
+PANELS: dict[str, str] = {
+    f"{name}: {panel['title']} {target['refId']}": target["expr"]
+    for name, board in DASHBOARDS.items()
+    for panel in board["panels"]
+    for target in panel["targets"]
+}
+"""Our dashboards' queries, by the panels that show them."""
+
 _STARTS = 30.0
 _SCRAPE_S = 1
 
@@ -29,6 +43,11 @@ _SCRAPE_S = 1
 def ensure(progress: Progress = silent) -> Path:
     """The folder of `prometheus` and `promtool`. Raises KybernateError."""
     return debs.unpack(PACKAGES, progress).folder / "usr/bin"
+
+
+def meant(expression: str) -> str:
+    """The query as Grafana would send it, of all nodes and the last seconds."""
+    return expression.replace("$__rate_interval", "10s").replace("$node", ".*")
 
 
 class Prometheus:
@@ -49,15 +68,14 @@ class Prometheus:
 
 
 @contextmanager
-def server(
-    folder: Path, rules: Path, targets: Mapping[str, Mapping[str, str]]
-) -> Iterator[Prometheus]:
-    """A server that scrapes the targets, host:port with the labels that they get, each second."""
+def server(folder: Path, targets: Mapping[str, Mapping[str, str]]) -> Iterator[Prometheus]:
+    """A server with our rules that scrapes the targets, host:port with the labels that they get,
+    each second."""
     binaries, port = ensure(), _free_port()
     jobs = [{"targets": [address], "labels": dict(labels)} for address, labels in targets.items()]
     told = {
         "global": {"scrape_interval": f"{_SCRAPE_S}s", "evaluation_interval": f"{_SCRAPE_S}s"},
-        "rule_files": [str(rules)],
+        "rule_files": [str(RULES)],
         "scrape_configs": [{"job_name": "kybernate", "static_configs": jobs}],
     }
     (folder / "prometheus.yml").write_text(yaml.safe_dump(told))
