@@ -25,7 +25,12 @@ T = TypeVar("T")
 DRIVER = "gpu.nvidia.com"
 """The DRA driver that publishes whole GPUs."""
 
-_KINDS = (keys.GPU_NODES_PATH, keys.CHECKPOINT_REQUESTS_PATH, keys.ARTIFACT_GRANTS_PATH)
+_KINDS = (
+    keys.GPU_NODES_PATH,
+    keys.CHECKPOINT_REQUESTS_PATH,
+    keys.CHECKPOINT_POLICIES_PATH,
+    keys.ARTIFACT_GRANTS_PATH,
+)
 _SERVICES = f"/apis/apps/v1/namespaces/{keys.NAMESPACE}/deployments"
 _WEBHOOK = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/kyb-webhook"
 _SLICES = (
