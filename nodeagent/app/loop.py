@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kybernate.core.seat.seats import OCCUPYING, SeatEvent
-from kybernate.core.swap.swap import ActionKind, decide, next_check
+from kybernate.core.swap.swap import ActionKind, decided, next_check
 from kybernate.core.swap.swapview import SwapPolicy
 from kybernate.errors import RefusedError
 from kybernate.types import SeatState
@@ -143,6 +143,7 @@ class Loop:
         self._kicked = False
         began = time.perf_counter()
         now = self.node.world.now()
+        self.tiers.stand()
         view = self.node.swap_view()
         refused = any(seat.unparkable for seat in view.seats)
         if refused or view != self._settled or now >= self._settled_until:
@@ -161,11 +162,13 @@ class Loop:
 
     def _decide_on(self, view: SwapView, now: float) -> None:
         when = next_check(view, self.policy, now)
-        actions = decide(view, self.policy, now)
+        found = decided(view, self.policy, now)
         # Where nothing was to be done, nothing is until something changes or that time has come.
-        self._settled = None if actions else view
+        self._settled = None if found.actions else view
         self._settled_until = math.inf if when is None else when
-        for action in actions:
+        for uid, why in found.why.items():
+            self.node.complain(self.node.seats[uid], "TurnRefused", why)
+        for action in found.actions:
             if not self._carry_out(action):
                 when = now + _RETRY if when is None else min(when, now + _RETRY)
         self._look_again(when)

@@ -99,7 +99,7 @@ class Pressure:
         already. Under `memory_short: restart` such seats are given up instead. Quick."""
         known = list(seats)
         candidates = [seat for seat in known if seat.state in _MAY_PARK and not seat.ending.asked]
-        refused = self._judge(known, candidates) if candidates else {}
+        refused = self._judge(known, candidates)
         self._refused = refused
         self._passing = frozenset(
             seat.uid
@@ -229,9 +229,10 @@ class Pressure:
             return
         metrics.HOST_AVAILABLE.set(host.available)
         metrics.HOST_STALLED.set(host.stalled or 0.0)
-        before = dict(self._refused)
+        refused, room = self._refused.keys(), self._node.park_room
         self._judge_parks()
-        if before.keys() != self._refused.keys():
+        grown = room is not None and (self._node.park_room or 0) > room
+        if refused != self._refused.keys() or grown:
             self._kick()
         self._note(host)
         if abs(host.available - self._node.host_available) > host.total * _NEWS:

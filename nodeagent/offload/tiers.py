@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kybernate.core.seat.seats import TIER_OF
+from kybernate.core.seat.seats import OCCUPYING, TIER_OF
 from kybernate.core.swap.swap import ram_order, wants
 from kybernate.core.tiers.tiering import (
     Coming,
@@ -18,8 +19,8 @@ from kybernate.core.tiers.tiering import (
     Step,
     TierPolicy,
     TierView,
-    clears,
     decide,
+    lodges,
     next_check,
     used,
 )
@@ -89,33 +90,60 @@ class Tiers:
         """Whether other seats' states can leave RAM so that so many bytes of this one fit."""
         if self._node.world.below is None:
             return False
-        now = self._node.world.now()
-        one = Coming(seat.uid, str(seat), size)
-        return clears(self._view(now, comes=False), self._policy, one, now)
+        one = Parked(seat.uid, str(seat), size)
+        view = replace(self._standing(), free_ram=self._node.free_ram)
+        return lodges(view, (one,), self._node.world.now())
+
+    def stand(self) -> None:
+        """Have the swap decision see where parked seats' states are now."""
+        self._node.standing = self._standing()
 
     # --- what there is --------------------------------------------------------------------------
 
-    def _view(self, now: float, *, comes: bool = True) -> TierView:
-        node = self._node
-        # What is being parked takes its room in RAM already.
-        parking = [s for s in node.seats.values() if s.state is SeatState.PARKING]
-        budget = max(0, node.park_budget - sum(node.park_size(seat) for seat in parking))
-        limits = {t: max(0, limit - self._others(t)) for t, limit in node.tiers().items()}
-        limits[Tier.RAM] = budget
+    def _view(self, now: float) -> TierView:
+        """All that there is, with everybody's turn."""
+        node, view = self._node, self._standing()
+        node.standing = view
         ram = ram_order(node.swap_view(), self._swap, now)
-        seats = tuple(self._parked(s, ram) for s in node.seats.values() if s.state in TIER_OF)
-        coming = tuple(self._coming(ram)) if comes else ()
-        leaving = tuple(self._parked(seat, ram) for seat in parking)
-        return TierView(seats, limits, coming, node.free_ram, leaving)
+        return replace(
+            view,
+            seats=tuple(self._with_turn(one, ram) for one in view.seats),
+            coming=tuple(self._coming(ram)),
+            free_ram=node.free_ram,
+            parking=tuple(self._with_turn(one, ram) for one in view.parking),
+        )
+
+    def _standing(self) -> TierView:
+        node, seats = self._node, self._node.seats.values()
+        parking = tuple(self._parked(s) for s in seats if s.state is SeatState.PARKING)
+        awake = (s for s in seats if s.state in OCCUPYING and s.state is not SeatState.PARKING)
+        # What is being parked takes its room in RAM already.
+        budget = node.park_budget - sum(one.size for one in parking)
+        limits = {t: max(0, limit - self._others(t)) for t, limit in node.tiers().items()}
+        return TierView(
+            tuple(self._parked(seat) for seat in seats if seat.state in TIER_OF),
+            {**limits, Tier.RAM: max(0, budget)},
+            parking=parking,
+            awake=tuple(self._parked(seat) for seat in awake),
+        )
 
     def _others(self, tier: Tier) -> int:
         """Bytes of it that no seat has, and that none of them can make room of."""
         return self._offload.others_in(tier)
 
-    def _parked(self, seat: Seat, ram: RamOrder) -> Parked:
+    def _with_turn(self, one: Parked, ram: RamOrder) -> Parked:
+        seat = self._node.seats[one.uid]
+        return replace(
+            one,
+            turn=ram.turns.get(one.uid, len(ram.turns))
+            if wants(seat.view(drained=False))
+            else None,
+            deepest=Tier(seat.wishes.park_tier),
+            behind=ram.behind.get(one.uid, 0),
+        )
+
+    def _parked(self, seat: Seat) -> Parked:
         tier, to = TIER_OF.get(seat.state, Tier.RAM), _GOES.get(seat.state, seat.saved.sinks_to)
-        wanted = wants(seat.view(drained=False))
-        turn = ram.turns.get(seat.uid, len(ram.turns)) if wanted else None
         work = seat.tasks.work
         # What brings it to RAM will be over when it is asked to leave.
         working = work is not None and not work.done() and to is not Tier.RAM
@@ -133,15 +161,21 @@ class Tiers:
             seat.history.used_at,
             self._node.calls_per_hour(seat),
             seat.saved.moved_at,
-            turn,
+            None,
             Tier(seat.wishes.tier_asked) if seat.wishes.tier_asked else None,
-            Tier(seat.wishes.park_tier),
+            # Nobody counts on a dump that was refused; when it is tried again, it may be.
+            Tier.RAM if self._undumpable_until(seat) else Tier(seat.wishes.park_tier),
             seat.saved.copies,
             _NEVER if busy else seat.backoff.move_not_before,
-            ram.behind.get(seat.uid, 0),
+            0,
             {tier: seat.wishes.idle[tier.value] for tier in Tier if tier.value in seat.wishes.idle},
             self._timely(seat),
         )
+
+    def _undumpable_until(self, seat: Seat) -> float:
+        """Until when its tree stays in RAM since a dump was refused; 0.0 if it may leave."""
+        until = seat.backoff.move_not_before
+        return until if seat.saved.undumpable and self._node.world.now() < until else 0.0
 
     def _timely(self, seat: Seat) -> Tier:
         """The deepest tier from which it wakes within what its pod calls ready."""
@@ -194,6 +228,8 @@ class Tiers:
             log.exception("%s of seat %s failed unexpectedly", action.step, seat)
 
     def _look_again(self, when: float | None) -> None:
+        retries = filter(None, map(self._undumpable_until, self._node.seats.values()))
+        when = min([*retries, *([] if when is None else [when])], default=None)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -21,6 +21,7 @@ from nodeagent import metrics
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
+    from kybernate.core.tiers.tiering import TierView
     from kybernate.ports import (
         DriverHelpers,
         Freezer,
@@ -190,9 +191,9 @@ class Node:
     `activity` is what is published of when each seat is used. `seen` says how many bytes of
     device memory a seat was last seen to hold; `park_room` is how many bytes more may be parked
     into RAM now, `free_ram` the host's part of that, None while unknown; `ram_freed_at` when a
-    state last left RAM. `healthy` asks a workload that listens whether
-    it serves yet. `turns` is what seats that always want their GPUs have had of them since this
-    agent began.
+    state last left RAM; `standing` in which tiers parked seats' states are, and may go. `healthy`
+    asks a workload that listens whether it serves yet. `turns` is what seats that always want their
+    GPUs have had of them since this agent began.
     """
 
     settings: AgentSettings
@@ -210,6 +211,7 @@ class Node:
     activity: dict[PodUid, dict[str, Any]] = field(default_factory=dict)
     seen: Mapping[PodUid, int] = field(default_factory=dict)
     park_room: int | None = None
+    standing: TierView | None = None
     free_ram: int | None = None
     ram_freed_at: float = 0.0
     healthy: Callable[[Seat], Awaitable[bool]] = taken_for_healthy
@@ -368,6 +370,7 @@ class Node:
                 for uid, seat in self.seats.items()
                 if seat.state in OCCUPYING
             },
+            tiers=self.standing,
         )
         return self.turns.look(view, self.world.now())
 

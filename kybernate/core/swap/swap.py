@@ -16,7 +16,9 @@ are no reason to have it awake before or longer than its turn, while others take
 The host's memory is handed out here, too, in the same order: what must be parked for a demander has
 its room before anything is parked for a later one, and seats that are to leave RAM or to come into
 it follow that order (`ram_order`, carried out by `core.tiers.tiering`). So whoever needs much RAM
-isn't starved by those who need little of it again and again.
+isn't starved by those who need little of it again and again. Nobody is parked for a seat which the
+host's memory would keep out after that, and such a seat keeps its GPUs from nobody; `decided` says
+why.
 """
 
 from __future__ import annotations
@@ -28,13 +30,17 @@ from typing import TYPE_CHECKING, Final
 
 from kybernate.core.seat.seats import OCCUPYING, TIER_OF
 from kybernate.core.swap.swapview import Claim
-from kybernate.types import SeatState
+from kybernate.core.tiers.tiering import lodges
+from kybernate.types import SeatState, Tier
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from kybernate.core.swap.swapview import SeatView, SwapPolicy, SwapView
     from kybernate.types import GpuUuid, PodUid
+
+
+_GIB = 1 << 30
 
 
 class ActionKind(StrEnum):
@@ -59,9 +65,26 @@ class Action:
     """Where to wake a seat that may be in several places."""
 
 
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What to do now. Empty when nothing is to be done until an event or `next_check`. `why`: of
+    each seat that RAM can't serve while the others stay, however long it waits, why not, as a
+    sentence."""
+
+    actions: tuple[Action, ...]
+    why: Mapping[PodUid, str]
+
+
+def decided(view: SwapView, policy: SwapPolicy, now: float) -> Decided:
+    """What to do now, and who is refused."""
+    decision = _Decision(view, policy, now)
+    actions = decision.run()
+    return Decided(actions, decision.refused())
+
+
 def decide(view: SwapView, policy: SwapPolicy, now: float) -> tuple[Action, ...]:
-    """What to do now. Empty when nothing is to be done until an event or `next_check`."""
-    return _Decision(view, policy, now).run()
+    """What to do now."""
+    return decided(view, policy, now).actions
 
 
 def next_check(view: SwapView, policy: SwapPolicy, now: float) -> float | None:
@@ -112,6 +135,7 @@ def obstacle(view: SwapView, policy: SwapPolicy, uid: PodUid, now: float) -> str
     (seat,) = (s for s in view.seats if s.uid == uid)
     in_its_way = [s for s in view.seats if s.state in OCCUPYING and s.gpus & seat.gpus]
     bar = _bar(seat, view, now)
+    bar = bar or decided(view, policy, now).why.get(uid, "")
     if bar or not in_its_way:
         return bar
     if fits(view, uid):
@@ -288,6 +312,7 @@ _LEAVES = (SeatState.PARKING, SeatState.DRAINING)
 _SERVES = (SeatState.ACTIVE, SeatState.DRAINING)
 _TO_BE_PARKED = (SeatState.WAKING, SeatState.ACTIVE, SeatState.DRAINING)
 """From here a park has yet to take its room in RAM. A start has no known end, and keeps none."""
+_OFFLOADED = (SeatState.PARKED_NVME, SeatState.PARKED_OBJECT)
 _ENTERING = (ActionKind.START, ActionKind.WAKE)
 _NOWHERE: Final[frozenset[GpuUuid]] = frozenset()
 
@@ -339,7 +364,9 @@ class _Decision:
         self._room = math.inf if view.park_room is None else view.park_room
         self._parks: dict[PodUid, PodUid | None] = {}
         self._without_room: set[PodUid] = set()
-        self._stuck: set[PodUid] = set()
+        self._stuck: dict[PodUid, str] = {}
+        tiers = view.tiers
+        self._parked = {one.uid: one for one in (*tiers.awake, *tiers.seats)} if tiers else {}
         self._actions: list[Action] = []
 
     def run(self) -> tuple[Action, ...]:
@@ -382,6 +409,10 @@ class _Decision:
         parks = {uid: -1 if whom is None else turns[whom] for uid, whom in self._parks.items()}
         return RamOrder(turns, parks, {seat.uid: self._behind(seat) for seat in asking})
 
+    def refused(self) -> Mapping[PodUid, str]:
+        """See `Decided`. After `run`."""
+        return {uid: why for uid, why in self._stuck.items() if why}
+
     def _behind(self, seat: SeatView) -> int:
         there = [s for s in self._view.seats if s.state in OCCUPYING and s.gpus & seat.gpus]
         if _fits(seat, there, self._view):
@@ -409,6 +440,11 @@ class _Decision:
             self._parks[seat.uid] = whom
             self._room -= self._size(seat)
         return seat.uid not in self._without_room
+
+    def _keep_way_up(self, seat: SeatView) -> None:
+        """Keep RAM for its own state, too: a later park might never leave that again."""
+        if seat.state in _OFFLOADED and seat.uid in self._parked:
+            self._room -= self._parked[seat.uid].size
 
     def demand(self) -> list[SeatView]:
         """Who may be served now, whose turn it is first."""
@@ -443,14 +479,20 @@ class _Decision:
         unclear = not self._unclear.isdisjoint(seat.gpus)
         if unclear or not self._fits_beside(seat, seat.gpus, held):
             if unclear or not _fits(seat, (), self._view):
-                self._stuck.add(seat.uid)
+                self._stuck[seat.uid] = ""
             return
         if seat.state not in _ENTERS and self._waits_its_turn(seat):
-            # Nobody's GPUs stand empty until its state is in RAM.
-            self._next_turns.append(seat)
+            self._lodged(seat)
+            if seat.uid not in self._stuck:
+                # Nobody's GPUs stand empty until its state is in RAM.
+                self._next_turns.append(seat)
             return
         if self._fits_beside(seat, seat.gpus, (self._occupying, *held)):
+            if not self._comes_up(seat, ()):
+                self._stuck[seat.uid] = self._crowded(seat, ())
+                return
             self._occupying.add(seat)
+            self._keep_way_up(seat)
             if seat.state in _ENTERS:
                 self._act(*_entry(seat))
             return
@@ -523,23 +565,25 @@ class _Decision:
     def _make_room(self, seat: SeatView) -> None:
         if self._waits_its_turn(seat) and not _fits(seat, self._next_turns, self._view):
             return
-        victims = self._victims(seat)
+        victims = self._lodged(seat)
         states = {victim.state for victim in victims}
         if self._waits_its_turn(seat) and not self._is_over(victims):
-            self._next_turns.append(seat)
+            if seat.uid not in self._stuck:
+                self._next_turns.append(seat)
             return
         if not victims or SeatState.FAILED in states:
-            self._stuck.add(seat.uid)
+            self._stuck.setdefault(seat.uid, "")
             return
         if SeatState.STARTING in states:
             # A start has no known end: requests of others go on, but no further start may
             # come in between, so that this seat waits for one start at most.
             self._held_for_starts.add(seat)
-            self._stuck.add(seat.uid)
+            self._stuck[seat.uid] = ""
             return
         self._held.add(seat)
         # Who has no room in RAM yet goes on serving.
         able = [victim for victim in victims if self._gets_room(victim, seat.uid)]
+        self._keep_way_up(seat)
         self._needed.update(victim.uid for victim in able)
         settled = not states & {SeatState.WAKING, SeatState.WAITING, *TIER_OF}
         together = settled and all(
@@ -547,6 +591,54 @@ class _Decision:
         )
         for victim in able:
             self._evict(victim, seat, together=together)
+
+    def _lodged(self, seat: SeatView) -> list[SeatView]:
+        """Its victims in the order of their parks, if it can come up after these; else none, and it
+        is told why."""
+        first = victims = self._victims(seat)
+        if victims and not self._comes_up(seat, victims):
+            there = self._occupying.on_any(seat.gpus)
+            bars = frozenset(one.uid for one in there if not self._comes_up(seat, (one,)))
+            victims = self._victims(seat, without=bars)
+            if not victims or not self._comes_up(seat, victims):
+                self._stuck[seat.uid] = self._crowded(seat, first)
+                return []
+        return sorted(victims, key=self._way_out)
+
+    def _way_out(self, victim: SeatView) -> tuple[bool, int]:
+        """Who may leave RAM again is parked before those who fill it for good; large ones first."""
+        one = self._parked.get(victim.uid)
+        return (False, 0) if one is None else (one.deepest is Tier.RAM, -one.size)
+
+    def _comes_up(self, seat: SeatView, victims: Collection[SeatView]) -> bool:
+        """Whether RAM takes these, and has room for the seat's own state after that."""
+        tiers, room = self._view.tiers, self._view.park_room
+        rises = seat.uid if seat.state in TIER_OF and seat.uid in self._parked else None
+        if tiers is None or room is None:
+            return True
+        parks = [
+            self._parked[v.uid]
+            for v in sorted(victims, key=self._way_out)
+            if v.state is not SeatState.PARKING and v.uid in self._parked
+        ]
+        need = sum(one.size for one in parks)
+        if (rises is None or self._parked[rises].tier is Tier.RAM) and need <= room:
+            return True
+        return lodges(replace(tiers, free_ram=room), parks, self._now, rises)
+
+    def _crowded(self, seat: SeatView, victims: Collection[SeatView]) -> str:
+        """Why RAM keeps it out, as a sentence."""
+        can = "raise park_bytes or nvme_bytes, let seats leave RAM (kyb.ai/park-tier), or move one"
+        names = ", ".join(sorted(victim.name for victim in victims))
+        own = self._parked[seat.uid].size / _GIB if seat.uid in self._parked else 0.0
+        if not victims:
+            why = f"the host's memory has no room for its {own:.1f} GiB, and can't be given any"
+        elif seat.state is SeatState.WAITING:
+            why = f"seat {names} would have to be parked for it, which the host's memory can't take"
+        else:
+            why = f"seat {names} would be parked for it, and then the host's memory has no room for"
+            why += f" its {own:.1f} GiB"
+        return f"{why}; {can}"
 
     def _is_over(self, victims: Collection[SeatView]) -> bool:
         """Whether those who must leave for the next turn have left, or may leave now."""
@@ -566,11 +658,17 @@ class _Decision:
         rest = max(self._policy.idle_after, _claim(victim, self._view).rest)
         return idle is not None and self._now >= idle + rest
 
-    def _victims(self, seat: SeatView, place: frozenset[GpuUuid] | None = None) -> list[SeatView]:
-        """The fewest seats, in order of preference, without which this one fits; or none."""
+    def _victims(
+        self,
+        seat: SeatView,
+        place: frozenset[GpuUuid] | None = None,
+        without: Collection[PodUid] = (),
+    ) -> list[SeatView]:
+        """The fewest seats, in order of preference, without which this one fits; or none.
+        `without`: those who are no choice."""
         gpus = place or seat.gpus
         there = self._occupying.on_any(gpus)
-        candidates = [s for s in there if self._yields(s, seat)]
+        candidates = [s for s in there if s.uid not in without and self._yields(s, seat)]
         if len(candidates) > 1:
             candidates.sort(key=lambda candidate: self._preference(candidate, seat))
         chosen: list[SeatView] = []

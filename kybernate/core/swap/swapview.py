@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kybernate.core.tiers.tiering import TierView
     from kybernate.types import GpuUuid, GroupName, PodUid, SeatName, SeatState
 
 
@@ -117,7 +118,8 @@ class SwapView:
     `foreign`: bytes per GPU in use by processes of no seat. `draining`: why nothing may start or
     wake on this node and everything active must leave, empty if it may stay. `claims`: of those
     who take turns. `park_room`: bytes of host memory that seats may be parked into now, None if
-    nobody counts them; `park_bytes`: what each seat's park puts there.
+    nobody counts them; `park_bytes`: what each seat's park puts there. `tiers`: where the states of
+    parked seats are and may go, whatever their turns; None where nobody says.
     """
 
     seats: tuple[SeatView, ...]
@@ -129,6 +131,7 @@ class SwapView:
     claims: Mapping[PodUid, Claim] = field(default_factory=dict)
     park_room: int | None = None
     park_bytes: Mapping[PodUid, int] = field(default_factory=dict)
+    tiers: TierView | None = None
 
     def no_room(self, seat: SeatView) -> bool:
         """Whether the host's memory has no room for the seat's park now."""

@@ -27,6 +27,8 @@ _GIB = 1 << 30
 _FIRST, _LAST = float("-inf"), float("inf")
 """Turns of needs: before that of anybody who is called for, and after."""
 _NEXT = {Tier.RAM: Tier.NVME, Tier.NVME: Tier.OBJECT}
+_LOOKED_AT = 12
+"""So many of the largest are looked at for those that the next tier has just room for."""
 _DEPTH = {Tier.RAM: 0, Tier.NVME: 1, Tier.OBJECT: 2}
 
 
@@ -120,6 +122,7 @@ class TierView:
 
     `free_ram`: bytes that the host has left for parked seats besides, None if nobody knows.
     `parking`: seats on their way out of GPU memory, whose bytes `limits` leave out already.
+    `awake`: those in GPU memory, as they are once parked; only `lodges` looks at them.
     """
 
     seats: tuple[Parked, ...]
@@ -127,6 +130,7 @@ class TierView:
     coming: tuple[Coming, ...] = ()
     free_ram: int | None = None
     parking: tuple[Parked, ...] = ()
+    awake: tuple[Parked, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +147,13 @@ def decide(view: TierView, policy: TierPolicy, now: float) -> tuple[TierAction, 
     return _Decision(view, policy, now).run()
 
 
-def clears(view: TierView, policy: TierPolicy, one: Coming, now: float) -> bool:
-    """Whether RAM has room for this seat, or will have once others have left that may leave, now or
-    when they have come and rested."""
-    return _Decision(view, policy, now).clears(one)
+def lodges(
+    view: TierView, parks: Iterable[Parked], now: float, riser: PodUid | None = None
+) -> bool:
+    """Whether RAM takes these seats, one after the other, and has room for the riser's state after
+    that: now, or once others have left that may leave, when they have come and rested. The riser
+    may have to leave RAM itself meanwhile."""
+    return _Decision(view, TierPolicy(min_residency=0.0), now).lodges(parks, riser)
 
 
 def next_check(view: TierView, policy: TierPolicy, now: float) -> float | None:
@@ -187,6 +194,15 @@ def _idle_since(seat: Parked) -> float:
     return max(seat.used, seat.moved_at if seat.moved_at is not None else seat.used)
 
 
+_LEADS = {
+    Step.DUMP: Tier.NVME,
+    Step.RESTORE: Tier.RAM,
+    Step.PACK: Tier.OBJECT,
+    Step.FETCH: Tier.NVME,
+    Step.DROP: Tier.OBJECT,
+}
+
+
 class _Decision:
     """One run of `decide`. `_room` is what each tier has left, with what was decided so far;
     `_soon` also counts what is on its way out of it."""
@@ -212,8 +228,47 @@ class _Decision:
         self._prefetch()
         return tuple(self._actions)
 
-    def clears(self, one: Coming) -> bool:
-        return self._will_clear(one.size, _FIRST)
+    def lodges(self, parks: Iterable[Parked], riser: PodUid | None) -> bool:
+        first = (replace(s, turn=0 if s.uid == riser else None) for s in self._all())
+        self._stand(map(_arrive, first))
+        for one in parks:
+            if not self._will_have(Tier.RAM, one.size, _FIRST):
+                return False
+            self._take(Tier.RAM, one.size)
+            self._stand((*self._view.seats, replace(one, tier=Tier.RAM)))
+        return riser is None or self._rises(riser)
+
+    def _rises(self, riser: PodUid) -> bool:
+        (seat,) = (one for one in self._view.seats if one.uid == riser)
+        while seat.tier is not Tier.RAM:
+            above = Tier.NVME if seat.tier is Tier.OBJECT else Tier.RAM
+            if not self._will_have(above, seat.cost(above), _FIRST, seat):
+                return False
+            self._take(above, seat.cost(above))
+            seat = replace(seat, tier=above)
+        return True
+
+    def _will_have(self, tier: Tier, need: int, turn: float, whose: Parked | None = None) -> bool:
+        """Have room in the tier, step after step, each of which makes room for the next."""
+        while not self._clear(tier, need, turn, "", whose):
+            if not self._actions:
+                return False
+            self._come_to_rest()
+        self._come_to_rest()
+        return True
+
+    def _come_to_rest(self) -> None:
+        """As it is once all that was decided is done."""
+        goes = {action.uid: _LEADS[action.step] for action in self._actions}
+        self._stand(_arrive(replace(s, to=goes.get(s.uid, s.to))) for s in self._view.seats)
+
+    def _stand(self, seats: Iterable[Parked]) -> None:
+        """These are all, and nothing is on its way."""
+        self._view = replace(self._view, seats=tuple(seats), parking=())
+        self._actions, self._begun, self._room = [], set(), dict(self._soon)
+
+    def _all(self) -> tuple[Parked, ...]:
+        return *self._view.seats, *self._view.parking
 
     # --- what is needed -------------------------------------------------------------------------
 
@@ -232,7 +287,9 @@ class _Decision:
         """Room in RAM for a seat that is to leave GPU memory. Until it has, the seat that waits
         for its GPUs doesn't get on, so even that may have to leave RAM for a while."""
         why = f"{one.name} is to be parked and RAM has no room for its {_gib(one.size)}"
-        if self._clear(Tier.RAM, one.size, one.turn, why) or self._will_clear(one.size, one.turn):
+        if self._clear(Tier.RAM, one.size, one.turn, why) or self._will_clear(
+            Tier.RAM, one.size, one.turn
+        ):
             self._take(Tier.RAM, one.size)
 
     def _obey(self) -> None:
@@ -241,7 +298,7 @@ class _Decision:
             if seat.asked is None or seat.turn is not None or seat.asked is seat.tier:
                 continue
             if deeper(seat.asked, seat.tier):
-                self._sink(seat, f"an operator asked for tier {seat.asked}")
+                self._sink(seat, f"an operator asked for tier {seat.asked}", _LAST)
             else:
                 self._rise(seat, f"an operator asked for tier {seat.asked}", _LAST)
 
@@ -251,7 +308,7 @@ class _Decision:
             limit = seat.idle_limit(self._policy)
             idle = self._now - _idle_since(seat)
             if limit is not None and idle >= limit and self._movable(seat, _LAST):
-                self._sink(seat, f"nobody has used it for {idle:.0f} s")
+                self._sink(seat, f"nobody has used it for {idle:.0f} s", _LAST)
 
     def _prefetch(self) -> None:
         """What is likely to be called for comes up while there is more room than it needs."""
@@ -276,6 +333,8 @@ class _Decision:
                 if self._room[Tier.NVME] >= need:
                     self._begin(Step.FETCH, seat, why)
                 self._take(Tier.NVME, need)
+            elif self._will_clear(Tier.NVME, need, turn, seat):
+                self._take(Tier.NVME, need)
             return
         if Tier.RAM not in self._room:
             return
@@ -284,7 +343,7 @@ class _Decision:
         need = seat.size + seat.behind
         words = f"{seat.name} needs {_gib(need)} of RAM: {why}"
         if not self._clear(Tier.RAM, need, turn, words, seat):
-            if self._will_clear(need, turn, seat):
+            if self._will_clear(Tier.RAM, need, turn, seat):
                 self._take(Tier.RAM, need)
             return
         if self._room[Tier.RAM] >= need:
@@ -294,8 +353,8 @@ class _Decision:
             # What leaves for it must not be followed by those whose turn comes later.
             self._take(Tier.RAM, need)
 
-    def _sink(self, seat: Parked, why: str) -> bool:
-        """One tier deeper; whether that is under way or done with this step."""
+    def _sink(self, seat: Parked, why: str, turn: float) -> bool:
+        """One tier deeper, for the need of this turn; whether that is under way or done."""
         if seat.uid in self._begun or self._now < seat.not_before:
             return False
         below = Tier.NVME if seat.tier is Tier.RAM else Tier.OBJECT
@@ -306,12 +365,11 @@ class _Decision:
             self._frees(seat)
             self._room[Tier.NVME] += seat.cost(Tier.NVME)
             return True
-        if not self._clear(below, seat.cost(below), _LAST, why, seat):
-            return False
-        if self._room[below] < seat.cost(below):
+        need = _needs(seat, below)
+        if not self._clear(below, need, turn, why, seat) or self._room[below] < need:
             return False
         self._begin(Step.DUMP if below is Tier.NVME else Step.PACK, seat, why)
-        self._take(below, seat.cost(below))
+        self._take(below, need)
         self._frees(seat)
         return True
 
@@ -321,31 +379,49 @@ class _Decision:
         """Have `need` bytes free in the tier, now or soon. Nothing is moved in vain."""
         if need <= self._soon.get(tier, 0):
             return True
-        lacking, chosen = need - self._soon.get(tier, 0), []
-        for seat in self._candidates(tier, turn, whose):
-            chosen.append(seat)
-            lacking -= seat.cost(tier)
-            if lacking <= 0:
-                break
-        if lacking > 0:
-            return False
-        for seat in self._fewest(chosen, -lacking, tier):
-            self._sink(seat, why)
+        for seat in self._those_to_go(tier, need - self._soon.get(tier, 0), turn, whose):
+            self._sink(seat, why, turn)
         return need <= self._soon.get(tier, 0)
 
-    def _will_clear(self, need: int, turn: float, whose: Parked | None = None) -> bool:
-        """Whether RAM has so much room once those have rested that moved lately, or that are on
-        their way to it. It is kept until then: else others could come up meanwhile, and need rest
-        in their turn, for ever."""
+    def _those_to_go(
+        self, tier: Tier, lacking: int, turn: float, whose: Parked | None
+    ) -> list[Parked]:
+        """Who leaves the tier so that no more bytes are lacking, in the order of candidates where
+        the next tier has room for them, else whoever it has room for; empty if nobody."""
+        candidates = self._candidates(tier, turn, whose)
+        room = free = self._room_for_them(tier, turn, whose)
+        short, chosen = lacking, []
+        for seat in candidates:
+            need = _needs(seat, _NEXT[tier])
+            if short > 0 and need <= free:
+                chosen.append(seat)
+                free, short = free - need, short - seat.cost(tier)
+        if short <= 0:
+            return self._fewest(chosen, -short, tier)
+        largest = sorted(candidates, key=lambda seat: (-seat.cost(tier), seat.uid))
+        return _some(largest[:_LOOKED_AT], lacking, room, tier) or []
+
+    def _room_for_them(self, tier: Tier, turn: float, whose: Parked | None) -> float:
+        """Bytes that may leave the tier: for the next one, and for what leaves that in turn."""
+        if tier is Tier.NVME:
+            return math.inf  # where there is a copy, or if not, is for each of them to say
+        below = self._candidates(Tier.NVME, turn, whose)
+        room = self._soon.get(Tier.NVME, 0)
+        if below and Tier.OBJECT in self._room:
+            room += sum(seat.cost(Tier.NVME) for seat in below)
+        return room
+
+    def _will_clear(self, tier: Tier, need: int, turn: float, whose: Parked | None = None) -> bool:
+        """Whether the tier has so much room once those have rested that moved lately, or that are
+        on their way. It is kept until then: else others could come meanwhile, and need rest in
+        their turn, for ever."""
         now = self._view, self._policy, self._actions, self._begun, self._room, self._soon
-        there = (*self._view.seats, *self._view.parking)
-        come = {seat.uid for seat in there if seat.to is Tier.RAM}
-        self._view = replace(self._view, seats=tuple(map(_come, there)))
+        self._view = replace(self._view, seats=self._all())
         self._policy = replace(self._policy, min_residency=0.0)
-        self._actions, self._begun = [], self._begun - come
-        self._room, self._soon = {**self._room}, {**self._soon}
+        self._soon = dict(self._soon)
+        self._come_to_rest()
         try:
-            return self._clear(Tier.RAM, need, turn, "", whose)
+            return self._will_have(tier, need, turn, whose)
         finally:
             self._view, self._policy, self._actions, self._begun, self._room, self._soon = now
 
@@ -360,11 +436,13 @@ class _Decision:
 
     def _candidates(self, tier: Tier, turn: float, whose: Parked | None) -> list[Parked]:
         """Who may leave the tier for the need of this turn: nobody whose own comes before."""
-        below = Tier.NVME if tier is Tier.RAM else Tier.OBJECT
+        below = _NEXT.get(tier)
         found = [
             seat
             for seat in self._resting()
-            if seat is not whose and seat.tier is tier and self._movable(seat, turn)
+            if (whose is None or seat.uid != whose.uid)
+            and seat.tier is tier
+            and self._movable(seat, turn)
         ]
         able = (s for s in found if below in self._room and not deeper(below, s.deepest))
         uncalled_first = _FIRST
@@ -400,13 +478,37 @@ class _Decision:
         self._actions.append(TierAction(step, seat.uid, why))
 
 
-def _come(seat: Parked) -> Parked:
-    """As it is once it is in RAM, if it is on its way there."""
-    return replace(seat, tier=Tier.RAM, to=None) if seat.to is Tier.RAM else seat
+def _some(seats: list[Parked], lacking: int, room: float, tier: Tier) -> list[Parked] | None:
+    """Some of these, for which the next tier has room and which leave so many bytes."""
+    if lacking <= 0:
+        return []
+    if sum(seat.cost(tier) for seat in seats) < lacking:
+        return None
+    first, rest = seats[0], seats[1:]
+    need = _needs(first, _NEXT[tier])
+    others = _some(rest, lacking - first.cost(tier), room - need, tier) if need <= room else None
+    return _some(rest, lacking, room, tier) if others is None else [first, *others]
 
 
-def _place(one: Coming | Parked) -> tuple[int, bool, str]:
-    return one.turn or 0, isinstance(one, Parked), one.uid
+def _needs(seat: Parked, below: Tier) -> int:
+    """Bytes that it takes there besides a copy of before, in whose place it comes."""
+    return 0 if below in seat.copies else seat.cost(below)
+
+
+def _arrive(seat: Parked) -> Parked:
+    """As it is once it is where it goes to."""
+    if seat.to is None:
+        # What failed is tried again; who is kept from moving for good says so.
+        never = math.isinf(seat.not_before)
+        return replace(seat, moved_at=None, not_before=seat.not_before if never else 0.0)
+    kept = frozenset(tier for tier in seat.copies if not deeper(seat.to, tier))
+    copies = kept | ({seat.to} - {Tier.RAM})
+    return replace(seat, tier=seat.to, to=None, copies=copies, moved_at=None, not_before=0.0)
+
+
+def _place(one: Coming | Parked) -> tuple[int, bool]:
+    """Those that come for one seat have their room in the order in which they are named."""
+    return one.turn or 0, isinstance(one, Parked)
 
 
 def _gib(size: int) -> str:

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, replace
 
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from kybernate.core.seat.seats import OCCUPYING, TIER_OF
 from kybernate.core.swap.swap import (
     ActionKind,
+    RamOrder,
     decide,
     next_check,
     obstacle,
@@ -32,7 +34,7 @@ TIERS = TierPolicy(min_residency=0.3)
 GPUS = [GpuUuid(f"g{number}") for number in range(3)]
 IN_RAM = (S.PARKED, S.DUMPING, S.RESTORING, S.PARKING)
 GOES = {S.PARKING: Tier.RAM, S.DUMPING: Tier.NVME, S.RESTORING: Tier.RAM}
-BEGUN = {Step.DUMP: S.DUMPING, Step.RESTORE: S.RESTORING}
+_STORED = frozenset({Tier.OBJECT})
 DONE = {
     S.STARTING: S.ACTIVE,
     S.WAKING: S.ACTIVE,
@@ -58,6 +60,9 @@ class Pod:
     step: float
     priority: int = 0
     pinned: bool = False
+    vram: int | None = None
+    copies: frozenset[Tier] = frozenset()
+    to: Tier | None = None
     state: SeatState = S.WAITING
     since: float | None = 0.0
     active_since: float | None = None
@@ -75,7 +80,7 @@ class Pod:
             SeatName(self.uid),
             GroupName("+".join(sorted(self.gpus))),
             self.gpus,
-            None,
+            self.vram,
             self.state,
             0.0,
             self.active_since,
@@ -92,11 +97,13 @@ class Pod:
 
 
 class Node:
-    """`ram` bytes for parked seats."""
+    """`ram` bytes for parked seats; `below`: bytes of the tiers below it."""
 
-    def __init__(self, pods, ram):
+    def __init__(self, pods, ram, below=None):
         self.pods = {pod.uid: pod for pod in pods}
         self.ram = ram
+        self.below = {Tier.NVME: 1 << 60} if below is None else below
+        self.parked = []
         self.now = 0.0
         self._due = []
         self._count = itertools.count()
@@ -137,9 +144,11 @@ class Node:
                 self._act(action)
             steps = tiering.decide(self._tier_view(), TIERS, self.now)
             for step in steps:
-                self._begin(self.pods[step.uid], BEGUN[step.step])
+                self._step(self.pods[step.uid], step.step)
             assert violations(self._swap_view()) == ()
             assert self._taken() <= self.ram, "more of RAM is taken than there is"
+            nvme = tiering.used(self._tier_view().seats, Tier.NVME)
+            assert nvme <= self.below.get(Tier.NVME, 0), "more of NVMe is taken than there is"
             if not actions and not steps:
                 return
         raise AssertionError(f"it is not settled: {actions}, {steps}")
@@ -147,9 +156,9 @@ class Node:
     def _judge(self):
         """As the agent's guard does it."""
         for pod in self.pods.values():
-            one = Coming(pod.uid, pod.uid, pod.size)
+            one = self._parked(pod)
             short = pod.state in (S.STARTING, S.ACTIVE, S.DRAINING) and self._room() < pod.size
-            stuck = short and not tiering.clears(self._tier_view(comes=False), TIERS, one, self.now)
+            stuck = short and not tiering.lodges(self._standing(), (one,), self.now)
             pod.unparkable = "RAM is full" if stuck else ""
 
     def _taken(self):
@@ -162,33 +171,48 @@ class Node:
         return SwapView(
             tuple(pod.view() for pod in self.pods.values()),
             dict.fromkeys(GPUS, 80),
-            {},
+            dict.fromkeys({pod.view().group for pod in self.pods.values()}, 2),
             park_room=self._room(),
             park_bytes={p.uid: p.size for p in self.pods.values() if p.state in OCCUPYING},
+            tiers=self._standing(),
         )
 
-    def _tier_view(self, *, comes=True):
-        parking = [pod for pod in self.pods.values() if pod.state is S.PARKING]
-        ram = ram_order(self._swap_view(), SWAP, self.now)
-        seats = [self._parked(pod, ram) for pod in self.pods.values() if pod.state in TIER_OF]
-        coming = [Coming(u, u, self.pods[u].size, turn) for u, turn in ram.parks.items()]
-        limits = {Tier.RAM: self.ram - sum(pod.size for pod in parking), Tier.NVME: 1 << 60}
-        leaving = tuple(self._parked(pod, ram) for pod in parking)
-        return TierView(tuple(seats), limits, tuple(coming) if comes else (), parking=leaving)
+    def _standing(self):
+        """As the agent's tiers tell the swap decision."""
+        pods = self.pods.values()
+        parking = [pod for pod in pods if pod.state is S.PARKING]
+        awake = [pod for pod in pods if pod.state in OCCUPYING and pod not in parking]
+        return TierView(
+            tuple(self._parked(pod) for pod in pods if pod.state in TIER_OF),
+            {Tier.RAM: self.ram - sum(pod.size for pod in parking), **self.below},
+            parking=tuple(self._parked(pod) for pod in parking),
+            awake=tuple(self._parked(pod) for pod in awake),
+        )
 
-    def _parked(self, pod, ram):
+    def _tier_view(self):
+        ram = ram_order(self._swap_view(), SWAP, self.now)
+        stand = self._standing()
+        return replace(
+            stand,
+            seats=tuple(self._parked(self.pods[one.uid], ram) for one in stand.seats),
+            coming=tuple(Coming(u, u, self.pods[u].size, turn) for u, turn in ram.parks.items()),
+            parking=tuple(self._parked(self.pods[one.uid], ram) for one in stand.parking),
+        )
+
+    def _parked(self, pod, ram=None):
         tier = TIER_OF.get(pod.state, Tier.RAM)
-        wanted = wants(pod.view())
+        wanted = ram is not None and wants(pod.view())
+        ram = ram or RamOrder({}, {}, {})
         return Parked(
             pod.uid,
             pod.uid,
             pod.size,
             tier,
-            GOES.get(pod.state),
+            GOES.get(pod.state, pod.to),
             moved_at=pod.moved_at,
             turn=ram.turns.get(pod.uid, len(ram.turns)) if wanted else None,
-            deepest=Tier.RAM if pod.pinned else Tier.NVME,
-            copies=frozenset() if tier is Tier.RAM else frozenset({tier}),
+            deepest=Tier.RAM if pod.pinned else Tier.OBJECT,
+            copies=pod.copies,
             behind=ram.behind.get(pod.uid, 0),
         )
 
@@ -206,11 +230,30 @@ class Node:
                 pod.flying = False
             case ActionKind.PARK:
                 pod.active_since = pod.idle_since = None
+                self.parked.append(pod.uid)
                 self._begin(pod, S.PARKING)
             case ActionKind.START:
                 self._begin(pod, S.STARTING)
             case ActionKind.WAKE:
                 self._begin(pod, S.WAKING)
+
+    def _step(self, pod, step):
+        match step:
+            case Step.DROP:
+                pod.state, pod.copies, pod.moved_at = S.PARKED_OBJECT, _STORED, self.now
+            case Step.DUMP:
+                pod.copies = frozenset()
+                self._begin(pod, S.DUMPING)
+            case Step.RESTORE:
+                self._begin(pod, S.RESTORING)
+            case Step.PACK | Step.FETCH:
+                pod.to = Tier.OBJECT if step is Step.PACK else Tier.NVME
+                self._at(pod.step, lambda: self._copied(pod))
+
+    def _copied(self, pod):
+        if pod.to is Tier.NVME:
+            pod.state, pod.moved_at = S.PARKED_NVME, self.now
+        pod.copies, pod.to = pod.copies | {pod.to}, None
 
     def _begin(self, pod, state):
         pod.state = state
@@ -220,7 +263,10 @@ class Node:
         if pod.state in (S.DUMPING, S.RESTORING):
             pod.moved_at = self.now
         pod.state = DONE[pod.state]
+        if pod.state is S.PARKED_NVME:
+            pod.copies = frozenset({Tier.NVME})
         if pod.state is S.ACTIVE:
+            pod.copies = frozenset()
             pod.active_since = self.now
             self._serve(pod)
 
@@ -262,6 +308,25 @@ def nodes(draw):
     return Node([draw(pods(number, ram)) for number in range(draw(st.integers(2, 6)))], ram)
 
 
+@st.composite
+def narrow_nodes(draw):
+    """Some seats never leave RAM, and what is below RAM is too small for all of them, or isn't."""
+    node = draw(nodes())
+    for pod in node.pods.values():
+        pod.pinned = draw(st.sampled_from([False, False, True]))
+    size = sum(pod.size for pod in node.pods.values())
+    node.below = draw(
+        st.sampled_from([{}, {Tier.NVME: size}])
+        | st.builds(lambda part: {Tier.NVME: part}, st.integers(1, size))
+        | st.builds(
+            lambda part: {Tier.NVME: part, Tier.OBJECT: 1 << 60},
+            # Whose state is fetched, whose makes way, and a copy of one that is in RAM again.
+            st.integers(sum(sorted(pod.size for pod in node.pods.values())[-3:]), size),
+        )
+    )
+    return node
+
+
 @given(nodes())
 @settings(max_examples=20, deadline=None)
 def test_whoever_asks_gets_its_turn(node):
@@ -269,6 +334,113 @@ def test_whoever_asks_gets_its_turn(node):
     node.run()
     assert node.late() == {}
     assert max(max(pod.waits, default=0.0) for pod in node.pods.values()) <= PATIENCE
+
+
+@given(narrow_nodes())
+@settings(max_examples=25, deadline=None)
+def test_whoever_gets_no_turn_is_told_why(node):
+    note(f"RAM {node.ram}, {node.below}: {list(node.pods.values())}")
+    node.run()
+    late = node.late()
+    if all_fit(node):
+        assert late == {}
+    assert {uid: why for uid, why in late.items() if not FINAL.search(why)} == {}
+
+
+FINAL = re.compile("the host's memory can't take|the host's memory has no room|can't be parked")
+"""Why a seat waits for as long as the others stay."""
+
+
+def all_fit(node):
+    """Whether all that may leave RAM can leave it for any other seat, at any time."""
+    every = node.pods.values()
+    lasting = [pod for pod in every if pod.pinned or Tier.NVME not in node.below]
+    others = [pod.size for pod in every if pod not in lasting]
+    return (
+        node.below.get(Tier.NVME, 0) >= sum(others)
+        and sum(pod.size for pod in lasting) + max(others, default=0) <= node.ram
+    )
+
+
+def crowd(ram, *sizes, pinned=(), below=None):
+    """Seats a, b and so on that take turns on one GPU."""
+    names = "abcd"[: len(sizes)]
+    every = [
+        Pod(PodUid(name), frozenset(GPUS[:1]), size, 1.0, 1.0, 0.1, pinned=name in pinned)
+        for name, size in zip(names, sizes, strict=True)
+    ]
+    return Node(every, ram, below)
+
+
+def test_nobody_is_parked_for_a_seat_that_could_not_come_up_after_that():
+    """What a has on NVMe needs RAM that b would never leave again."""
+    node = crowd(28, 14, 20, pinned="b")
+    node.run()
+    (why,) = node.late().values()
+    assert "seat b would be parked for it, and then the host's memory has no room" in why
+    assert len(node.pods[PodUid("b")].waits) > 5
+
+
+def test_a_gpu_is_not_kept_for_what_cannot_come_up():
+    """It stands so already: b is on NVMe and was called first, a would never leave RAM."""
+    node = crowd(28, 20, 14, pinned="a")
+    a, b = node.pods.values()
+    a.state, b.state, b.copies, a.since = S.PARKED, S.PARKED_NVME, frozenset({Tier.NVME}), 0.5
+    node.run()
+    assert node.late().keys() == {"b"}
+    assert len(a.waits) > 5
+
+
+def test_parks_that_fit_singly_but_not_together_are_not_begun():
+    """Two must be parked for the wide one, and nothing leaves RAM."""
+    node = crowd(28, 20, 14, 1, below={})
+    _, b, c = node.pods.values()
+    b.gpus, c.gpus = frozenset(GPUS[1:2]), frozenset(GPUS[:2])
+    node.run()
+    assert node.parked == []
+    assert node.late() == {
+        "c": "seat a, b would have to be parked for it, which the host's memory can't take; raise "
+        "park_bytes or nvme_bytes, let seats leave RAM (kyb.ai/park-tier), or move one"
+    }
+
+
+def test_who_leaves_ram_again_is_parked_before_those_who_fill_it():
+    """a and b must be parked for c: b has room only before a, which never leaves RAM again."""
+    node = crowd(55, 2, 54, 1, pinned="a")
+    a, b, c = node.pods.values()
+    a.gpus, b.gpus, c.gpus = frozenset(GPUS[:1]), frozenset(GPUS[1:2]), frozenset(GPUS[:2])
+    node.run()
+    assert node.late() == {}
+    assert node.parked[:2] == ["b", "a"]
+
+
+def test_of_two_choices_the_one_is_parked_that_ram_takes():
+    """Either of a and b makes room for c; a would never leave RAM again, and b does."""
+    node = crowd(28, 20, 14, 14, pinned="a")
+    for pod in node.pods.values():
+        pod.vram = 40
+    c = node.pods[PodUid("c")]
+    c.state, c.copies = S.PARKED_NVME, frozenset({Tier.NVME})
+    c.since = 1.0
+    node.run()
+    assert "c" not in node.late()
+    assert "a" not in node.parked
+
+
+def test_seats_that_are_called_make_room_on_nvme_for_one_before_them():
+    """NVMe has room for two: c, which is called for, too, goes into the object store for a."""
+    node = crowd(20, 14, 14, 14, 14, below={Tier.NVME: 28, Tier.OBJECT: 1 << 60})
+    node.run()
+    assert node.late() == {}
+
+
+def test_what_has_room_below_leaves_ram_though_others_have_none():
+    """NVMe is too small for a, which would be the first."""
+    seats = tuple(Parked(PodUid(name), name, size) for name, size in (("a", 20), ("b", 15)))
+    comes = Coming(PodUid("c"), "c", 15)
+    view = TierView(seats, {Tier.RAM: 40, Tier.NVME: 15}, (comes,))
+    (action,) = tiering.decide(view, TierPolicy(), 100.0)
+    assert (action.step, action.uid) == (Step.DUMP, "b")
 
 
 def test_what_comes_up_while_another_is_parked_starves_nobody():

@@ -87,6 +87,22 @@ async def test_the_wake_comes_when_there_is_room_again(rig, proxy, make_short):
         assert r.node.notices["HostMemory"].ok
 
 
+async def test_more_room_in_ram_is_looked_at_though_nobody_was_refused(rig):
+    _, g, _, _ = await two_seats(rig)
+    g.memory.node = HostMemory(1 << 42, 40 * GIB, 0.0)
+    await asyncio.sleep(1)
+    g.pressure.look()
+    kicks = []
+    g.pressure._kick = lambda: kicks.append(1)
+    await asyncio.sleep(1)
+    g.pressure.look()
+    assert kicks == []
+    g.memory.node = HostMemory(1 << 42, 60 * GIB, 0.0)
+    await asyncio.sleep(1)
+    g.pressure.look()
+    assert kicks == [1]
+
+
 async def test_nobody_is_bothered_while_nobody_needs_the_gpu(rig):
     r, g, _, b = await two_seats(rig)
     async with g.running():

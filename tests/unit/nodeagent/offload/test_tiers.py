@@ -208,6 +208,29 @@ async def test_a_seat_pinned_to_ram_is_not_dumped(rig):
     assert "ParkRefused" in reasons(r)
 
 
+async def test_a_seat_that_ram_would_keep_out_is_told_and_keeps_no_gpu(rig, proxy):
+    """It would have to leave RAM for the other's park, and the other never leaves RAM again."""
+    r = rig(tiers=TIERS)
+    watched = Watched(r, budget=50 * GIB)
+    r.begin()
+    p = proxy(r.loop)
+    small = await r.seat("small", size=24 * GIB)
+    await r.until(small, ACTIVE)
+    large = await r.seat("large", vram=40 * GIB)
+    r.node.seats[large].wishes.park_tier = Tier.RAM.value
+    async with watched.running():
+        await r.until(large, ACTIVE)
+        for _ in range(2):
+            p.request(small)
+            await asyncio.sleep(5)
+            p.request(large)
+            await asyncio.sleep(5)
+            assert r.state(large) is ACTIVE
+    assert p.answered == {large: 2}
+    (told,) = watched.events("TurnRefused")
+    assert "then the host's memory has no room for its 24.0 GiB; raise park_bytes" in told
+
+
 async def test_less_host_memory_than_the_budget_also_makes_the_coldest_leave(rig):
     r = rig(tiers=TIERS)
     watched = Watched(r, budget=1000 * GIB)
