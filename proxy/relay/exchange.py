@@ -176,12 +176,14 @@ class Exchange:
         """The answer to a client that was told how it stands: its status and headers are sent."""
         if upstream.content_type == "text/event-stream":
             return await self._stream(response, upstream.content.iter_any())
-        said = await upstream.content.read(_WHOLE)
-        event = b"".join(b"data: " + line + b"\n" for line in said.splitlines())
-        with _client_side():
-            await response.write(event + b"\n")
-            await response.write_eof()
-        return response
+
+        async def event() -> AsyncIterator[bytes]:
+            yield b"data: "
+            async for chunk in upstream.content.iter_any():
+                yield chunk.replace(b"\n", b"\ndata: ")
+            yield b"\n\n"
+
+        return await self._stream(response, event())
 
     async def _reshape(
         self, upstream: aiohttp.ClientResponse, shape: Shape, headers: CIMultiDict[str]

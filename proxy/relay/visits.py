@@ -111,7 +111,7 @@ class Visits:
         kind = Socket if asking.socket else Exchange
         visit.exchange = kind(visit.request, asking, visit.request_id, self._ours)
         visit.exchange.sent = lambda: self._desk.admission.release(visit.ticket)
-        flight = await self._admit(visit, asking.model)
+        flight = await self._admit(visit, asking)
         # The exchange lets go of the body as soon as the seat has it.
         asking.body = bytearray()
         visit.seat, visit.held = flight.serve.seat.name, flight.serve.held
@@ -121,10 +121,11 @@ class Visits:
         async with flight:
             return await visit.exchange.run(flight, self._pools, self._settings.connect_limit_s)
 
-    async def _admit(self, visit: _Visit, model: str) -> Flight:
-        wish = wish_of(visit.request.headers)
+    async def _admit(self, visit: _Visit, asking: Asking) -> Flight:
+        model, wish = asking.model, wish_of(visit.request.headers)
         admitted = self._desk.admit(visit.ticket, model, visit.client, wish)
-        if visit.request.headers.get(PROGRESS) and isinstance(visit.exchange, Exchange):
+        told = visit.request.headers.get(PROGRESS) and asking.shape is None
+        if told and isinstance(visit.exchange, Exchange):
             admitted = self._telling(visit.ticket, visit.exchange, admitted)
         try:
             flight = await admitted

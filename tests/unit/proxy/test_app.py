@@ -311,6 +311,22 @@ def test_a_client_that_wants_to_know_is_told_how_it_stands_while_it_waits(play, 
     play(scenario)
 
 
+def test_a_long_answer_that_is_no_stream_comes_whole_as_one_event(play):
+    async def scenario(stage):
+        await stage.seat(granted=False)
+        asked = stage.client.post(
+            "/v1/embeddings", json={"model": "m"}, headers={"X-Kyb-Progress": "1"}
+        )
+        async with asked as answer:
+            assert (await answer.content.readline()).startswith(b": kyb ")
+            stage.agent.lease("grant")
+            text = await answer.content.read()
+        data = [line for line in text.split(b"\n") if line.startswith(b"data: ")]
+        assert data == [b"data: " + b"x" * 200_000]
+
+    play(scenario)
+
+
 def test_a_client_that_was_told_how_it_stands_hears_of_its_refusal_as_an_event(play):
     async def scenario(stage):
         await stage.seat(granted=False)

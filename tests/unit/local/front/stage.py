@@ -22,13 +22,15 @@ NODE = NodeName("box")
 
 class Box:
     """Implements `Box`: one model is active, whichever was last asked for. `started`: its wakes, in
-    order; `acts`: what was done by hand. `stuck`: models that never become active."""
+    order; `acts`: what was done by hand. `stuck`: models that never become active. `slow`: seconds
+    until demand is heard."""
 
     def __init__(self, names):
         self.rows = {name: ModelRow(name, SeatState.WAITING, ("GPU-0",)) for name in names}
         self.started: list[str] = []
         self.acts: list[tuple[str, str]] = []
         self.stuck: set[str] = set()
+        self.slow = 0.0
         self.address = ""
         self.lines: asyncio.Queue[bytes] = asyncio.Queue()
         self._desk = None
@@ -48,7 +50,7 @@ class Box:
             self._seat(name, SeatState.WAITING)
 
     def report(self, uid, *, urgent):
-        asyncio.get_running_loop().call_soon(self._look, uid)
+        asyncio.get_running_loop().call_later(self.slow, self._look, uid)
 
     def drained(self, uid, generation):
         self._desk.apply(self._desk.admission.revoke(uid, generation, self._desk.now))

@@ -78,6 +78,20 @@ def test_chat_streams_lines(play):
     play(scenario, FILE)
 
 
+def test_a_client_of_ollamas_is_not_told_how_it_stands_in_openais_shape(play):
+    async def scenario(stage):
+        stage.server.answers[CHAT] = [piece(content="hello"), LAST]
+        stage.box.slow = 0.7
+        asked = {"model": "a", "messages": [{"role": "user", "content": "hi"}]}
+        headers = {"X-Kyb-Progress": "1"}
+        async with stage.client.post("/api/chat", json=asked, headers=headers) as answer:
+            assert answer.content_type == "application/x-ndjson"
+            said = [json.loads(line) async for line in answer.content]
+        assert said[0]["message"]["content"] == "hello"
+
+    play(scenario, FILE)
+
+
 def test_chat_in_one_piece_with_tools(play):
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
 
