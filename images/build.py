@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kybernate.errors import ConfigError, KybernateError
 
 from . import criu, oci, userland, wheels
-from .cache import REPOSITORY, cache_root, digest_of, file_lock
+from .cache import REPOSITORY, cache_root, digest_of, file_lock, made_once
 from .recipes import CODE, CRIU, KYB_ENTER, KYB_INIT, KYB_RUNTIME, RECIPES, version
 
 if TYPE_CHECKING:
@@ -135,17 +135,15 @@ def _code_layer(recipe: Recipe, progress: Progress) -> oci.Blob:
     sources = recipe.sources()
     key = digest_of(_FORMAT, recipe.name, base.name, files=sources)
     target = cache_root() / "images" / f"code-{recipe.name}-{key}"
-    with file_lock(target.with_suffix(".lock")):
-        if not target.exists():
-            part = target.with_suffix(".part")
-            shutil.rmtree(part, ignore_errors=True)
-            for source in sources:
-                copy = part / CODE / source.relative_to(REPOSITORY)
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(source, copy)
-            userland.compile_modules(base, part / CODE, keep_source=True, place=f"/{CODE}")
-            part.rename(target)
-    return folder_layer(target)
+
+    def fill(part: Path) -> None:
+        for source in sources:
+            copy = part / CODE / source.relative_to(REPOSITORY)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, copy)
+        userland.compile_modules(base, part / CODE, keep_source=True, place=f"/{CODE}")
+
+    return folder_layer(made_once(target, fill))
 
 
 def _tools_layer(progress: Progress) -> oci.Blob:
@@ -164,14 +162,12 @@ def _tools_layer(progress: Progress) -> oci.Blob:
     }
     key = digest_of(_FORMAT, *programs, files=list(programs.values()))
     target = cache_root() / "images" / f"tools-{key}"
-    with file_lock(target.with_suffix(".lock")):
-        if not target.exists():
-            part = target.with_suffix(".part")
-            shutil.rmtree(part, ignore_errors=True)
-            for place, built in programs.items():
-                copy = part / place
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(built, copy)
-                copy.chmod(0o755)
-            part.rename(target)
-    return folder_layer(target)
+
+    def fill(part: Path) -> None:
+        for place, built in programs.items():
+            copy = part / place
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(built, copy)
+            copy.chmod(0o755)
+
+    return folder_layer(made_once(target, fill))

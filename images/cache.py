@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -50,6 +51,18 @@ def file_lock(path: Path, limit: float = 3600.0) -> Iterator[None]:
                     ) from error
                 time.sleep(0.1)
         yield
+
+
+def made_once(target: Path, fill: Callable[[Path], None]) -> Path:
+    """The folder `target`. If it isn't there, `fill` makes a part, which becomes it as a whole;
+    no other process makes it meanwhile. Raises DeadlineError, and what `fill` raises."""
+    with file_lock(target.with_suffix(".lock")):
+        if not target.exists():
+            part = target.with_suffix(".part")
+            shutil.rmtree(part, ignore_errors=True)
+            fill(part)
+            part.rename(target)
+    return target
 
 
 def digest_of(*texts: str, files: Sequence[Path] = (), root: Path = REPOSITORY) -> str:

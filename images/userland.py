@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from kybernate.errors import KybernateError
 
 from . import debs
-from .cache import cache_root, digest_of, file_lock
+from .cache import cache_root, digest_of, made_once
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,15 +89,13 @@ def build(progress: Progress) -> Path:
     unpacked = debs.unpack(PACKAGES, progress)
     key = digest_of(_FORMAT, unpacked.digest, repr((_SHARED_OBJECTS, _LEFT_OUT, _WITHOUT_LIBRARY)))
     target = cache_root() / "images" / f"userland-{key}"
-    with file_lock(target.with_suffix(".lock")):
-        if not target.exists():
-            progress("putting the images' userland together")
-            part = target.with_suffix(".part")
-            shutil.rmtree(part, ignore_errors=True)
-            _fill(unpacked.folder, part)
-            compile_modules(part, part / STDLIB, keep_source=False)
-            part.rename(target)
-    return target
+
+    def fill(part: Path) -> None:
+        progress("putting the images' userland together")
+        _fill(unpacked.folder, part)
+        compile_modules(part, part / STDLIB, keep_source=False)
+
+    return made_once(target, fill)
 
 
 def versions(progress: Progress) -> dict[str, str]:
@@ -110,15 +108,13 @@ def build_cxx(progress: Progress) -> Path:
     """The folder of the C++ library's layer."""
     unpacked = debs.unpack(PACKAGES, progress)
     target = cache_root() / "images" / f"cxx-{digest_of(_FORMAT, unpacked.digest)}"
-    with file_lock(target.with_suffix(".lock")):
-        if not target.exists():
-            part = target.with_suffix(".part")
-            shutil.rmtree(part, ignore_errors=True)
-            (part / LIBRARIES).mkdir(parents=True)
-            for path in sorted((unpacked.folder / LIBRARIES).glob(f"{CXX}.so*")):
-                shutil.copy2(path, part / LIBRARIES / path.name, follow_symlinks=False)
-            part.rename(target)
-    return target
+
+    def fill(part: Path) -> None:
+        (part / LIBRARIES).mkdir(parents=True)
+        for path in sorted((unpacked.folder / LIBRARIES).glob(f"{CXX}.so*")):
+            shutil.copy2(path, part / LIBRARIES / path.name, follow_symlinks=False)
+
+    return made_once(target, fill)
 
 
 def build_sqlite(progress: Progress) -> Path:
@@ -129,21 +125,19 @@ def build_sqlite(progress: Progress) -> Path:
         debs.unpack(SQLITE, progress),
     )
     target = cache_root() / "images" / f"sqlite-{digest_of(base.name, library.digest)}"
-    with file_lock(target.with_suffix(".lock")):
-        if not target.exists():
-            part = target.with_suffix(".part")
-            shutil.rmtree(part, ignore_errors=True)
-            (part / LIBRARIES).mkdir(parents=True)
-            for path in sorted((library.folder / LIBRARIES).glob("libsqlite3.so*")):
-                shutil.copy2(path, part / LIBRARIES / path.name, follow_symlinks=False)
-            (part / STDLIB / "lib-dynload").mkdir(parents=True)
-            for path in (unpacked.folder / STDLIB / "lib-dynload").glob("_sqlite3.cpython-*"):
-                shutil.copy2(path, part / STDLIB / "lib-dynload" / path.name)
-            shutil.copytree(unpacked.folder / STDLIB / "sqlite3", part / STDLIB / "sqlite3")
-            place = f"/{STDLIB}/sqlite3"
-            compile_modules(base, part / STDLIB / "sqlite3", keep_source=False, place=place)
-            part.rename(target)
-    return target
+
+    def fill(part: Path) -> None:
+        (part / LIBRARIES).mkdir(parents=True)
+        for path in sorted((library.folder / LIBRARIES).glob("libsqlite3.so*")):
+            shutil.copy2(path, part / LIBRARIES / path.name, follow_symlinks=False)
+        (part / STDLIB / "lib-dynload").mkdir(parents=True)
+        for path in (unpacked.folder / STDLIB / "lib-dynload").glob("_sqlite3.cpython-*"):
+            shutil.copy2(path, part / STDLIB / "lib-dynload" / path.name)
+        shutil.copytree(unpacked.folder / STDLIB / "sqlite3", part / STDLIB / "sqlite3")
+        place = f"/{STDLIB}/sqlite3"
+        compile_modules(base, part / STDLIB / "sqlite3", keep_source=False, place=place)
+
+    return made_once(target, fill)
 
 
 def build_certificates(progress: Progress) -> Path:
@@ -153,16 +147,14 @@ def build_certificates(progress: Progress) -> Path:
     """
     unpacked = debs.unpack(CERTIFICATES, progress)
     target = cache_root() / "images" / f"certificates-{digest_of(_FORMAT, unpacked.digest)}"
-    with file_lock(target.with_suffix(".lock")):
-        if not target.exists():
-            part = target.with_suffix(".part")
-            shutil.rmtree(part, ignore_errors=True)
-            found = sorted((unpacked.folder / "usr/share/ca-certificates").rglob("*.crt"))
-            bundle = part / "etc/ssl/certs/ca-certificates.crt"
-            bundle.parent.mkdir(parents=True)
-            bundle.write_bytes(b"".join(path.read_bytes().strip() + b"\n" for path in found))
-            part.rename(target)
-    return target
+
+    def fill(part: Path) -> None:
+        found = sorted((unpacked.folder / "usr/share/ca-certificates").rglob("*.crt"))
+        bundle = part / "etc/ssl/certs/ca-certificates.crt"
+        bundle.parent.mkdir(parents=True)
+        bundle.write_bytes(b"".join(path.read_bytes().strip() + b"\n" for path in found))
+
+    return made_once(target, fill)
 
 
 def compile_modules(userland: Path, folder: Path, *, keep_source: bool, place: str = "") -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kybernate.errors import ConfigError, KybernateError
 
 from . import userland
-from .cache import REPOSITORY, cache_root, digest_of, file_lock
+from .cache import REPOSITORY, cache_root, digest_of, made_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -113,16 +113,14 @@ def build(layer: str, progress: Progress) -> Path:
     base = userland.build(progress)
     key = digest_of(_FORMAT, lines, repr(_PRUNED_PARTS), base.name)
     target = cache_root() / "images" / f"wheels-{layer}-{key}"
-    with file_lock(target.with_suffix(".lock")):
-        if not target.exists():
-            progress(f"fetching the images' wheels: {layer}")
-            part = target.with_suffix(".part")
-            shutil.rmtree(part, ignore_errors=True)
-            install(lines, part)
-            _prune(part / SITE)
-            userland.compile_modules(base, part / SITE, keep_source=False, place=f"/{SITE}")
-            part.rename(target)
-    return target
+
+    def fill(part: Path) -> None:
+        progress(f"fetching the images' wheels: {layer}")
+        install(lines, part)
+        _prune(part / SITE)
+        userland.compile_modules(base, part / SITE, keep_source=False, place=f"/{SITE}")
+
+    return made_once(target, fill)
 
 
 def install(lines: str, target: Path) -> None:
