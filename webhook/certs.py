@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import ipaddress
 import logging
-import threading
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
@@ -31,6 +30,7 @@ from kybernate.adapters.pki import (
 from kybernate.errors import ConfigError, ConflictError, KybernateError
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable
     from pathlib import Path
 
@@ -244,29 +244,19 @@ class Keeper:
         return why_renew(pair, self._leaf, authority, self._validity.renew_before, now)
 
 
-class KeeperThread:
+class Keeping:
     """Calls a keeper every few seconds; `problem` says why the last pass failed, if it did."""
 
     def __init__(self, keeper: Keeper, every: float) -> None:
         self.problem: str | None = "no certificate yet"
         self._keeper = keeper
         self._every = every
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="certificates", daemon=True)
 
-    def start(self) -> None:
-        """Start; the first pass is made at once."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread after the pass it is in."""
-        self._stopping.set()
-        self._thread.join(5.0)
-
-    def _run(self) -> None:
-        while not self._stopping.is_set():
+    def run(self, stopping: threading.Event) -> None:
+        """Until told to stop; the first pass is made at once."""
+        while not stopping.is_set():
             # A first pass that fails, or that another replica was faster at, is soon made again.
-            self._stopping.wait(self._every if self._pass() else min(1.0, self._every))
+            stopping.wait(self._every if self._pass() else min(1.0, self._every))
 
     def _pass(self) -> bool:
         try:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from kybernate import keys
 from kybernate.adapters.k8s import Api, Watcher
 from kybernate.adapters.pki import write_private
+from kybernate.runtime.background import Background
 from kybernate.runtime.grants import ArtifactGrants
 from kybernate.runtime.http import Listening, Server
 from kybernate.runtime.serve import ProbeServer, configure_logging
 from kybernate.runtime.tls import server_context
 from kybernate.settings.common import host_port
 from webhook.app import Known, make_app
-from webhook.certs import Bundles, FolderStore, Keeper, KeeperThread, SecretStore
+from webhook.certs import Bundles, FolderStore, Keeper, Keeping, SecretStore
 from webhook.evictions import Asker, Evictions, Requests
 
 if TYPE_CHECKING:
@@ -70,9 +71,10 @@ class Service:
             else SecretStore(api, settings.secret)
         )
         bundles = Bundles(api, settings.configuration)
-        self._keeper = KeeperThread(
+        self._keeping = Keeping(
             Keeper(settings, store, bundles.publish, leaf.use), settings.check_s
         )
+        self._threads = Background(certificates=self._keeping.run)
         self._probes = ProbeServer(*host_port(settings.probe_listen), self.not_ready)
 
     def start(self) -> None:
@@ -81,13 +83,13 @@ class Service:
         self._requests.watch.start()
         self._asker.start()
         self.grants.start(self._api)
-        self._keeper.start()
+        self._threads.start()
         self._probes.start()
 
     def stop(self) -> None:
         """Stop everything, within seconds."""
         self._probes.stop()
-        self._keeper.stop()
+        self._threads.stop()
         self.grants.stop()
         self._asker.stop()
         self._requests.watch.stop()
@@ -95,8 +97,8 @@ class Service:
 
     def not_ready(self) -> str | None:
         """Why reviews can't be answered well yet, in a sentence."""
-        if self._keeper.problem:
-            return self._keeper.problem
+        if self._keeping.problem:
+            return self._keeping.problem
         if not self._watch.synced.is_set():
             return self._watch.last_error or "GPUNodes are not listed yet"
         requests = self._requests.watch

@@ -10,8 +10,9 @@ import pytest
 from cryptography import x509
 
 from kybernate.errors import ConfigError, ConflictError, RetryableError
+from kybernate.runtime.background import Background
 from kybernate.settings.webhook import WebhookSettings
-from webhook.certs import FolderStore, Keeper, KeeperThread, Material
+from webhook.certs import FolderStore, Keeper, Keeping, Material
 from webhook.service import LeafContext
 
 if TYPE_CHECKING:
@@ -254,13 +255,14 @@ def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
 def test_the_thread_reports_its_problem_and_recovers() -> None:
     world = World()
     world.api.fails = True
-    thread = KeeperThread(world.keeper(), every=0.01)
-    assert thread.problem == "no certificate yet"
-    thread.start()
-    _until(lambda: thread.problem == "certificates: the API server is away")
+    keeping = Keeping(world.keeper(), every=0.01)
+    assert keeping.problem == "no certificate yet"
+    threads = Background(certificates=keeping.run)
+    threads.start()
+    _until(lambda: keeping.problem == "certificates: the API server is away")
     world.api.fails = False
-    _until(lambda: thread.problem is None)
-    thread.stop()
+    _until(lambda: keeping.problem is None)
+    threads.stop()
     assert world.served
 
 
