@@ -13,6 +13,7 @@ PARTS = (
     "kybernate extender webhook deviceplugin nodeagent proxy registry sidecar".split()  # noqa: SIM905
 )
 PAUSES = {"sleep", "wait", "wait_for"}
+LEAVES = (ast.Raise, ast.Return, ast.Break)
 OTHERS = {
     "sidecar/link.py": "has the standard library alone",
     "kybernate/adapters/cuda/helper.py": "a process of 3 MiB, which would import asyncio",
@@ -39,8 +40,7 @@ def _tries_again(loop: ast.While | ast.For | ast.AsyncFor) -> bool:
     test = list(ast.walk(loop.test)) if isinstance(loop, ast.While) else []
     pauses = any(isinstance(one, ast.Call) and _name(one) in PAUSES for one in body + test)
     survives = any(
-        isinstance(one, ast.ExceptHandler) and not isinstance(one.body[-1], ast.Raise)
-        for one in body
+        isinstance(one, ast.ExceptHandler) and not isinstance(one.body[-1], LEAVES) for one in body
     )
     return pauses and survives
 
@@ -87,6 +87,8 @@ while True:
         ("while not ready():\n    time.sleep(1)", []),
         ("while True:\n    try:\n        call()\n    except OSError:\n        pass", []),
         (RETRY.replace("time.sleep(1)", "raise"), []),
+        (RETRY.replace("time.sleep(1)", "return") + "    time.sleep(1)\n", []),
+        (RETRY + "    time.sleep(1)\n", [2]),
         (
             "while not stop.wait(1):\n    try:\n        go()\n    except OSError:\n        log()",
             [1],
