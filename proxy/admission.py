@@ -273,7 +273,7 @@ class Admission:
         target = self._queues[model].target
         seat = self._seats.get(target) if target else None
         told = seat.info.told if seat else "no seat can wake now"
-        return Outlook(now - place.came, self._left(model, now), told)
+        return Outlook(now - place.came, self.left(model, now), told)
 
     def is_drained(self, uid: PodUid, generation: int) -> bool:
         """Whether `Drained` for this lease is still true."""
@@ -301,6 +301,14 @@ class Admission:
     def body_bytes(self) -> int:
         """Bytes of requests in memory."""
         return self._bodies.total
+
+    def left(self, model: str, now: float) -> float | None:
+        """How long a request that waits for the model, or would from now on, is expected to (s)."""
+        queue = self._queues.get(model)
+        if queue is not None and queue.target is not None:
+            return None if queue.ready_at is None else max(0.0, queue.ready_at - now)
+        seat = self._cheapest(model, None)
+        return seat.expected if seat else None
 
     def models(self, now: float, client: Client = ANYONE) -> dict[str, str]:
         """All models that have a seat, whatever its state: full name → the shortest for it."""
@@ -348,18 +356,10 @@ class Admission:
         some = any(seat.open for seat in self._seats_of(model))
         return some and self._cheapest(model, None) is None
 
-    def _left(self, model: str, now: float) -> float | None:
-        """How long a request that waits for the model, or would from now on, is expected to (s)."""
-        queue = self._queues.get(model)
-        if queue is not None and queue.target is not None:
-            return None if queue.ready_at is None else max(0.0, queue.ready_at - now)
-        seat = self._cheapest(model, None)
-        return seat.expected if seat else None
-
     def _hold(
         self, ticket: int, model: str, now: float, client: Client, wish: Wish
     ) -> list[Action]:
-        left = self._left(model, now)
+        left = self.left(model, now)
         if wish.patience is not None and left is not None and left > wish.patience:
             reason = (
                 f"{model} is expected to answer in {left:.1f} s, and the request waits for at most "
@@ -401,7 +401,7 @@ class Admission:
         late = queue.waiting.late(now)
         if not late:
             return []
-        left = self._left(model, now) or 0.0
+        left = self.left(model, now) or 0.0
         actions: list[Action] = []
         for place in late:
             del self._waiting[place.ticket]

@@ -27,8 +27,7 @@ class ModelRow:
     answer if it is called for now; 0.0 while it is active, and None before its first start, of
     which nobody knows how long it takes. `address`: host:port, empty until it serves. `why`: a
     sentence on its state. `active_since`, `idle_since`: on the clock of the event loop, None if it
-    isn't. `pinned`: it leaves GPU memory for no other model. `pid`: of its command, None if none
-    runs.
+    isn't. `pinned`: it leaves GPU memory for no other model.
     """
 
     name: str
@@ -45,7 +44,6 @@ class ModelRow:
     waiting: int = 0
     wakes: int = 0
     pinned: bool = False
-    pid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

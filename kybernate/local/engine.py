@@ -440,13 +440,7 @@ class Engine:
             waiting=seat.demand.waiting,
             wakes=seat.history.wakes,
             pinned=model.pinned,
-            pid=self._command_of(seat),
         )
-
-    def _command_of(self, seat: Seat) -> int | None:
-        """kyb-tree's child."""
-        pids = self.world.freezer.pids(seat.tree.handle) if seat.tree.handle else ()
-        return pids[1] if len(pids) > 1 and seat.state is not SeatState.WAITING else None
 
 
 def _last_words(written: Log) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from proxy.page.history import History
 from proxy.page.rates import Rates
-from proxy.page.shape import Known, page, spans
+from proxy.page.shape import Known, Waiting, page, spans
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +68,10 @@ class Board:
             now=now,
             seats=seats,
             names=names,
-            waiting=desk.admission.waiting(),
+            waiting={
+                model: Waiting(number, desk.admission.left(model, now))
+                for model, number in desk.admission.waiting().items()
+            },
             rates=self.rates.now(now, names),
             history=self.history,
         )

@@ -64,6 +64,14 @@ class Scene:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """Requests that wait for a model, and how long those may still (s), None if nobody knows."""
+
+    number: int = 0
+    left: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Known:
     """What a proxy knows now: its seats, who waits for which model, and what it remembers.
 
@@ -73,7 +81,7 @@ class Known:
     now: float
     seats: tuple[SeatView, ...]
     names: Mapping[str, str]
-    waiting: Mapping[str, int]
+    waiting: Mapping[str, Waiting]
     rates: Mapping[str, Rate]
     history: History
 
@@ -90,7 +98,7 @@ def page(scene: Scene, known: Known, client: Client) -> Json:
         "logs": scene.logs,
         "lanes": _lanes(scene, views),
         "models": {
-            full: _model(name, known.waiting.get(full, 0), known.rates.get(full, Rate()))
+            full: _model(name, known.waiting.get(full, Waiting()), known.rates.get(full, Rate()))
             for full, name in known.names.items()
         },
         "total": _rate(known.rates.get(ALL, Rate())),
@@ -217,8 +225,9 @@ def _wake(one: SeatView, extra: Extra | None) -> float | None:
     return extra.wake if extra else one.info.wake or None
 
 
-def _model(name: str, waiting: int, rate: Rate) -> Json:
-    return {"name": name, "waiting": waiting} | _rate(rate)
+def _model(name: str, waiting: Waiting, rate: Rate) -> Json:
+    told: Json = {"name": name, "waiting": waiting.number} | _rate(rate)
+    return told if waiting.left is None else told | {"left": round(waiting.left, 1)}
 
 
 def _rate(rate: Rate) -> Json:

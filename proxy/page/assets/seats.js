@@ -101,7 +101,7 @@ function fill(row, seat) {
   set(row, 1, `${stateOf(seat)}\n${seat.why}\n${seat.connected}`, () => stated(seat));
   text(row, 2, seat.bytes ? bytes(seat.bytes) : "–");
   text(row, 3, seat.state === "active" ? "awake" : seat.wake === undefined ? "not known" : `about ${seconds(seat.wake)}`);
-  set(row, 4, `${seat.in_flight} ${seat.waiting} ${model.waiting}`, () => asked(seat));
+  set(row, 4, `${seat.in_flight} ${seat.waiting} ${seat.waiting ? model.left : ""}`, () => asked(seat, model.left));
   text(row, 5, count(model.rate ?? 0));
   text(row, 6, model.p50 === undefined ? "–" : `${seconds(model.p50)} · ${seconds(model.p99)}`);
   text(row, 7, String(seat.wakes));
@@ -136,9 +136,10 @@ function stated(seat) {
   return [word, make("div", "why", plain(why))];
 }
 
-function asked(seat) {
+function asked(seat, left) {
   const parts = [`${seat.in_flight} now`];
   if (seat.waiting) parts.push(", ", make("span", "queue", `${seat.waiting} waiting`));
+  if (seat.waiting && left !== undefined) parts.push(make("div", "where", left > 0 ? `about ${seconds(left)} to go` : "any moment"));
   return parts;
 }
 

@@ -115,3 +115,8 @@ def test_a_digest_depends_on_content_and_place_but_not_on_time(tmp_path) -> None
     assert digest_of("l", files=[moved], root=tmp_path) != digest_of(
         "k", files=[moved], root=tmp_path
     )
+
+
+def test_the_proxys_image_has_its_page() -> None:
+    found = {path.name for path in RECIPES["proxy"].sources() if path.parent.name == "assets"}
+    assert {"index.html", "page.css", "main.js"} <= found

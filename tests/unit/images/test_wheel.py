@@ -77,6 +77,7 @@ def test_nothing_but_kybernate_is_at_the_top_and_no_criu_is_in_it(built):
     libraries = {f"kybernate/native/simgpu/{one}.so.1" for one in ("libcuda", "libnvidia-ml")}
     assert native == {"kybernate/native/kyb-init", "kybernate/native/simgpu/simgpu", *libraries}
     assert all(modes[name] == 0o755 for name in native)
+    assert "kybernate/services/proxy/page/assets/main.js" in names
     assert "Requires-Dist: aiohttp" in needs.replace("Requires-Dist: aiohttp-", "")
 
 

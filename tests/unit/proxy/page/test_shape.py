@@ -12,7 +12,7 @@ from kybernate.types import NodeName, PodUid, SeatState
 from proxy.actions import ANYONE, Client, SeatInfo, SeatView
 from proxy.page.history import History
 from proxy.page.rates import Rate
-from proxy.page.shape import Extra, Known, Lane, Scene, changes, page, spans
+from proxy.page.shape import Extra, Known, Lane, Scene, Waiting, changes, page, spans
 
 CLUSTER = Scene("cluster")
 
@@ -28,7 +28,14 @@ def seat(uid, state=SeatState.PARKED, **more):
 
 def known(*seats, past=None):
     names = {one.info.route: one.info.model for one in seats}
-    return Known(9.0, seats, names, {"team/m-a": 3}, {"team/m-a": Rate(1.0)}, past or History())
+    return Known(
+        9.0,
+        seats,
+        names,
+        {"team/m-a": Waiting(3, 1.23)},
+        {"team/m-a": Rate(1.0)},
+        past or History(),
+    )
 
 
 def test_a_cluster_shows_a_lane_for_each_group_of_a_node():
@@ -38,7 +45,9 @@ def test_a_cluster_shows_a_lane_for_each_group_of_a_node():
         "name": "G0", "node": "n1", "product": "", "memory": 0, "others": 0,
     }  # fmt: skip
     assert said["seats"]["a"]["lanes"] == ["n1/G0"]
-    assert said["models"]["team/m-a"] == {"name": "m-a", "waiting": 3, "rate": 1.0, "failed": 0}
+    assert said["models"]["team/m-a"] == {
+        "name": "m-a", "waiting": 3, "left": 1.2, "rate": 1.0, "failed": 0,
+    }  # fmt: skip
     assert (said["acts"], said["logs"]) == ([], False)
 
 
