@@ -41,7 +41,8 @@ def _file(port: int) -> dict[str, Any]:
         }
         for name in MODELS
     }
-    return {"listen": f"127.0.0.1:{port}", "startPort": free_port() % 20000 + 10000, "models": models}
+    first = free_port() % 20000 + 10000  # none that a client's connection may get
+    return {"listen": f"127.0.0.1:{port}", "startPort": first, "models": models}
 
 
 def ask(port: int, model: str) -> dict[str, Any]:

@@ -65,7 +65,8 @@ def _file(port: int) -> dict[str, object]:
         }
         for name, size in zip(MODELS, (300, 200, 240, 280, 180, 90), strict=True)
     }
-    return {"listen": f"127.0.0.1:{port}", "startPort": free_port() % 20000 + 10000, "models": models}
+    first = free_port() % 20000 + 10000  # none that a client's connection may get
+    return {"listen": f"127.0.0.1:{port}", "startPort": first, "models": models}
 
 
 def _keep_asking(port: int, over: threading.Event) -> None:
