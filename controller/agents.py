@@ -87,11 +87,16 @@ class Agents:
         except KybernateError as error:
             return Problem(Trouble.UNREACHABLE, str(error))
 
+    def drop(self, node: str, name: str, why: str) -> None:
+        """Have the snapshot deleted that the operation of this name has kept; also if there is none
+        any more. Raises KybernateError."""
+        self._call(node, "DropSnapshot", pb.DropSnapshotRequest(name=name, why=why))
+
     def own(self, node: str) -> list[str]:
         """Operations under way that a controller has begun, by name. Raises KybernateError."""
         return [one.name for one in self._under_way(node) if one.by == keys.CN_CONTROLLER]
 
-    def drop(self, nodes: Collection[str]) -> None:
+    def disconnect(self, nodes: Collection[str]) -> None:
         """End the connections to these nodes."""
         with self._lock:
             gone = [self._channels.pop(node) for node in nodes if node in self._channels]
@@ -100,7 +105,7 @@ class Agents:
 
     def close(self) -> None:
         """End all connections."""
-        self.drop(tuple(self._channels))
+        self.disconnect(tuple(self._channels))
 
     def _refused(self, request: Request, kind: Kind) -> Trouble:
         """Whether it is refused for good, or for an operation of the same seat."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -9,16 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
 from kybernate.api import events, pods
-from kybernate.api.requests import dump_status
+from kybernate.api.requests import dump_status, regular
 from kybernate.core.rate import Bucket
 from kybernate.core.requests.checkpoint import PodFacts
 from kybernate.core.requests.reasons import Reason, Standing
-from kybernate.errors import KybernateError, NotFoundError, RetryableError
+from kybernate.errors import ConflictError, KybernateError, NotFoundError, RetryableError
 
 if TYPE_CHECKING:
     from controller.known import Seen
     from kybernate.adapters.k8s import Api
+    from kybernate.core.policy.effective import Policy
+    from kybernate.core.policy.snapshots import Order
     from kybernate.core.requests.checkpoint import Request, Status
+    from kybernate.types import Tier
 
     Json = dict[str, Any]
 
@@ -77,6 +81,17 @@ class Cluster:
             self._api.delete(_path(request), body, timeout=self._timeout)
         except NotFoundError:
             return
+
+    def make(self, policy: Policy, order: Order, tier: Tier | None) -> None:
+        """Create the request, unless there is one of its name: that one is it."""
+        path = f"/apis/{keys.API_VERSION}/namespaces/{policy.namespace}/checkpointrequests"
+        with contextlib.suppress(ConflictError):
+            self._api.post(path, regular(policy, order, tier), timeout=self._timeout)
+
+    def write_policy(self, path: str, version: str, status: Json) -> None:
+        """Write a policy's status. Raises ConflictError if it was changed since it was seen."""
+        body = {"metadata": {"resourceVersion": version}, "status": status}
+        self._api.patch(f"{path}/status", body, timeout=self._timeout)
 
     def tell(self, request: Request, reason: Reason, message: str) -> None:
         """An event on the request. Never raises: the condition says the same."""

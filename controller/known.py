@@ -32,10 +32,13 @@ class Seen(NamedTuple):
 
 class Requests:
     """CheckpointRequests. Fed by the watch's thread and by what is written; any thread may ask.
-    `due` is told of each that others have changed."""
+    `due` is told of each that others have changed, `told` of each that anybody has."""
 
-    def __init__(self, due: Callable[[Key], None]) -> None:
+    def __init__(
+        self, due: Callable[[Key], None], told: Callable[[Key], None] = lambda _: None
+    ) -> None:
         self._due = due
+        self._told = told
         self._lock = threading.Lock()
         self._seen: dict[Key, Seen] = {}
         self._gone: dict[Key, list[Request]] = {}
@@ -58,6 +61,7 @@ class Requests:
                 self._unread[key] = uid
         if before is None or seen is None or seen.version != before.version:
             self._due(key)
+            self._told(key)
 
     def wrote(self, item: Json) -> None:
         """What a write of ours was answered with."""
@@ -67,6 +71,7 @@ class Requests:
             known = self._seen.get(key)
             if seen is not None and known and known.request.uid == seen.request.uid:
                 self._seen[key] = seen
+        self._told(key)
 
     def get(self, key: Key) -> Seen | None:
         """The request as it was last seen; None if it is gone."""
@@ -120,7 +125,7 @@ def address_of(node: Json) -> str:
 
 _OF_META = (
     *("namespace", "name", "uid", "resourceVersion", "generation"),
-    *("creationTimestamp", "deletionTimestamp"),
+    *("creationTimestamp", "deletionTimestamp", "ownerReferences"),
 )
 
 

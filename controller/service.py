@@ -10,11 +10,13 @@ from controller import metrics
 from controller.agents import Agents
 from controller.cluster import Cluster
 from controller.known import Nodes, Requests, slim_node, slim_request
+from controller.policies import MANAGED, Policies, PolicyWorker, slim_pod
 from controller.queue import Queue
 from controller.sweep import Sweep
 from controller.worker import Worker
 from kybernate import keys
 from kybernate.adapters.k8s import Api, Watcher
+from kybernate.api import pods
 from kybernate.errors import ConfigError
 from kybernate.runtime.background import Background
 from kybernate.runtime.lead import Leader, Leases, Terms
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from kybernate.runtime.lead import Fence
     from kybernate.settings.controller import ControllerSettings
 
+_POLICY_THREADS = 2
 _PAGE = 20
 """Requests in one answer of the API server: users may make each as long as it lets them."""
 
@@ -39,8 +42,10 @@ class Service:
         _check(settings)
         self._api = Api(settings.kubeconfig, "kyb-controller")
         self._revocations = Revocations(self._revoked)
-        self._queue, self._nodes = Queue(), Nodes()
-        self._requests = Requests(self._queue.add)
+        self._queue, self._policy_queue, self._nodes = Queue(), Queue(), Nodes()
+        self._policies = Policies(self._policy_queue.add)
+        # What becomes of a snapshot is for its policy to know.
+        self._requests = Requests(self._queue.add, lambda key: self._policies.touch(key[0]))
         self._watches = (
             Watcher(
                 *(self._api, keys.CHECKPOINT_REQUESTS_PATH, {}, self._requests.on_event),
@@ -53,6 +58,13 @@ class Service:
                 *(self._api, keys.GPU_NODES_PATH, {}, self._nodes.on_event, "GPUNodes"),
                 keep=slim_node,
             ),
+            Watcher(
+                *(self._api, keys.CHECKPOINT_POLICIES_PATH, {}, self._policies.on_policy),
+                "CheckpointPolicies",
+                names_only=True,
+                page=_PAGE,
+            ),
+            Watcher(*(self._api, pods.PATH, MANAGED, self._policies.on_pod, "pods"), keep=slim_pod),
         )
         self._agents = Agents(
             settings.tls_dir,
@@ -66,7 +78,11 @@ class Service:
         parts = self._queue, self._requests, cluster, self._agents, fence
         worker = Worker(*parts, snapshots=settings.snapshots_at_once)
         sweep = Sweep(self._requests, self._nodes, self._agents, fence, settings.sweep_s)
+        policies = PolicyWorker(
+            *(self._policy_queue, self._policies, self._requests, cluster, self._agents, fence)
+        )
         workers = {f"worker-{number}": worker.run for number in range(settings.threads)}
+        workers |= {f"policies-{number}": policies.run for number in range(_POLICY_THREADS)}
         self._threads = Background(**workers, sweep=sweep.run)
         self._probes = ProbeServer(*host_port(settings.probe_listen), self.not_ready)
         metrics.LEADING.set_function(lambda: fence.closed() is None)
@@ -86,6 +102,7 @@ class Service:
     def stop(self) -> None:
         """Stop everything; what is being done ends first, then the lease is given back."""
         self._queue.close()
+        self._policy_queue.close()
         self._threads.stop()
         if self._leader is not None:
             self._leader.stop()
@@ -99,14 +116,16 @@ class Service:
         """Why nothing can be done yet, in a sentence."""
         for watch in self._watches:
             if not watch.synced.is_set():
-                return watch.last_error or "requests and GPUNodes are not listed yet"
+                return (
+                    watch.last_error or "requests, GPUNodes, policies and pods are not listed yet"
+                )
         return None if self._revocations.synced else "revoked nodes are not listed yet"
 
     def refresh(self) -> Callable[[], bool]:
         """See `lead.Knowledge`."""
-        requests = self._watches[0]
-        asked = requests.refresh()
-        return lambda: requests.is_fresh(asked) and self.not_ready() is None
+        # Of an address that is not the agent's any more the call tells.
+        asked = [(one, one.refresh()) for one in self._watches if one is not self._watches[1]]
+        return lambda: all(one.is_fresh(n) for one, n in asked) and self.not_ready() is None
 
     def _lead(self, settings: ControllerSettings) -> tuple[Leader | None, Fence]:
         if not settings.lease:
@@ -124,7 +143,7 @@ class Service:
         return f"node {node} is revoked" if found is not None and found.revoked else ""
 
     def _revoked(self, nodes: frozenset[str]) -> None:
-        self._agents.drop(nodes)
+        self._agents.disconnect(nodes)
 
 
 class _Alone:

@@ -29,28 +29,18 @@ log = logging.getLogger(__name__)
 _STANDBY_S = 0.2
 
 
-class Worker:
-    """What a thread does with requests that are due. So many `snapshots` of a namespace are under
-    way at a time; `wall` gives seconds since 1970."""
+class Shift:
+    """What a thread does with keys that are due: one look each. `kind` says what they name."""
 
-    def __init__(  # noqa: PLR0913 - what a look needs, each of one owner
-        self,
-        queue: Queue,
-        requests: Requests,
-        cluster: Cluster,
-        agents: Agents,
-        fence: Fence,
-        wall: Callable[[], float] = time.time,
-        *,
-        snapshots: int,
-    ) -> None:
+    kind = "request"
+
+    def __init__(self, queue: Queue, fence: Fence) -> None:
         self._queue = queue
-        self._requests = requests
-        self._cluster = cluster
-        self._agents = agents
         self._fence = fence
-        self._snapshots = snapshots
-        self._wall = wall
+
+    def look(self, key: Key) -> None:
+        """Do what is needed now. Raises KybernateError."""
+        raise NotImplementedError
 
     def run(self, stopping: threading.Event) -> None:
         """Look at what is due, whenever this replica leads, until told to stop."""
@@ -77,12 +67,35 @@ class Worker:
             outcome, failed = "conflict", True
         except KybernateError as error:
             outcome, failed = "error", True
-            log.warning("request %s/%s: %s", *key, error)
+            log.warning("%s %s/%s: %s", self.kind, *key, error)
         except Exception:
             outcome, failed = "fault", True
-            log.exception("request %s/%s", *key)
+            log.exception("%s %s/%s", self.kind, *key)
         metrics.RECONCILES.labels(outcome).inc()
         self._queue.done(key, failed=failed)
+
+
+class Worker(Shift):
+    """Carries out CheckpointRequests. So many `snapshots` of a namespace are under way at a time;
+    `wall` gives seconds since 1970."""
+
+    def __init__(  # noqa: PLR0913 - what a look needs, each of one owner
+        self,
+        queue: Queue,
+        requests: Requests,
+        cluster: Cluster,
+        agents: Agents,
+        fence: Fence,
+        wall: Callable[[], float] = time.time,
+        *,
+        snapshots: int,
+    ) -> None:
+        super().__init__(queue, fence)
+        self._requests = requests
+        self._cluster = cluster
+        self._agents = agents
+        self._snapshots = snapshots
+        self._wall = wall
 
     def look(self, key: Key) -> None:
         """Do what the request of this name needs now. Raises KybernateError."""

@@ -92,7 +92,12 @@ def checkpoint_request() -> Json:
 def checkpoint_policy() -> Json:
     """The CustomResourceDefinition of CheckpointPolicy."""
     columns = (
+        ("Governs", "integer", ".status.governed"),
         ("Turn", "string", ".spec.turn.mode"),
+        ("Ready", "string", f"{_READY}.status"),
+        ("State", "string", f"{_READY}.reason"),
+        ("Snapshots", "integer", ".status.snapshots.total", 1),
+        ("Message", "string", f"{_READY}.message", 1),
         ("Precedence", "integer", ".spec.precedence", 1),
         _AGE,
     )
@@ -101,7 +106,10 @@ def checkpoint_policy() -> Json:
         "annotations: whose turn it is and when seats rest, by the clock if need be. It holds at "
         "once for pods that run. Who writes it must have the right to change the namespace's pods."
     )
-    more = {"selectableFields": [{"jsonPath": ".spec.turn.mode"}]}
+    more = {
+        "subresources": {"status": {}},
+        "selectableFields": [{"jsonPath": ".spec.turn.mode"}],
+    }
     return _definition(
         _names(keys.CHECKPOINT_POLICY_KIND, "cpol", "checkpointpolicies"),
         "Namespaced",

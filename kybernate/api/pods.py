@@ -225,14 +225,14 @@ class Pod(NamedTuple):
         stamp = self.notes.get(keys.ASSIGNED_AT)
         if not stamp:
             return self.created_at()
-        found = _seconds(stamp)
+        found = seconds(stamp)
         if found is None:
             raise ConfigError(keys.ASSIGNED_AT, f"{stamp[:40]!r} is no time")
         return found
 
     def created_at(self) -> float:
         """When it was made, in seconds since 1970; 0 if that isn't known."""
-        return _seconds(self.created) or 0.0
+        return seconds(self.created) or 0.0
 
     # --- how it is ----------------------------------------------------------------------------
 
@@ -318,7 +318,8 @@ def _listed(asks: Iterable[Ask]) -> str:
     return ", ".join(f"{ask.resource} in {ask.name}" for ask in asks)
 
 
-def _seconds(stamp: str) -> float | None:
+def seconds(stamp: str) -> float | None:
+    """A time of Kubernetes since 1970; None if it is none."""
     try:
         return datetime.fromisoformat(stamp).timestamp()
     except (ValueError, OverflowError):

@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
+from pydantic import Field
+
 from kybernate import keys
+from kybernate.api.events import stamp
+from kybernate.api.gpunodes import Condition  # noqa: TC001 - pydantic reads it
 from kybernate.api.lenient import mapping, mappings, text, texts, whole
 from kybernate.api.restores import ELSE
-from kybernate.api.schema import CAMEL, checked, items, labels, one_of, rule
+from kybernate.api.schema import CAMEL, TIME, checked, items, labels, one_of, rule
 from kybernate.api.schema import text as words
 from kybernate.api.schema import whole as number
 from kybernate.api.turns import CHOICES, MOST_WEIGHT, ON_REQUEST, TIERS, read_idle, read_turn
-from kybernate.core.policy.effective import Label, Policy, Relation, Slot
+from kybernate.core.policy.effective import Label, Policy, Relation, Slot, in_order
+from kybernate.core.policy.findings import BAD
 from kybernate.core.policy.schedule import read_times
+from kybernate.core.policy.snapshots import Snapshots
 from kybernate.core.quantity import parse_duration
 from kybernate.errors import ConfigError
+from kybernate.types import Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from kybernate.core.policy.findings import Findings
 
     Json = dict[str, Any]
+
+READY = "Ready"
+"""The one condition of a CheckpointPolicy."""
 
 _MOST_PRECEDENCE = 1_000_000
 _MOST_TIMES = 16
 _MOST_LABELS = 16
 _DURATION = r"^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$"
+_LEAST_EVERY_S, _MOST_EVERY_S = 60.0, 7 * 86_400.0
+_LONGEST_MESSAGE = 32768
 _CRON = r"^[0-9A-Za-z*/,-]+( [0-9A-Za-z*/,-]+){4}$"
 _LABEL_CHARS = 317
 _SAYS_SOMETHING = "has(self.turn) || has(self.idle)"
@@ -127,14 +142,46 @@ class Scheduled:
 
 
 @dataclass(frozen=True, slots=True)
+class Keep:
+    """Which snapshots of a pod are kept. The newest always is."""
+
+    __pydantic_config__ = CAMEL
+    last: Annotated[
+        int, number(32, "So many of each pod, the newest.", least=1, most=1000, default=1)
+    ] = 1
+    daily: Annotated[
+        int, number(32, "Of so many days, by UTC and today's too, the last one.", most=366)
+    ] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Regular:
+    """Snapshots that are made again and again while a pod runs."""
+
+    __pydantic_config__ = CAMEL
+    every: Annotated[str, _duration("How often, from 1m to 168h. Each pod has other moments.")]
+    to: Annotated[
+        str | None,
+        one_of(
+            (Tier.NVME, Tier.OBJECT),
+            "Where they are kept; absent: the deepest tier that the node has and the pod lets it.",
+        ),
+    ] = None
+    keep: Annotated[Keep | None, Field(description="Which are kept; absent: the newest.")] = None
+    parallel: Annotated[
+        int, number(32, "So many pods at a time.", least=1, most=100, default=1)
+    ] = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Spec:
     """Which pods, and what counts for them unless their own annotations say otherwise."""
 
     __pydantic_config__ = checked(
         rule(
             f"{_SAYS_SOMETHING} || has(self.onRestoreFailure) || "
-            "(has(self.schedule) && self.schedule.size() > 0)",
-            "it says nothing; write turn, idle, onRestoreFailure or schedule",
+            "has(self.snapshots) || (has(self.schedule) && self.schedule.size() > 0)",
+            "it says nothing; write turn, idle, schedule, snapshots or onRestoreFailure",
         )
     )
     selector: Selector
@@ -153,6 +200,7 @@ class Spec:
         tuple[Scheduled, ...],
         items(_MOST_TIMES, "atomic", "What counts at times. Of several that are now, the first."),
     ] = ()
+    snapshots: Regular | None = None
     on_restore_failure: Annotated[
         str | None,
         one_of(
@@ -164,11 +212,37 @@ class Spec:
 
 
 @dataclass(frozen=True, slots=True)
+class Artifacts:
+    """Its snapshots."""
+
+    __pydantic_config__ = CAMEL
+    total: Annotated[int, number(32, "How many there are.")] = 0
+    under_way: Annotated[int, number(32, "How many are being made.")] = 0
+    newest: Annotated[str | None, TIME] = None
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyStatus:
+    """What comes of it, as the controller sees it. Agents act without it."""
+
+    __pydantic_config__ = CAMEL
+    observed_generation: Annotated[int, number()] = 1
+    matched: Annotated[int, number(32, "Pods with seats that it selects.")] = 0
+    governed: Annotated[int, number(32, "Those of them that no other policy governs.")] = 0
+    snapshots: Artifacts | None = None
+    conditions: Annotated[
+        tuple[Condition, ...],
+        items(8, "type", "Ready: whether it counts; the reason says why not."),
+    ] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointPolicy:
     """The object as a whole."""
 
     __pydantic_config__ = CAMEL
     spec: Spec
+    status: PolicyStatus | None = None
 
 
 def read_policy(item: Mapping[str, Any]) -> Policy:
@@ -188,7 +262,64 @@ def read_policy(item: Mapping[str, Any]) -> Policy:
             _slot(one, f"spec.schedule[{at}]")
             for at, one in enumerate(mappings(spec.get("schedule")))
         ),
+        snapshots=_snapshots(mapping(spec.get("snapshots"))),
     )
+
+
+def read_policies(items: Iterable[Mapping[str, Any]]) -> tuple[Policy, ...]:
+    """Those of a namespace that count, in their order; what can't be read counts for nothing."""
+    found = []
+    for item in items:
+        with suppress(ConfigError):
+            found.append(read_policy(item))
+    return in_order(found)
+
+
+def dump_policy_status(found: Findings, before: object, generation: int, now: float) -> Json:
+    """The status as the API server is to have it, given what it has (`before`)."""
+    conditions = mappings(mapping(before).get("conditions"))
+    last = next((one for one in conditions if one.get("type") == READY), {})
+    status = "False" if found.reason in BAD else "True"
+    condition = {
+        "type": READY,
+        "status": status,
+        "reason": found.reason.value,
+        "message": found.message[:_LONGEST_MESSAGE],
+        "lastTransitionTime": (
+            last["lastTransitionTime"] if last.get("status") == status else stamp(now)
+        ),
+        "observedGeneration": generation,
+    }
+    told: Json = {
+        "observedGeneration": generation,
+        "matched": found.matched,
+        "governed": found.governed,
+        "conditions": [condition],
+        # It is merged into what is there.
+        "snapshots": None,
+    }
+    if found.snapshots is not None:
+        there, under_way, newest = found.snapshots
+        told["snapshots"] = {"total": there, "underWay": under_way}
+        told["snapshots"]["newest"] = stamp(newest) if newest else None
+    return told
+
+
+def _snapshots(given: Json) -> Snapshots | None:
+    if not given:
+        return None
+    every = parse_duration(text(given.get("every")), "spec.snapshots.every")
+    if not _LEAST_EVERY_S <= every <= _MOST_EVERY_S:
+        raise ConfigError(
+            "spec.snapshots.every", f"{given['every']!r} is not between 1m and 168h (a week)"
+        )
+    to, keep = text(given.get("to")), mapping(given.get("keep"))
+    try:
+        tier = Tier(to) if to else None
+    except ValueError as error:
+        raise ConfigError("spec.snapshots.to", f"{to[:100]!r}; write nvme or object") from error
+    last, daily = whole(keep.get("last"), 1), whole(keep.get("daily"))
+    return Snapshots(every, tier, last, daily, whole(given.get("parallel"), 1))
 
 
 def _selector(given: Json) -> tuple[Label, ...]:

@@ -37,6 +37,9 @@ from kybernate.types import Tier
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kybernate.core.policy.effective import Policy
+    from kybernate.core.policy.snapshots import Order
+
     Json = dict[str, Any]
 
 COMPLETE = "Complete"
@@ -173,21 +176,38 @@ class CheckpointRequest:
     status: RequestStatus | None = None
 
 
-def ask_for(mode: Mode, pod: str, tier: Tier | None, deadline_s: int, keep_s: int) -> Json:
+def ask_for(mode: Mode, pod: str, tier: Tier | None, deadline_s: int, keep_s: int | None) -> Json:
     """A CheckpointRequest to create, named by the API server after its mode and pod.
 
     It is cancelled if it isn't done `deadline_s` seconds after its creation, and deleted `keep_s`
-    seconds after its end.
+    seconds after its end, if that is not None.
     """
     spec: Json = {"pod": pod, "mode": mode.value, "deadlineSeconds": deadline_s}
     if tier is not None:
         spec["tier"] = tier.value
+    if keep_s is not None:
+        spec["ttlSecondsAfterFinished"] = keep_s
     return {
         "apiVersion": keys.API_VERSION,
         "kind": keys.CHECKPOINT_REQUEST_KIND,
         "metadata": {"generateName": f"{mode.value.lower()}-{pod[:_MOST_OF_POD]}-"},
-        "spec": {**spec, "ttlSecondsAfterFinished": keep_s},
+        "spec": spec,
     }
+
+
+def regular(policy: Policy, order: Order, tier: Tier | None) -> Json:
+    """The snapshot that a CheckpointPolicy has made, which goes with it and is kept without it."""
+    found = ask_for(Mode.SNAPSHOT, order.pod, tier, order.deadline_s, None)
+    owner = {
+        "apiVersion": keys.API_VERSION,
+        "kind": keys.CHECKPOINT_POLICY_KIND,
+        "name": policy.name,
+        "uid": policy.uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }
+    found["metadata"] = {"name": order.name, "ownerReferences": [owner]}
+    return found
 
 
 def read_request(item: Mapping[str, Any]) -> Request:
@@ -212,6 +232,7 @@ def read_request(item: Mapping[str, Any]) -> Request:
             keep_s=_keep(spec),
             status=_own(str(meta["uid"]), _read_status(mapping(item.get("status")))),
             successor=text(mapping(meta.get("annotations")).get(keys.SUCCESSOR)),
+            policy=_policy(meta, text(spec.get("requestedBy"))),
         )
     except (KeyError, ValueError) as error:
         raise ConfigError(name, f"this version can't read it: {error}") from error
@@ -278,6 +299,16 @@ def _own(uid: str, status: Status) -> Status:
     """The status, unless it names an operation that isn't this request's: then none of it is the
     controller's, which would follow, and cancel, what somebody else has asked for."""
     return status if status.operation in ("", operation_name(uid)) else Status()
+
+
+def _policy(meta: Json, by: str) -> str:
+    """The policy that it belongs to, if the controller has made it: anyone may name an owner, and
+    nobody else by `requestedBy`, which the API server holds against the user."""
+    if by != keys.CONTROLLER_USER:
+        return ""
+    owners = mappings(meta.get("ownerReferences"))
+    kinds = (one for one in owners if one.get("kind") == keys.CHECKPOINT_POLICY_KIND)
+    return next((text(one.get("uid")) for one in kinds), "")
 
 
 def _keep(spec: Json) -> float | None:

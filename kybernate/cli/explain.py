@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -16,8 +17,8 @@ from rich.table import Table
 from kybernate import keys
 from kybernate.api import pods
 from kybernate.api.gpunodes import read_status
-from kybernate.cli.cluster.lines import explained
-from kybernate.cli.cluster.link import cluster_options, link_to
+from kybernate.cli.cluster.lines import explained, valued
+from kybernate.cli.cluster.link import Source, cluster_options, link_to, listed
 from kybernate.cli.completing import pod_names
 from kybernate.cli.extender_link import ask, extender_options
 from kybernate.core.ledger.ledger import Ledger
@@ -93,6 +94,8 @@ def show(found: Json, console: Console | None = None) -> None:
     console.print(f"{found['pod']}: {found['summary']}", markup=False, highlight=False)
     if found.get("groups"):
         console.print(_table(found["groups"]))
+    if found.get("values"):
+        console.print(_values(found["values"]))
     if found.get("scheduler"):
         text = f"The kube-scheduler says: {found['scheduler']}"
         console.print(text, markup=False, highlight=False)
@@ -109,7 +112,21 @@ def _look(link: Link, name: str) -> Json:
     if node:
         with contextlib.suppress(NotFoundError, RefusedError, ConfigError):
             nodes = dict([read_status(link.api.get(f"{keys.GPU_NODES_PATH}/{node}"))])
-    return explained(item, told, nodes)
+    return {**explained(item, told, nodes), **_counting(link, item)}
+
+
+def _counting(link: Link, item: Json) -> Json:
+    """What counts for the pod by its annotations and by CheckpointPolicies; nothing for who may not
+    list those."""
+    from kybernate.api.policies import read_policies  # noqa: PLC0415 - needs time zones
+    from kybernate.core.policy.effective import effective  # noqa: PLC0415 - the same
+
+    try:
+        policies = read_policies(listed(link.api, Source(link.of("checkpointpolicies"), {})))
+    except (NotFoundError, RefusedError):
+        return {}
+    pod = pods.read_pod(item)
+    return valued(effective(pod.labels, pod.notes, policies, time.time()), pod.notes)
 
 
 def _read(file: BinaryIO, pod: str) -> Json:
@@ -135,6 +152,13 @@ def _explain(dump: Dump, demand: Demand) -> Json:
     for claim in dump.claims:
         ledger.upsert_claim(claim)
     return document(explain(demand, {name: ledger.node(name) for name in ledger.nodes()}))
+
+
+def _values(values: list[Json]) -> Table:
+    table = Table("annotation", "value", "from", "until")
+    for one in values:
+        table.add_row(one["annotation"], one["value"] or "-", one["source"], one.get("until", ""))
+    return table
 
 
 def _table(groups: list[Json]) -> Table:

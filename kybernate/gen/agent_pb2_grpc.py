@@ -129,6 +129,11 @@ class NodeAgentStub:
                 request_serializer=kybernate_dot_gen_dot_agent__pb2.ListOperationsRequest.SerializeToString,
                 response_deserializer=kybernate_dot_gen_dot_agent__pb2.ListOperationsResponse.FromString,
                 _registered_method=True)
+        self.DropSnapshot = channel.unary_unary(
+                '/kybernate.agent.v1.NodeAgent/DropSnapshot',
+                request_serializer=kybernate_dot_gen_dot_agent__pb2.DropSnapshotRequest.SerializeToString,
+                response_deserializer=kybernate_dot_gen_dot_agent__pb2.DropSnapshotResponse.FromString,
+                _registered_method=True)
         self.WatchOperation = channel.unary_stream(
                 '/kybernate.agent.v1.NodeAgent/WatchOperation',
                 request_serializer=kybernate_dot_gen_dot_agent__pb2.GetOperationRequest.SerializeToString,
@@ -278,6 +283,15 @@ class NodeAgentServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DropSnapshot(self, request, context):
+        """Delete the snapshot that the operation of this name has kept, wherever this node has put it.
+        Nothing is done, and nothing answered, where there is none of the name. Controllers may delete
+        what they had made.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def WatchOperation(self, request, context):
         """The operation now and at each change; the stream ends when it has ended.
         """
@@ -382,6 +396,11 @@ def add_NodeAgentServicer_to_server(servicer, server):
                     servicer.ListOperations,
                     request_deserializer=kybernate_dot_gen_dot_agent__pb2.ListOperationsRequest.FromString,
                     response_serializer=kybernate_dot_gen_dot_agent__pb2.ListOperationsResponse.SerializeToString,
+            ),
+            'DropSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.DropSnapshot,
+                    request_deserializer=kybernate_dot_gen_dot_agent__pb2.DropSnapshotRequest.FromString,
+                    response_serializer=kybernate_dot_gen_dot_agent__pb2.DropSnapshotResponse.SerializeToString,
             ),
             'WatchOperation': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchOperation,
@@ -902,6 +921,33 @@ class NodeAgent:
             '/kybernate.agent.v1.NodeAgent/ListOperations',
             kybernate_dot_gen_dot_agent__pb2.ListOperationsRequest.SerializeToString,
             kybernate_dot_gen_dot_agent__pb2.ListOperationsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DropSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kybernate.agent.v1.NodeAgent/DropSnapshot',
+            kybernate_dot_gen_dot_agent__pb2.DropSnapshotRequest.SerializeToString,
+            kybernate_dot_gen_dot_agent__pb2.DropSnapshotResponse.FromString,
             options,
             channel_credentials,
             insecure,

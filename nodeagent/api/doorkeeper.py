@@ -66,6 +66,7 @@ CALLERS: Mapping[str, frozenset[str]] = {
     "DrainNode": _OPERATORS,
     "UndrainNode": _OPERATORS,
     "CancelOperation": _OPERATORS,
+    "DropSnapshot": _OPERATORS,
     "GetOperation": _OPERATORS,
     "ListOperations": _OPERATORS,
     "WatchOperation": _OPERATORS,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
 
+from kybernate import keys
+from kybernate.core.requests.checkpoint import is_of_request
 from kybernate.core.seat.operations import Kind
 from kybernate.errors import ConfigError, KybernateError, RefusedError
 from kybernate.gen import agent_pb2 as pb
@@ -252,6 +254,19 @@ class NodeApi(agent_pb2_grpc.NodeAgentServicer):
     ) -> pb.Operation:
         """Take an operation back."""
         return operation_message(self._operations.cancel(request.name))
+
+    async def DropSnapshot(  # noqa: N802 - gRPC's name
+        self, request: pb.DropSnapshotRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.DropSnapshotResponse:
+        """Keep a snapshot no longer."""
+        check_name(request.name)
+        if _caller(context) == keys.CN_CONTROLLER and not is_of_request(request.name):
+            raise RefusedError(
+                f"{request.name} was not made for a CheckpointRequest; delete it by "
+                "`kybernate artifacts rm`"
+            )
+        artifact = self._operations.forget(request.name, request.why or "it was deleted")
+        return pb.DropSnapshotResponse(artifact=artifact)
 
     async def GetOperation(  # noqa: N802 - gRPC's name
         self, request: pb.GetOperationRequest, context: grpc.aio.ServicerContext[Any, Any]

@@ -138,6 +138,15 @@ class Custody:
         record = holds.records(after)[holds.SAVED + hold.artifact]
         return self._journal.put(holds.SAVED + hold.artifact, record, synced=True)
 
+    def forget(self, operation: str, why: str) -> str:
+        """What this operation has kept is not kept any more: the artifact, empty for none."""
+        kept = self.kept_by(operation)
+        if kept is None:
+            return ""
+        one = self.of(kept.artifact)
+        self._become(holds.forget(one, self._use(one), why))
+        return kept.artifact
+
     def listed(self, tier: Tier, found: Iterable[Sealed]) -> None:
         """What is in the tier: people may have deleted some of what was kept for them."""
         there = {one.id for one in found}

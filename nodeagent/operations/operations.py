@@ -74,7 +74,7 @@ class Operations:
     ) -> None:
         self._operators = operators
         self._node = operators.node
-        self._departures = offload.departures
+        self._departures, self._custody = offload.departures, offload.custody
         self._policy = policy
         self._all: dict[str, Operation] = {}
         self._one = asyncio.Lock()
@@ -133,6 +133,11 @@ class Operations:
             # Nor may a restart carry out what was refused.
             self._node.world.journal.delete(OPERATION + new.name)
             raise
+
+    def forget(self, name: str, why: str) -> str:
+        """Keep the snapshot no longer that the operation of this name has made: the artifact, empty
+        for none."""
+        return self._custody.forget(name, why)
 
     def plan(self, ask: Ask) -> tuple[str, ...]:
         """What `ask` would do, as sentences in order. Raises as `ask` does; does nothing."""

@@ -113,12 +113,31 @@ spec:
   - name: v1alpha1
     served: true
     storage: true
+    subresources:
+      status: {}
     selectableFields:
     - jsonPath: .spec.turn.mode
     additionalPrinterColumns:
+    - name: Governs
+      type: integer
+      jsonPath: .status.governed
     - name: Turn
       type: string
       jsonPath: .spec.turn.mode
+    - name: Ready
+      type: string
+      jsonPath: .status.conditions[?(@.type=="Ready")].status
+    - name: State
+      type: string
+      jsonPath: .status.conditions[?(@.type=="Ready")].reason
+    - name: Snapshots
+      type: integer
+      priority: 1
+      jsonPath: .status.snapshots.total
+    - name: Message
+      type: string
+      priority: 1
+      jsonPath: .status.conditions[?(@.type=="Ready")].message
     - name: Precedence
       type: integer
       priority: 1
@@ -321,6 +340,48 @@ spec:
                 maxItems: 16
                 type: array
                 x-kubernetes-list-type: atomic
+              snapshots:
+                description: Snapshots that are made again and again while a pod runs.
+                properties:
+                  every:
+                    description: How often, from 1m to 168h. Each pod has other moments.
+                    maxLength: 32
+                    minLength: 1
+                    pattern: ^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$
+                    type: string
+                  to:
+                    description: 'Where they are kept; absent: the deepest tier that the node has and the pod lets it.'
+                    enum:
+                    - nvme
+                    - object
+                    type: string
+                  keep:
+                    description: 'Which are kept; absent: the newest.'
+                    properties:
+                      last:
+                        description: So many of each pod, the newest.
+                        format: int32
+                        maximum: 1000
+                        minimum: 1
+                        type: integer
+                        default: 1
+                      daily:
+                        description: Of so many days, by UTC and today's too, the last one.
+                        format: int32
+                        maximum: 366
+                        minimum: 0
+                        type: integer
+                    type: object
+                  parallel:
+                    description: So many pods at a time.
+                    format: int32
+                    maximum: 100
+                    minimum: 1
+                    type: integer
+                    default: 1
+                required:
+                - every
+                type: object
               onRestoreFailure:
                 description: 'What becomes of a pod whose artifact (kyb.ai/restore-from) can''t be had: start: it starts cold. fail: it waits, and fails.'
                 enum:
@@ -331,8 +392,84 @@ spec:
             - selector
             type: object
             x-kubernetes-validations:
-            - message: it says nothing; write turn, idle, onRestoreFailure or schedule
-              rule: has(self.turn) || has(self.idle) || has(self.onRestoreFailure) || (has(self.schedule) && self.schedule.size() > 0)
+            - message: it says nothing; write turn, idle, schedule, snapshots or onRestoreFailure
+              rule: has(self.turn) || has(self.idle) || has(self.onRestoreFailure) || has(self.snapshots) || (has(self.schedule) && self.schedule.size() > 0)
+          status:
+            description: What comes of it, as the controller sees it. Agents act without it.
+            properties:
+              observedGeneration:
+                format: int64
+                minimum: 0
+                type: integer
+              matched:
+                description: Pods with seats that it selects.
+                format: int32
+                minimum: 0
+                type: integer
+              governed:
+                description: Those of them that no other policy governs.
+                format: int32
+                minimum: 0
+                type: integer
+              snapshots:
+                description: Its snapshots.
+                properties:
+                  total:
+                    description: How many there are.
+                    format: int32
+                    minimum: 0
+                    type: integer
+                  underWay:
+                    description: How many are being made.
+                    format: int32
+                    minimum: 0
+                    type: integer
+                  newest:
+                    format: date-time
+                    type: string
+                type: object
+              conditions:
+                description: 'Ready: whether it counts; the reason says why not.'
+                items:
+                  description: As Kubernetes' own conditions are.
+                  properties:
+                    type:
+                      maxLength: 316
+                      minLength: 1
+                      type: string
+                    status:
+                      enum:
+                      - 'True'
+                      - 'False'
+                      - Unknown
+                      type: string
+                    reason:
+                      maxLength: 1024
+                      pattern: ^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$
+                      type: string
+                    message:
+                      maxLength: 32768
+                      type: string
+                    lastTransitionTime:
+                      format: date-time
+                      type: string
+                    observedGeneration:
+                      format: int64
+                      minimum: 0
+                      type: integer
+                  required:
+                  - type
+                  - status
+                  - reason
+                  - message
+                  - lastTransitionTime
+                  type: object
+                maxItems: 8
+                type: array
+                x-kubernetes-list-map-keys:
+                - type
+                x-kubernetes-list-type: map
+            type: object
 ---
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition

@@ -200,8 +200,16 @@ spec:
       resources:
       - checkpointpolicies
       scope: Namespaced
+  variables:
+  - name: pods
+    expression: authorizer.group('').resource('pods').namespace(request.namespace)
+  - name: same
+    expression: oldObject != null && oldObject.spec == object.spec
   validations:
-  - expression: (oldObject != null && oldObject.spec == object.spec) || authorizer.group('').resource('pods').namespace(request.namespace).check('patch').allowed()
+  - expression: variables.same || !has(object.spec.snapshots) || variables.pods.subresource('exec').check('create').allowed()
+    reason: Forbidden
+    messageExpression: 'request.userInfo.username + '' may not have snapshots of pods made: that takes the right to create pods/exec in namespace '' + request.namespace'
+  - expression: variables.same || variables.pods.check('patch').allowed()
     reason: Forbidden
     messageExpression: 'request.userInfo.username + '' may not say what counts for pods: that takes the right to patch pods in namespace '' + request.namespace'
 ---
@@ -213,6 +221,41 @@ metadata:
     app.kubernetes.io/part-of: kybernate
 spec:
   policyName: kyb-checkpoint-policies
+  validationActions:
+  - Deny
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: kyb-checkpoint-policy-statuses
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - apiGroups:
+      - kyb.ai
+      apiVersions:
+      - v1alpha1
+      operations:
+      - UPDATE
+      resources:
+      - checkpointpolicies/status
+      scope: Namespaced
+  validations:
+  - expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-controller'
+    reason: Forbidden
+    message: nobody but Kybernate's controller writes the status of a CheckpointPolicy
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: kyb-checkpoint-policy-statuses
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  policyName: kyb-checkpoint-policy-statuses
   validationActions:
   - Deny
 ---
@@ -241,9 +284,12 @@ spec:
   - name: forEviction
     expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-webhook' && object.spec.mode == 'Evict' && object.spec.?tier.orValue('') == 'object'
       && object.metadata.name.startsWith('evict-')
+  - name: ofPolicy
+    expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-controller' && object.spec.mode == 'Snapshot' && object.metadata.?ownerReferences.orValue([]).exists(one,
+      one.kind == 'CheckpointPolicy')
   - name: may
-    expression: 'variables.forEviction ? true : object.spec.mode == ''Snapshot'' ? variables.pod.subresource(''exec'').check(''create'').allowed() : object.spec.mode
-      == ''Evict'' ? variables.pod.subresource(''eviction'').check(''create'').allowed() : variables.pod.check(''patch'').allowed()'
+    expression: 'variables.forEviction || variables.ofPolicy ? true : object.spec.mode == ''Snapshot'' ? variables.pod.subresource(''exec'').check(''create'').allowed()
+      : object.spec.mode == ''Evict'' ? variables.pod.subresource(''eviction'').check(''create'').allowed() : variables.pod.check(''patch'').allowed()'
   - name: right
     expression: 'object.spec.mode == ''Snapshot'' ? ''create pods/exec'' : object.spec.mode == ''Evict'' ? ''create pods/eviction'' : ''patch pods'''
   validations:

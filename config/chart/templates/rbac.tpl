@@ -124,6 +124,8 @@ rules:
   - pods
   verbs:
   - get
+  - list
+  - watch
 - apiGroups:
   - ''
   resources:
@@ -147,8 +149,23 @@ rules:
 - apiGroups:
   - kyb.ai
   resources:
+  - checkpointpolicies
+  verbs:
+  - get
+  - list
+  - watch
+- apiGroups:
+  - kyb.ai
+  resources:
+  - checkpointpolicies/status
+  verbs:
+  - patch
+- apiGroups:
+  - kyb.ai
+  resources:
   - checkpointrequests
   verbs:
+  - create
   - delete
   - get
   - list

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
+from kybernate.api.events import stamp
 from kybernate.api.gpunodes import read_status
 from kybernate.api.pods import read_pod
 from kybernate.cli.output import Listing, Row, age, human
+from kybernate.core.policy.effective import SPOKEN_OF, Source
 from kybernate.errors import ConfigError, RefusedError
 
 if TYPE_CHECKING:
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
 
     from kybernate.api.gpunodes import GpuRow, SeatRow, Status
     from kybernate.api.pods import Pod
+    from kybernate.core.policy.effective import Effective
 
     Json = dict[str, Any]
 
@@ -158,6 +162,30 @@ def explained(item: Json, events: Iterable[Json], nodes: Mapping[str, Status]) -
     scheduled = pod.condition("PodScheduled") or {}
     found["summary"] = told or str(scheduled.get("message") or "no scheduler has looked at it yet")
     return {**found, "scheduler": scheduled["message"]} if told and scheduled else found
+
+
+def valued(found: Effective, notes: Mapping[str, str]) -> Json:
+    """What counts for a pod of what policies may speak of, where that comes from, and until when it
+    does unless somebody changes it."""
+    rows = []
+    for name in SPOKEN_OF:
+        value = found.values.get(name)
+        if value is None and name == keys.RESTORE_ELSE and keys.RESTORE_FROM not in notes:
+            continue
+        row = {"annotation": name, "value": "", "source": "the agent's setting"}
+        if value is not None:
+            row |= {"value": value.text, "source": _SOURCES[value.source].format(found.policy)}
+        if (value is None or value.source is not Source.ANNOTATION) and found.until < inf:
+            row["until"] = stamp(found.until)
+        rows.append(row)
+    return {"policy": found.policy, "values": rows}
+
+
+_SOURCES = {
+    Source.ANNOTATION: "the pod's annotation",
+    Source.SCHEDULE: "a schedule of policy {}",
+    Source.POLICY: "policy {}",
+}
 
 
 def _last(event: Json) -> str:

@@ -165,6 +165,13 @@ def lost(one: Holds, tier: Tier) -> Holds:
     return replace(one, person=replace(one.person, places=places) if places else None)
 
 
+def forget(one: Holds, use: Use, why: str) -> Holds:
+    """It is kept for people no longer. Whoever else holds, has or waits for it keeps it."""
+    after = replace(one, person=None)
+    wanted = after.held or use.had or use.claimed or use.awaited
+    return after if one.person is None or wanted else _dropped(after, Drop(why))
+
+
 def orphan(one: Holds, hold: SuccessorHold) -> Holds:
     """A pod has ended, and a successor may come, unless it is being dropped already."""
     return replace(one, successor=hold) if one.drop is None else one

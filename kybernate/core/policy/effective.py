@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from kybernate.core.policy.schedule import Times
+    from kybernate.core.policy.snapshots import Snapshots
 
 MOST = 64
 """Policies of a namespace that count: each pod is held against all of them."""
@@ -91,6 +92,7 @@ class Policy:
     precedence: int = 0
     words: Mapping[str, str] = field(default_factory=lambda: _EMPTY)
     schedule: tuple[Slot, ...] = ()
+    snapshots: Snapshots | None = None
 
     @property
     def rank(self) -> tuple[int, str]:

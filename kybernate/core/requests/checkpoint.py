@@ -101,7 +101,8 @@ class Status:
 @dataclass(frozen=True, slots=True)
 class Request:
     """A CheckpointRequest. `keep_s`: seconds for which it stays once ended, None for good.
-    `successor`: the UID of the pod that continues from what it evicted."""
+    `successor`: the UID of the pod that continues from what it evicted.
+    `policy`: the UID of the CheckpointPolicy that has it made, empty for a person's."""
 
     uid: str
     namespace: str
@@ -115,6 +116,7 @@ class Request:
     keep_s: float | None
     status: Status
     successor: str = ""
+    policy: str = ""
 
     @property
     def ended(self) -> bool:
@@ -213,12 +215,15 @@ def operation_name(uid: str) -> str:
     return f"{OPERATION}{uid}"
 
 
+def is_of_request(name: str) -> bool:
+    """Whether an operation of this name is a request's."""
+    return name.startswith(OPERATION)
+
+
 def strays(names: Iterable[str], wanted: Collection[str]) -> Iterator[str]:
     """Operations of requests that want nothing any more: those that are not `wanted`, by UID."""
     return (
-        name
-        for name in names
-        if name.startswith(OPERATION) and name.removeprefix(OPERATION) not in wanted
+        name for name in names if is_of_request(name) and name.removeprefix(OPERATION) not in wanted
     )
 
 

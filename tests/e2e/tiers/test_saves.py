@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
 from images import criu
 from kybernate import keys
@@ -179,4 +182,72 @@ def test_a_snapshot_is_requested_with_kubectl_alone(site: Site, seats: Pods) -> 
         ]
         assert site.artifacts("rm", str(site.place), artifact["name"], "--yes")[0]["deleted"]
     finally:
+        kubectl("delete", "ckpt", "--all")
+
+
+COUNTER = {
+    "args": ["-m", "tests.workloads.counter", "--bytes", "1GiB", "--interval", "0.2"],
+    "ports": [],
+}
+TRAINS = {keys.TURN: "always"}
+POLICY = REPOSITORY / "config" / "samples" / "checkpointpolicy-snapshots.yaml"
+INTERVAL_S = 60.0
+
+
+def steps(pods: Pods, name: str) -> list[int]:
+    found = re.findall(r"^counter=(\d+)", pods.log(name), re.MULTILINE)
+    return [int(step) for step in found]
+
+
+def sealed(site: Site) -> list[dict[str, Any]]:
+    """Requests whose snapshots are kept, the oldest first."""
+    items = json.loads(site.cluster.kubectl("get", "ckpt", "-o", "json"))["items"]
+    done = [one for one in items if one.get("status", {}).get("artifact")]
+    return sorted(done, key=lambda one: str(one["status"]["completionTime"]))
+
+
+def test_training_that_is_killed_hard_loses_an_interval_at_most(site: Site, seats: Pods) -> None:
+    """As docs/how-to/workloads/keep-snapshots.md has it, with an interval of a minute."""
+    kubectl = site.cluster.kubectl
+    policy = yaml.safe_load(POLICY.read_text())
+    policy["spec"]["snapshots"] |= {"every": f"{INTERVAL_S:g}s", "keep": {"last": 1}}
+    seats.create(SeatPod("training", annotations=TRAINS, more=COUNTER))
+    try:
+        kubectl("label", "pod", "training", "saved=every-quarter")
+        kubectl("apply", "-f", "-", text=yaml.safe_dump(policy))
+        wait_until(lambda: bool(sealed(site)), INTERVAL_S + 45, "no snapshot is made")
+        (first,) = sealed(site)
+        wait_until(
+            lambda: sealed(site) and sealed(site)[-1]["metadata"] != first["metadata"],
+            INTERVAL_S + 45,
+            "no second one is made",
+        )
+        newest = sealed(site)[-1]["status"]["artifact"]["name"]
+        wait_until(
+            lambda: [one["id"] for one in site.artifacts("ls", str(site.place))] == [newest],
+            30,
+            "the first one stays",
+        )
+        told = json.loads(kubectl("get", "cpol", "save-training", "-o", "json"))["status"]
+        assert (told["conditions"][0]["reason"], told["governed"]) == ("Governs", 1)
+        at = len(steps(seats, "training"))
+        time.sleep(3)
+        before = steps(seats, "training")
+        assert len(before) > at, "it trains on beside its snapshots"
+        kubectl("delete", "pod", "training", "--grace-period=0", "--force")
+        seats.gone(["training"], 60)
+
+        notes = {
+            **TRAINS,
+            keys.RESTORE_FROM: newest,
+            keys.RESTORE_AS: "template",
+            keys.RESTORE_ELSE: "fail",
+        }
+        seats.create(SeatPod("again", annotations=notes, more=COUNTER))
+        wait_until(lambda: site.seat("again").get("state") == "active", 90, "it isn't restored")
+        wait_until(lambda: bool(steps(seats, "again")), 30, "it does not train on")
+        lost = (before[-1] - steps(seats, "again")[0]) * 0.2
+        assert 0 < lost <= INTERVAL_S
+    finally:
+        kubectl("delete", "cpol", "--all")
         kubectl("delete", "ckpt", "--all")

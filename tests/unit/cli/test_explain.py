@@ -14,12 +14,15 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+from kybernate import keys
 from kybernate.adapters.pki import Folder, Validity
 from kybernate.cli import main
-from kybernate.cli.explain import show
+from kybernate.cli.cluster.link import Link
+from kybernate.cli.explain import _look, show
 from kybernate.core.ledger.ledger import Claim, NodeSeats
 from kybernate.core.placement import Demand
 from kybernate.core.views.dump import Dump, Pending, encode
+from kybernate.errors import RefusedError
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, NodeName, PodRef, PodUid
 
 if TYPE_CHECKING:
@@ -162,3 +165,67 @@ def test_an_extender_of_another_authority_is_not_believed(url: str, tmp_path: Pa
     status, output = run(tmp_path, url, "llama", "-n", "team-a")
     assert status == 1
     assert "CERTIFICATE_VERIFY_FAILED" in output
+
+
+class ApiServer:
+    """What an API server answers, by the end of the path; the others it refuses."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = answers
+
+    def get(self, path: str, *_: object, **__: object) -> Any:
+        found = self.answers.get(path.rsplit("/", 1)[-1])
+        if found is None:
+            raise RefusedError(f"GET {path}: you may not")
+        return found
+
+
+def seated(**notes: str) -> dict[str, Any]:
+    meta = {"namespace": "shop", "name": "a", "uid": "u", "labels": {"workload": "training"}}
+    limits = {keys.seat_resource(1): "1"}
+    containers = [{"name": "main", "resources": {"limits": limits}}]
+    return {"metadata": {**meta, "annotations": notes}, "spec": {"containers": containers}}
+
+
+def looked(**answers: Any) -> dict[str, Any]:
+    link = Link(ApiServer(events={"items": []}, **answers), "shop")  # type: ignore[arg-type]
+    return _look(link, "a")
+
+
+NIGHTS = {
+    "metadata": {"namespace": "shop", "name": "nights", "uid": "p"},
+    "spec": {
+        "selector": {"matchLabels": {"workload": "training"}},
+        "idle": {"ram": "1h"},
+        "schedule": [{"cron": "* * * * *", "duration": "2m", "turn": {"mode": "on-request"}}],
+    },
+}
+
+
+def test_each_value_is_told_with_where_it_comes_from() -> None:
+    wrong = {"metadata": {"name": "wrong"}, "spec": {"idle": {"vram": "soon"}, "precedence": 9}}
+    found = looked(a=seated(), checkpointpolicies={"items": [wrong, NIGHTS]})
+    assert found["policy"] == "nights"
+    turn, idle = found["values"]
+    assert (turn["annotation"], turn["value"]) == (keys.TURN, "on-request")
+    assert turn["source"] == "a schedule of policy nights"
+    assert turn["until"].endswith("Z")
+    assert (idle["value"], idle["source"]) == ("ram=1h", "policy nights")
+    own = looked(a=seated(**{keys.TURN: "always"}), checkpointpolicies={"items": [NIGHTS]})
+    turn = own["values"][0]
+    assert turn == {
+        "annotation": keys.TURN,
+        "value": "always",
+        "source": "the pod's annotation",
+    }
+    none = looked(a=seated(), checkpointpolicies={"items": []})
+    assert {one["source"] for one in none["values"]} == {"the agent's setting"}
+    out = io.StringIO()
+    show(found, Console(file=out, width=120))
+    assert "a schedule of policy nights" in out.getvalue()
+
+
+def test_who_may_not_list_policies_is_told_the_rest() -> None:
+    found = looked(a=seated())
+    assert "values" not in found
+    assert found["pod"] == "shop/a"

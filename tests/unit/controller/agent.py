@@ -32,6 +32,8 @@ class Door(agent_pb2_grpc.NodeAgentServicer):
         self.begun: list[tuple[str, str, str, str]] = []
         self.limits: list[float] = []
         self.cancelled: list[str] = []
+        self.dropped: list[str] = []
+        self.drops = True
         self.operations: dict[str, pb.Operation] = {}
         self._lock = threading.Lock()
 
@@ -67,6 +69,12 @@ class Door(agent_pb2_grpc.NodeAgentServicer):
                 self.cancelled.append(request.name)
                 found.state, found.sentence = "cancelled", "it was cancelled"
             return found
+
+    def DropSnapshot(self, request: Any, context: Any) -> Any:  # noqa: N802
+        if not self.drops:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
+        self.dropped.append(request.name)
+        return pb.DropSnapshotResponse(artifact=f"shop/a@{request.name}")
 
     def _begin(self, kind: str, request: Any, context: Any, tier: str) -> pb.Operation:
         with self._lock:

@@ -18,6 +18,7 @@ from pydantic_core import PydanticUndefined
 from kybernate.api.models import ModelsFile
 from kybernate.api.models.tidying import MEANINGLESS
 from kybernate.api.models.values import Part
+from kybernate.core.policy.findings import BAD, POLICY_MEANINGS
 from kybernate.core.requests.reasons import MEANINGS, Standing
 from kybernate.settings.agent import AgentSettings
 from kybernate.settings.controller import ControllerSettings
@@ -76,6 +77,11 @@ MEANINGLESS_KEYS = """## Keys of llama-swap that mean nothing here
 
 Each is left out with a warning, as any unknown key; a key that is nearly one of the above is an
 error, as it is misspelt.
+"""
+
+POLICY_REASONS = """## Reasons of a CheckpointPolicy
+
+Its one condition is `Ready`: `False` while it governs nothing because of what it says.
 """
 
 REASONS = """## Reasons of a CheckpointRequest
@@ -140,7 +146,14 @@ def objects_page() -> str:
         lines += [textwrap.fill(schema["description"], 120), ""]
         lines += [_item(f"`{path}`, {kind}", text) for path, kind, text in _fields(schema)]
         lines.append("")
-    return "\n".join([*lines, *_reasons()])
+    return "\n".join([*lines, *_reasons(), *_policy_reasons()])
+
+
+def _policy_reasons() -> Iterator[str]:
+    yield from (POLICY_REASONS, "| reason | Ready | means |", "|---|---|---|")
+    for reason, told in POLICY_MEANINGS.items():
+        yield f"| `{reason}` | {'False' if reason in BAD else 'True'} | {told} |"
+    yield ""
 
 
 def _reasons() -> Iterator[str]:

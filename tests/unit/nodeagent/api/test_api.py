@@ -141,6 +141,17 @@ async def test_nobody_but_a_proxy_may_call(rig, tls):
 
 
 @pytest.mark.real_time
+async def test_a_controller_deletes_snapshots_of_requests_alone(rig, tls):
+    async with serving(rig, tls) as (_, port), channel(tls, port, "controller") as ch:
+        stub = agent_pb2_grpc.NodeAgentStub(ch)
+        found = await stub.DropSnapshot(pb.DropSnapshotRequest(name="ckpt-1"))
+        assert found.artifact == ""
+        with pytest.raises(grpc.aio.AioRpcError, match="artifacts rm") as refused:
+            await stub.DropSnapshot(pb.DropSnapshotRequest(name="before-the-change"))
+        assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+
+
+@pytest.mark.real_time
 async def test_without_a_certificate_there_is_no_connection(rig, tls):
     credentials = grpc.ssl_channel_credentials((tls / "ca.crt").read_bytes())
     options = [("grpc.ssl_target_name_override", keys.agent_server_name("n1"))]

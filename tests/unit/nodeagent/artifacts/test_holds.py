@@ -44,7 +44,7 @@ class Storm:
     """One node: artifacts in a vault, seats that have them, and a model of who holds what."""
 
     def __init__(self, seed: int) -> None:
-        self.rng = random.Random(seed)
+        self.rng, self.forgets = random.Random(seed), random.Random(f"forgets {seed}")
         self.machine = Machine({})
         self.vault: set[tuple[str, Tier]] = set()
         self.seats: dict[str, SimpleNamespace] = {}
@@ -172,19 +172,28 @@ class Storm:
         there = {name for name, _ in self.vault}
         if seat := self.one(lambda s: s.saved.artifact in there):
             places = {tier: 1 for name, tier in self.vault if name == seat.saved.artifact}
-            hold = PersonHold(seat.saved.artifact, "save", seat.uid, places)
+            hold = PersonHold(seat.saved.artifact, f"save-{seat.saved.artifact}", seat.uid, places)
             self.does(lambda: self.custody.keep(hold).cancel())
             self.persons.add(seat.saved.artifact)
 
     def deleted(self) -> None:
         """By the people for whom it was kept."""
         artifact = self.pick(sorted(self.persons))
-        if artifact and not any(s.saved.artifact == artifact for s in self.seats.values()):
+        if artifact and self.forgets.random() < 0.5:
+            self.forgotten(artifact)
+        elif artifact and not any(s.saved.artifact == artifact for s in self.seats.values()):
             self.vault -= {(artifact, NVME), (artifact, OBJECT)}
             self.persons.discard(artifact)
             for tier in (NVME, OBJECT):
                 there = [Sealed(id=name) for name, place in self.vault if place is tier]
                 self.custody.listed(tier, there)
+
+    def forgotten(self, artifact: str) -> None:
+        """By whoever had it made: nobody deletes it but the agent."""
+        self.persons.discard(artifact)
+        if self.custody.of(artifact).successor is None:
+            self.settled.add(artifact)
+        self.does(lambda: self.custody.forget(f"save-{artifact}", "it was one of many"))
 
     def goes_on(self) -> None:
         """A seat is awake again: what it had is worth nothing."""

@@ -172,6 +172,37 @@ async def test_what_is_kept_takes_its_room_on_nvme_until_it_is_deleted(rig):
     r.check()
 
 
+async def test_what_is_forgotten_by_its_operation_goes_and_nothing_else_does(rig):
+    r, operations, uid = await begun(rig, BOTH)
+    first = await ended(await operations.ask(save(uid)))
+    second = await ended(await operations.ask(save(uid, "s2")))
+    assert kept(r) == {first.artifact, second.artifact} == r.machine.vault.keys()
+    assert operations.forget("s1", "one of many") == first.artifact
+    await asyncio.sleep(5)
+    assert kept(r) == {second.artifact} == r.machine.vault.keys()
+    assert operations.forget("s1", "one of many") == "", "asked again it does nothing"
+    assert operations.forget("nobody", "x") == ""
+    await ended(await operations.ask(Ask(Kind.PARK, "p1", uid, tier=Tier.NVME)))
+    await asyncio.sleep(5)
+    assert second.artifact in r.machine.vault
+    assert r.state(uid) is BELOW
+    r.check()
+
+
+async def test_what_a_seat_itself_lies_in_stays_for_it(rig, proxy):
+    r, operations, uid = await begun(rig)
+    await ended(await operations.ask(Ask(Kind.PARK, "p1", uid, tier=Tier.NVME)))
+    done = await ended(await operations.ask(save(uid)))
+    assert operations.forget("s1", "one of many") == done.artifact
+    await asyncio.sleep(30)
+    assert r.machine.vault.keys() == {done.artifact}
+    proxy(r.loop).request(uid)
+    await r.until(uid, ACTIVE)
+    await asyncio.sleep(5)
+    assert r.machine.vault == {}
+    r.check()
+
+
 async def test_a_deleted_pod_leaves_what_was_saved_of_it(rig):
     r, operations, uid = await begun(rig)
     done = await ended(await operations.ask(save(uid)))

@@ -1,0 +1,272 @@
+"""CheckpointPolicies: whom each governs, as its status says, and the snapshots that it has made.
+
+Agents go by policies without this: what is here is for people, and for what is made of policies.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from controller.worker import Shift
+from kybernate import keys
+from kybernate.api import pods
+from kybernate.api.lenient import mapping, mappings, text
+from kybernate.api.policies import dump_policy_status, read_policy
+from kybernate.core.policy.effective import Policy, in_order
+from kybernate.core.policy.findings import (
+    Findings,
+    Labelled,
+    PolicyReason,
+    findings,
+    governed_by,
+)
+from kybernate.core.policy.snapshots import Governed, Made, Plan, plan
+from kybernate.core.requests.reasons import Reason
+from kybernate.errors import ConfigError, KybernateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from controller.agents import Agents
+    from controller.cluster import Cluster
+    from controller.known import Requests
+    from controller.queue import Key, Queue
+    from kybernate.core.requests.checkpoint import Request
+    from kybernate.runtime.lead import Fence
+
+    Json = dict[str, Any]
+
+log = logging.getLogger(__name__)
+
+MANAGED = {"labelSelector": f"{keys.MANAGED_LABEL}=true"}
+_SETTLE_S = 0.5
+"""Seconds in which changes of a namespace's pods are taken together."""
+_AGAIN_S = 60.0
+"""Seconds until what an agent could not do is asked of it again."""
+_OF_META = ("namespace", "name", "uid", "resourceVersion", "labels", "deletionTimestamp")
+
+
+class SeenPolicy(NamedTuple):
+    """A policy as it was last seen; `policy` is None if it says what can't be, which `wrong`
+    tells. `status`: what the API server has of it."""
+
+    policy: Policy | None
+    wrong: str
+    path: str
+    version: str
+    generation: int
+    status: object
+
+
+class Seated(NamedTuple):
+    """A pod with a seat. `since`: when it began to run, in seconds since 1970, infinite if it does
+    not."""
+
+    labelled: Labelled
+    since: float
+
+
+class Policies:
+    """CheckpointPolicies and pods with seats, by namespace. Fed by the watches' threads; any thread
+    may ask. `due` is told of policies of which something may have changed, and in how many
+    seconds to look."""
+
+    def __init__(self, due: Callable[[Key, float], None]) -> None:
+        self._due = due
+        self._lock = threading.Lock()
+        self._policies: dict[str, dict[str, SeenPolicy]] = {}
+        self._pods: dict[str, dict[str, Seated]] = {}
+
+    def on_policy(self, kind: str, item: Json) -> None:
+        """Take in an event of the watch of policies: it may change whom others govern."""
+        meta = item["metadata"]
+        namespace, name = str(meta["namespace"]), str(meta["name"])
+        with self._lock:
+            those = self._policies.setdefault(namespace, {})
+            before = those.pop(name, None)
+            if kind != "DELETED" and "deletionTimestamp" not in meta:
+                those[name] = _seen(item)
+            elif not those:
+                del self._policies[namespace]
+            now = those.get(name)
+        if before is None or now is None or now.generation != before.generation:
+            self.touch(namespace)
+
+    def on_pod(self, kind: str, item: Json) -> None:
+        """Take in an event of the watch of pods."""
+        pod = pods.read_pod(item)
+        uid, namespace = str(pod.ref.uid), pod.namespace
+        found = None if kind == "DELETED" or not pod.asks or pod.over else _seated(pod)
+        with self._lock:
+            those = self._pods.setdefault(namespace, {})
+            before = those.pop(uid, None)
+            if found is not None:
+                those[uid] = found
+            elif not those:
+                del self._pods[namespace]
+        if before != found:
+            self.touch(namespace)
+
+    def touch(self, namespace: str) -> None:
+        """Have all policies of a namespace looked at."""
+        with self._lock:
+            names = tuple(self._policies.get(namespace, ()))
+        for name in names:
+            self._due((namespace, name), _SETTLE_S)
+
+    def get(self, key: Key) -> SeenPolicy | None:
+        """The policy as it was last seen; None if it is gone."""
+        with self._lock:
+            return self._policies.get(key[0], {}).get(key[1])
+
+    def counting(self, namespace: str) -> tuple[Policy, ...]:
+        """Those of a namespace that count, in their order."""
+        with self._lock:
+            every = [one.policy for one in self._policies.get(namespace, {}).values()]
+        return in_order(one for one in every if one is not None)
+
+    def pods(self, namespace: str) -> tuple[Seated, ...]:
+        """A namespace's pods with seats."""
+        with self._lock:
+            return tuple(self._pods.get(namespace, {}).values())
+
+
+class PolicyWorker(Shift):
+    """Writes policies' statuses, and has their snapshots made and dropped. `wall` gives seconds
+    since 1970."""
+
+    kind = "policy"
+
+    def __init__(  # noqa: PLR0913, PLR0917 - each of them is another part
+        self,
+        queue: Queue,
+        policies: Policies,
+        requests: Requests,
+        cluster: Cluster,
+        agents: Agents,
+        fence: Fence,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(queue, fence)
+        self._policies = policies
+        self._requests = requests
+        self._cluster = cluster
+        self._agents = agents
+        self._wall = wall
+
+    def look(self, key: Key) -> None:
+        """Do what the policy of this name needs now. Raises KybernateError."""
+        seen = self._policies.get(key)
+        if seen is None:
+            return
+        if seen.policy is None:
+            self._write(seen, Findings(PolicyReason.INVALID, seen.wrong))
+            return
+        policy, namespace = seen.policy, key[0]
+        counting, there = self._policies.counting(namespace), self._policies.pods(namespace)
+        mine, matched = governed_by(policy, counting, [one.labelled for one in there])
+        asked = [one for one in self._requests.of(namespace) if one.policy == policy.uid]
+        self._write(seen, findings(policy, counting, len(mine), matched, [_made(r) for r in asked]))
+        if policy.snapshots is None:
+            return
+        since = {one.labelled.uid: one.since for one in there}
+        targets = [Governed(pod.uid, pod.name, since[pod.uid]) for pod in mine]
+        wanted = plan(
+            policy.snapshots, policy.uid, targets, [_made(one) for one in asked], self._wall()
+        )
+        again = self._carry_out(policy, wanted, {one.uid: one for one in asked})
+        self._queue.add(key, again)
+
+    def _carry_out(self, policy: Policy, wanted: Plan, asked: dict[str, Request]) -> float:
+        """In how many seconds to look again."""
+        again = wanted.again
+        for order in wanted.make:
+            self._fence.check()
+            self._cluster.make(policy, order, policy.snapshots.tier if policy.snapshots else None)
+            log.info("policy %s/%s: snapshot %s", policy.namespace, policy.name, order.name)
+        for one in wanted.drop:
+            self._fence.check()
+            try:
+                why = f"CheckpointPolicy {policy.namespace}/{policy.name} keeps it no longer"
+                self._agents.drop(one.node, one.operation, why)
+            except KybernateError as error:
+                # Its request stays, and says that it is there.
+                log.warning("snapshot %s/%s stays: %s", policy.namespace, one.name, error)
+                again = min(again, _AGAIN_S)
+                continue
+            self._cluster.remove(asked[one.uid])
+        for one in wanted.remove:
+            self._fence.check()
+            self._cluster.remove(asked[one.uid])
+        return again
+
+    def _write(self, seen: SeenPolicy, found: Findings) -> None:
+        status = dump_policy_status(found, seen.status, seen.generation, self._wall())
+        if _merged(status) != _merged(seen.status):
+            self._fence.check()
+            self._cluster.write_policy(seen.path, seen.version, status)
+
+
+def slim_pod(item: Json) -> Json:
+    """What matters of a pod: its labels, its seat, and since when it runs."""
+    meta, spec, status = item["metadata"], mapping(item.get("spec")), mapping(item.get("status"))
+    containers = [
+        {"name": one.get("name"), "resources": {"limits": _limits(one)}}
+        for one in mappings(spec.get("containers"))
+    ]
+    return {
+        "metadata": {name: meta[name] for name in _OF_META if name in meta},
+        "spec": {"containers": containers, "nodeName": spec.get("nodeName")},
+        "status": {name: status.get(name) for name in ("phase", "startTime")},
+    }
+
+
+def _limits(container: Json) -> Json:
+    return mapping(mapping(container.get("resources")).get("limits"))
+
+
+def _seated(pod: pods.Pod) -> Seated:
+    runs = pod.status.get("phase") == "Running" and not pod.leaving
+    since = pods.seconds(text(pod.status.get("startTime"))) if runs else None
+    return Seated(
+        Labelled(pod.ref.uid, pod.ref.name, pod.labels), math.inf if since is None else since
+    )
+
+
+def _seen(item: Json) -> SeenPolicy:
+    meta, policy, wrong = item["metadata"], None, ""
+    try:
+        policy = read_policy(item)
+    except ConfigError as error:
+        wrong = str(error)
+    path = (
+        f"/apis/{keys.API_VERSION}/namespaces/{meta['namespace']}/checkpointpolicies/{meta['name']}"
+    )
+    version, generation = str(meta["resourceVersion"]), int(meta.get("generation") or 1)
+    return SeenPolicy(policy, wrong, path, version, generation, item.get("status"))
+
+
+def _made(request: Request) -> Made:
+    status = request.status
+    return Made(
+        request.uid,
+        request.name,
+        request.pod,
+        request.created_at,
+        status.ended_at,
+        status.reason is Reason.SEALED,
+        status.node,
+        status.operation,
+    )
+
+
+def _merged(status: object) -> Json:
+    """A status without what a merge takes away."""
+    found = {name: value for name, value in mapping(status).items() if value is not None}
+    if isinstance(found.get("snapshots"), dict):
+        found["snapshots"] = {n: v for n, v in found["snapshots"].items() if v is not None}
+    return found
