@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from nodeagent.seat.record import Seat
 
 
+_LATEST_S = 3600.0
+"""What was sent before its move was called off arrives no later than that (s)."""
+
+
 class Adopter(Protocol):
     """Who lets a seat go on from a state."""
 
@@ -40,11 +44,18 @@ class Awaited:
         self._node = node
         self._inbox = inbox
         self._adopter = adopter
-        self._off: dict[PodUid, set[PodUid]] = {}
+        self._off: dict[PodUid, dict[PodUid, float]] = {}
 
     def called_off(self, uid: PodUid, successor: PodUid) -> None:
         """The pod `uid` continues where it is."""
-        self._off.setdefault(successor, set()).add(uid)
+        now, seats = self._node.world.now(), self._node.seats
+        # A successor that never was here ends nowhere that would be heard of.
+        self._off = {
+            one: off
+            for one, off in self._off.items()
+            if one in seats or max(off.values()) > now - _LATEST_S
+        }
+        self._off.setdefault(successor, {})[uid] = now
 
     def gone(self, successor: PodUid) -> None:
         """Its pod is: nothing comes for it anyway."""
@@ -78,7 +89,10 @@ class Awaited:
     async def meet(self, pod: PodRef, successor: PodUid, size: int) -> None:
         """The successor waits, and about so many bytes have room. Raises RefusedError,
         RetryableError, DeadlineError, OSError."""
-        self._off.get(successor, set()).discard(pod.uid)
+        off = self._off.get(successor, {})
+        off.pop(pod.uid, None)
+        if not off:
+            self.gone(successor)
         self.expect(pod, successor)
         if not size:
             return

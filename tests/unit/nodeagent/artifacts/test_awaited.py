@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +15,7 @@ from kybernate.errors import (
 )
 from kybernate.ports import Handover
 from kybernate.types import PodRef, PodUid, SeatState, Tier
+from nodeagent.artifacts.awaited import Awaited
 from tests.unit.checkpoint.kit import KEYS
 from tests.unit.nodeagent.twonodes import LIMIT, POD, follow, two_nodes
 
@@ -86,3 +88,18 @@ async def test_room_is_asked_for_before_anything_is_sent(rig, tls, tmp_path):
         with pytest.raises(RefusedError, match="has room for 0 bytes"):
             await peers.expect(two.to, LIMIT, size=1)
         await peers.expect(two.to, LIMIT)
+
+
+def test_a_call_off_for_a_successor_that_never_came_is_forgotten_in_the_end():
+    now = [0.0]
+    here, never, other = PodUid("here"), PodUid("never"), PodUid("other")
+    node = SimpleNamespace(seats={here: ...}, world=SimpleNamespace(now=lambda: now[0]))
+    awaited = Awaited(node, inbox=None, adopter=None)
+    for successor in (here, never):
+        awaited.called_off(POD.uid, successor)
+    now[0] = 3500.0
+    awaited.called_off(POD.uid, other)
+    assert awaited._off.keys() == {here, never, other}
+    now[0] = 3700.0
+    awaited.called_off(POD.uid, other)
+    assert awaited._off.keys() == {here, other}
