@@ -221,6 +221,9 @@ class Exchange:
     def _to_seat(self) -> CIMultiDict[str]:
         headers = without(self._request.headers, self._not_to_seat)
         headers[REQUEST_ID] = self._request_id
+        if self.response is not None:
+            # Its headers are sent, and name no encoding.
+            headers["Accept-Encoding"] = "identity"
         headers.update(self._asking.headers)
         return headers
 

@@ -327,6 +327,24 @@ def test_a_long_answer_that_is_no_stream_comes_whole_as_one_event(play):
     play(scenario)
 
 
+def test_an_answer_after_words_on_the_waiting_is_not_compressed(play):
+    """The headers are sent, and name no encoding."""
+
+    async def scenario(stage):
+        await stage.seat(granted=False)
+        headers = {"X-Kyb-Progress": "1", "Accept-Encoding": "gzip"}
+        async with stage.chat(headers=headers) as answer:
+            assert (await answer.content.readline()).startswith(b": kyb ")
+            stage.agent.lease("grant")
+            await answer.read()
+        async with stage.chat(headers=headers) as answer:
+            await answer.read()
+        encodings = [headers["Accept-Encoding"] for _, headers, _ in stage.model.requests]
+        assert encodings == ["identity", "gzip"]
+
+    play(scenario)
+
+
 def test_a_client_that_was_told_how_it_stands_hears_of_its_refusal_as_an_event(play):
     async def scenario(stage):
         await stage.seat(granted=False)
