@@ -374,6 +374,39 @@ rules:
   - update
   - watch
 ---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: kyb-grants-view
+  labels:
+    app.kubernetes.io/part-of: kybernate
+    rbac.authorization.k8s.io/aggregate-to-view: 'true'
+rules:
+- apiGroups:
+  - kyb.ai
+  resources:
+  - artifactgrants
+  verbs:
+  - get
+  - list
+  - watch
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: kyb-view-nodes
+  labels:
+    app.kubernetes.io/part-of: kybernate
+rules:
+- apiGroups:
+  - kyb.ai
+  resources:
+  - gpunodes
+  verbs:
+  - get
+  - list
+  - watch
+---
 apiVersion: v1
 kind: ServiceAccount
 metadata:
