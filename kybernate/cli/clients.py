@@ -11,6 +11,7 @@ import click
 
 from kybernate import keys
 from kybernate.adapters.clientstore import Folder, Secret
+from kybernate.cli.cluster.link import kubeconfig
 from kybernate.core import clients
 from kybernate.errors import ConfigError
 
@@ -144,8 +145,7 @@ def _store(options: dict[str, Any]) -> Store:
         return Folder(options["folder"])
     from kybernate.adapters.k8s import Api  # noqa: PLC0415 - slow, and a folder needs none
 
-    config = options["kubeconfig"] or Path.home() / ".kube" / "config"
-    return Secret(Api(config, "kyb-clients"), options["home"])
+    return Secret(Api(kubeconfig(options["kubeconfig"]), "kyb-clients"), options["home"])
 
 
 def _line(one: clients.ClientRecord) -> str:

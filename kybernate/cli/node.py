@@ -11,6 +11,7 @@ import click
 
 from kybernate import keys
 from kybernate.adapters.pki import agent_leaf
+from kybernate.cli.cluster.link import kubeconfig
 from kybernate.core.nodeaccess import LONGEST_WHY, Access
 from kybernate.runtime.revocations import List
 
@@ -96,8 +97,7 @@ def _decide(node: str, why: str, options: dict[str, Any], *, revoked: bool) -> N
 def _list(options: dict[str, Any]) -> List:
     from kybernate.adapters.k8s import Api  # noqa: PLC0415 - slow
 
-    config = options["kubeconfig"] or Path.home() / ".kube" / "config"
-    return List(Api(config, "kyb-node"))
+    return List(Api(kubeconfig(options["kubeconfig"]), "kyb-node"))
 
 
 def _line(node: str, access: Access) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import time
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import click
 
 from kybernate import keys
 from kybernate.api import pods
-from kybernate.errors import NotFoundError, RefusedError, RetryableError
+from kybernate.errors import ConfigError, NotFoundError, RefusedError, RetryableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -88,11 +89,23 @@ def cluster_options(*, namespaced: bool = True) -> Callable[[Any], Any]:
     return add
 
 
+def kubeconfig(named: Path | None) -> Path:
+    """The file that is named, else kubectl's own. Raises ConfigError if there is none."""
+    config = named or Path.home() / ".kube" / "config"
+    # KUBECONFIG may name several, as kubectl reads it.
+    if not any(Path(one).exists() for one in str(config).split(os.pathsep)):
+        raise ConfigError(
+            "kubeconfig",
+            f"there is no {config}; name the file that kubectl takes by --kubeconfig or KUBECONFIG",
+        )
+    return config
+
+
 def link_to(options: Mapping[str, Any]) -> Link:
     """The cluster that the options name. Raises ConfigError."""
     from kybernate.adapters.k8s import Api, namespace_of  # noqa: PLC0415 - slow
 
-    config = options["kubeconfig"] or Path.home() / ".kube" / "config"
+    config = kubeconfig(options["kubeconfig"])
     context, namespace = options["context"], options.get("namespace")
     if not namespace and "namespace" in options:
         namespace = namespace_of(config, context)

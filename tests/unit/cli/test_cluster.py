@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import sys
 from dataclasses import replace
@@ -17,7 +18,7 @@ from click.testing import CliRunner
 from kybernate import keys
 from kybernate.api.requests import ask_for, read_request
 from kybernate.cli import begin, completing, main
-from kybernate.cli.cluster import lines
+from kybernate.cli.cluster import lines, link
 from kybernate.cli.cluster.requests import progress
 from kybernate.cli.output import Listing, Row, follow, show
 from kybernate.core.requests.checkpoint import Copied, Mode, Status
@@ -218,3 +219,21 @@ def test_help_speaks_of_the_command_as_it_was_called(monkeypatch, capsys, progra
     with pytest.raises(SystemExit):
         begin()
     assert capsys.readouterr().out.startswith(f"Usage: {shown} park")
+
+
+@pytest.mark.parametrize(
+    "words", [["top"], ["seats"], ["park", "llama"], ["clients", "list"], ["node", "ls"]]
+)
+def test_who_has_no_kubeconfig_is_told_to_name_one(words, tmp_path):
+    found = CliRunner().invoke(main, [*words, "--kubeconfig", str(tmp_path / "none")])
+    assert found.exit_code == 1
+    assert found.output == (
+        f"Error: kubeconfig: there is no {tmp_path}/none; name the file that kubectl takes by "
+        "--kubeconfig or KUBECONFIG\n"
+    )
+
+
+def test_of_several_kubeconfigs_one_is_enough(tmp_path):
+    (tmp_path / "second").touch()
+    both = Path(f"{tmp_path}/none{os.pathsep}{tmp_path}/second")
+    assert link.kubeconfig(both) == both
