@@ -26,7 +26,7 @@ from kybernate.core.policy.findings import (
 )
 from kybernate.core.policy.snapshots import Governed, Made, Plan, plan
 from kybernate.core.requests.reasons import Reason
-from kybernate.errors import ConfigError, KybernateError
+from kybernate.errors import ConfigError, KybernateError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -166,43 +166,59 @@ class PolicyWorker(Shift):
         if seen.policy is None:
             self._write(seen, Findings(PolicyReason.INVALID, seen.wrong))
             return
-        policy, namespace = seen.policy, key[0]
+        namespace = key[0]
         counting, there = self._policies.counting(namespace), self._policies.pods(namespace)
+        # It may have been changed since it was taken above: by what counts all of this is decided.
+        counts = next((one for one in counting if one.uid == seen.policy.uid), None)
+        policy = counts or seen.policy
         mine, matched = governed_by(policy, counting, [one.labelled for one in there])
         asked = [one for one in self._requests.of(namespace) if one.policy == policy.uid]
-        self._write(seen, findings(policy, counting, len(mine), matched, [_made(r) for r in asked]))
-        if policy.snapshots is None:
-            return
-        since = {one.labelled.uid: one.since for one in there}
-        targets = [Governed(pod.uid, pod.name, since[pod.uid]) for pod in mine]
-        wanted = plan(
-            policy.snapshots, policy.uid, targets, [_made(one) for one in asked], self._wall()
-        )
-        again = self._carry_out(policy, wanted, {one.uid: one for one in asked})
+        made, again, problem = [_made(one) for one in asked], math.inf, ""
+        if counts is not None and policy.snapshots is not None:
+            since = {one.labelled.uid: one.since for one in there}
+            targets = [Governed(pod.uid, pod.name, since[pod.uid]) for pod in mine]
+            wanted = plan(policy.snapshots, policy.uid, targets, made, self._wall())
+            again, problem = self._carry_out(policy, wanted, {one.uid: one for one in asked})
         self._queue.add(key, again)
+        self._write(seen, findings(policy, counting, len(mine), matched, made, problem))
 
-    def _carry_out(self, policy: Policy, wanted: Plan, asked: dict[str, Request]) -> float:
-        """In how many seconds to look again."""
-        again = wanted.again
-        for order in wanted.make:
+    def _carry_out(
+        self, policy: Policy, wanted: Plan, asked: dict[str, Request]
+    ) -> tuple[float, str]:
+        """In how many seconds to look again, and what could not be done, in a sentence."""
+        again, problem = wanted.again, ""
+        # First what makes room: of requests, too, there may be so many only.
+        for one in (*wanted.drop, *wanted.remove):
             self._fence.check()
-            self._cluster.make(policy, order, policy.snapshots.tier if policy.snapshots else None)
-            log.info("policy %s/%s: snapshot %s", policy.namespace, policy.name, order.name)
-        for one in wanted.drop:
-            self._fence.check()
-            try:
-                why = f"CheckpointPolicy {policy.namespace}/{policy.name} keeps it no longer"
-                self._agents.drop(one.node, one.operation, why)
-            except KybernateError as error:
+            if why := self._kept_by_agent(policy, one):
                 # Its request stays, and says that it is there.
-                log.warning("snapshot %s/%s stays: %s", policy.namespace, one.name, error)
-                again = min(again, _AGAIN_S)
+                problem = f"snapshot {one.name} stays: {why}"
                 continue
             self._cluster.remove(asked[one.uid])
-        for one in wanted.remove:
+        for order in wanted.make:
             self._fence.check()
-            self._cluster.remove(asked[one.uid])
-        return again
+            try:
+                tier = policy.snapshots.tier if policy.snapshots else None
+                self._cluster.make(policy, order, tier)
+            except RefusedError as error:
+                problem = f"snapshot {order.name} can't be asked for: {error}"
+                continue
+            log.info("policy %s/%s: snapshot %s", policy.namespace, policy.name, order.name)
+        if not problem:
+            return again, ""
+        log.warning("policy %s/%s: %s", policy.namespace, policy.name, problem)
+        return min(again, _AGAIN_S), problem
+
+    def _kept_by_agent(self, policy: Policy, one: Made) -> str:
+        """Have its artifact deleted, if there is one; why it can't be now, in a sentence."""
+        if not one.sealed:
+            return ""
+        why = f"CheckpointPolicy {policy.namespace}/{policy.name} keeps it no longer"
+        try:
+            self._agents.drop(one.node, one.operation, why)
+        except KybernateError as error:
+            return str(error)
+        return ""
 
     def _write(self, seen: SeenPolicy, found: Findings) -> None:
         status = dump_policy_status(found, seen.status, seen.generation, self._wall())

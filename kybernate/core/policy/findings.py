@@ -83,8 +83,9 @@ def findings(
     governed: int,
     matched: int,
     made: Sequence[Made] = (),
+    problem: str = "",
 ) -> Findings:
-    """What its status is to say."""
+    """What its status is to say. `problem`: what could not be done now, in a sentence."""
     counts = None
     if policy.snapshots is not None or made:
         sealed = [one for one in made if one.sealed]
@@ -96,4 +97,5 @@ def findings(
         reason = PolicyReason.GOVERNS
     else:
         reason = PolicyReason.OVERRULED if matched else PolicyReason.SELECTS_NONE
-    return Findings(reason, POLICY_MEANINGS[reason], matched, governed, counts)
+    message = "; ".join(filter(None, (POLICY_MEANINGS[reason], problem)))
+    return Findings(reason, message, matched, governed, counts)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 
 from controller.known import Requests, slim_request
-from controller.policies import Policies, slim_pod
+from controller.policies import Policies, PolicyWorker, slim_pod
+from controller.queue import Queue
 from kybernate import keys
+from kybernate.errors import RefusedError
+from kybernate.runtime.lead import Open
 
 
 def policy(name="p", generation=1, **spec):
@@ -101,3 +104,106 @@ def test_requests_of_policies_are_those_that_the_controller_has_made():
     found = {one.name: one.policy for one in requests.of("shop")}
     assert found == {"ours": "u-p", "forged": ""}
     assert requests.of("other") == []
+
+
+HOUR = 3600.0
+
+
+class World:
+    """A namespace with pod `a`, policy `p` and snapshots of it, the newest first; `full`: it may
+    have no more requests."""
+
+    def __init__(self, snapshots=3, **wanted):
+        self.now, self.full = 1_767_225_600.0 + 24 * HOUR, False
+        self.dropped, self.removed, self.made, self.written = [], [], [], []
+        self.policies = Policies(lambda *_: None)
+        self.requests = Requests(lambda _: None)
+        self.policies.on_pod("ADDED", slim_pod(pod()))
+        self.say(**wanted)
+        for number in range(snapshots):
+            self.requests.on_event("ADDED", sealed(f"s{number}", number))
+        parts = Queue(), self.policies, self.requests, self, self, Open()
+        self.worker = PolicyWorker(*parts, lambda: self.now)
+
+    def say(self, generation=1, **wanted):
+        spec = {"every": "15m", **wanted}
+        self.policies.on_policy("MODIFIED", policy(generation=generation, snapshots=spec))
+
+    def look(self):
+        self.worker.look(("shop", "p"))
+
+    @property
+    def message(self):
+        return self.written[-1]["conditions"][0]["message"]
+
+    # --- Cluster
+    def make(self, _policy, order, _tier):
+        if self.full:
+            raise RefusedError("exceeded quota: requests")
+        self.made.append(order.name)
+
+    def remove(self, request):
+        self.removed.append(request.uid)
+
+    def write_policy(self, _path, _version, status):
+        self.written.append(status)
+
+    # --- Agents
+    def drop(self, _node, name, _why):
+        self.dropped.append(name)
+
+
+def sealed(name, hours):
+    """A snapshot of this many hours before the end of the day."""
+    meta = {
+        "namespace": "shop",
+        "name": name,
+        "uid": name,
+        "resourceVersion": "1",
+        "creationTimestamp": f"2026-01-01T{23 - hours:02}:00:00Z",
+        "ownerReferences": [{"kind": keys.CHECKPOINT_POLICY_KIND, "uid": "u-p"}],
+    }
+    status = {
+        "podUID": "u1",
+        "node": "n1",
+        "operation": f"ckpt-{name}",
+        "startTime": f"2026-01-01T{23 - hours:02}:00:00Z",
+        "completionTime": f"2026-01-01T{23 - hours:02}:01:00Z",
+        "conditions": [{"type": "Complete", "status": "True", "reason": "Sealed"}],
+    }
+    spec = {"pod": "a", "mode": "Snapshot", "requestedBy": keys.CONTROLLER_USER}
+    return slim_request({"metadata": meta, "spec": spec, "status": status})
+
+
+def test_what_is_kept_no_longer_goes_and_the_next_one_is_made():
+    world = World(keep={"last": 2})
+    world.look()
+    assert (world.dropped, world.removed) == (["ckpt-s2"], ["s2"])
+    assert len(world.made) == 1
+    assert world.written[-1]["governed"] == 1
+
+
+def test_a_change_in_the_middle_of_a_look_drops_nothing_that_either_keeps():
+    world = World(keep={"last": 3})
+    policies, counting = world.policies, world.policies.counting
+    policies.counting = lambda of: (world.say(2, keep={"last": 4}), counting(of))[1]
+    world.look()
+    assert world.dropped == []
+
+
+def test_a_policy_that_does_not_count_drops_nothing():
+    world = World(keep={"last": 3})
+    for number in range(64):
+        other = policy(f"first-{number}", precedence=1, turn={"mode": "always"})
+        world.policies.on_policy("ADDED", other)
+    world.look()
+    assert (world.dropped, world.made) == ([], [])
+    assert world.written[-1]["conditions"][0]["reason"] == "TooMany"
+
+
+def test_where_no_more_requests_may_be_old_ones_go_and_people_are_told():
+    world = World(keep={"last": 2})
+    world.full = True
+    world.look()
+    assert world.dropped == ["ckpt-s2"]
+    assert "can't be asked for: exceeded quota" in world.message
