@@ -99,12 +99,21 @@ def plan(
             due.append(order)
     due.sort(key=lambda order: (newest.get(order.pod, 0.0), order.pod))
     room = max(0, wanted.parallel - sum(not one.ended_at for one in made))
-    there = frozenset(pod.name for pod in pods)
-    drop = tuple(_too_many(wanted, there, [one for one in made if one.sealed], now))
-    failed = [one for one in made if one.ended_at and not one.sealed]
     stay = max(FAILED_KEPT_S, 2 * wanted.every)
+    sealed = [one for one in made if one.sealed]
+    there = frozenset(pod.name for pod in pods)
+    # One that is made anew, such as of a StatefulSet on another node, is away for a moment.
+    away = {
+        one.pod: one.ended_at + stay
+        for one in sealed
+        if one.pod not in there and one.ended_at + stay > now
+    }
+    there |= away.keys()
+    drop = tuple(_too_many(wanted, there, sealed, now))
+    failed = [one for one in made if one.ended_at and not one.sealed]
     old = tuple(one for one in failed if now >= one.ended_at + stay)
     again = min([again, *(one.ended_at + stay - now for one in failed if one not in old)])
+    again = min([again, *(until - now for until in away.values())])
     return Plan(tuple(due[:room]), drop, old, again)
 
 

@@ -96,9 +96,20 @@ def test_the_last_ones_are_kept_and_one_of_each_day() -> None:
 
 
 def test_of_a_pod_that_is_gone_the_newest_stays() -> None:
+    wanted, late = replace(WANTED, last=3, daily=7), NOW + HOUR
+    assert dropped(plan(wanted, "p", [], series(4), late)) == ["a1", "a2", "a3"]
+    assert dropped(plan(wanted, "p", [POD], series(3) + series(2, pod="b"), late)) == ["b1"]
+
+
+def test_a_pod_that_is_away_for_a_while_keeps_its_snapshots() -> None:
     wanted = replace(WANTED, last=3, daily=7)
-    assert dropped(plan(wanted, "p", [], series(4), NOW)) == ["a1", "a2", "a3"]
-    assert dropped(plan(wanted, "p", [POD], series(3) + series(2, pod="b"), NOW)) == ["b1"]
+    found = plan(wanted, "p", [], series(30), NOW)
+    assert dropped(found) == dropped(plan(wanted, "p", [POD], series(30), NOW)) != []
+    made = [one for one in series(30) if one not in found.drop]
+    assert found.again == FAILED_KEPT_S - 30
+    assert len(plan(wanted, "p", [], made, NOW + found.again).drop) == len(made) - 1
+    weekly = replace(wanted, every=7 * DAY)
+    assert plan(weekly, "p", [], series(3), NOW + 13 * DAY).drop == ()
 
 
 def test_what_failed_or_is_under_way_takes_no_place_of_what_is_kept() -> None:
