@@ -13,7 +13,7 @@ const none = document.getElementById("none");
 const rows = new Map();
 
 const KINDS = { active: "active", failed: "failed", parked: "parked", waiting: "parked" };
-const LABELS = ["", "", "Memory", "Next wake", "Requests", "A second", "Wait 50 · 99 %", "Wakes", ""];
+const LABELS = ["", "", "Memory", "Next wake", "Requests", "A second", "Wait p50 · p99", "Wakes", ""];
 
 export function begin() {
   filter.addEventListener("input", draw);
