@@ -74,11 +74,14 @@ class Clients:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def who(self, request: web.Request) -> Client:
-        """Whose request it is. Raises ApiError (401) if that is nobody's."""
+        """Whose request it is. Raises ApiError: 401 if that is nobody's, 403 if a page of another
+        site had a browser send it."""
         if self._auth == "off":
+            _of_no_other_site(request)
             return Client(request.remote or "")
         found = self._by_key(request) if self._auth != "certificates" else None
         if found is None and self._auth != "keys":
+            _of_no_other_site(request)
             found = self._by_certificate(request)
         if found is None:
             reason = (
@@ -138,6 +141,16 @@ class Clients:
 
     async def _look(self) -> None:
         await rounds(self.refresh, REFRESH_S, "reading the clients' records")
+
+
+def _of_no_other_site(request: web.Request) -> None:
+    """A browser shows its certificate, and stands where it stands, for any page: only a key is the
+    page's own, as a header that it can't add unasked. Raises ApiError (403)."""
+    foreign = request.headers.get("Sec-Fetch-Site") in ("cross-site", "same-site")
+    key = request.headers.get("Authorization", "").lower().startswith("bearer ")
+    if foreign and not key:
+        reason = "A page of another site may not ask this proxy by itself; have it send a key."
+        raise ApiError(403, "origin_not_allowed", reason)
 
 
 class Door:

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
+
+import pytest
+from aiohttp.test_utils import make_mocked_request
 
 from kybernate.core import clients
+from proxy.clients import Clients
+from proxy.openai import ApiError
 
 TEAM, ALL = "k" * 40, "a" * 40
 
@@ -89,3 +95,47 @@ def test_a_key_shows_its_own_namespaces_and_none_shows_nothing(play, tmp_path):
         assert set(seen[ALL]) == {"a", "b"}
 
     play(scenario, auth="keys", clients_dir=folder_of_clients(tmp_path))
+
+
+def test_a_page_of_another_site_asks_nothing_without_a_key(play):
+    """A form can name a model in plain text, and the browser lets it without asking before."""
+
+    async def scenario(stage):
+        await stage.seat()
+        for site, status in (("cross-site", 403), ("same-site", 403), ("same-origin", 200)):
+            headers = {"Sec-Fetch-Site": site, "Content-Type": "text/plain"}
+            asked = stage.client.post(
+                "/v1/chat/completions", data=b'{"model": "m"}', headers=headers
+            )
+            async with asked as answer:
+                assert answer.status == status
+            async with stage.client.get("/ui/events", headers=headers) as answer:
+                assert answer.status == status
+            async with stage.client.get("/ui/", headers=headers) as answer:
+                assert answer.status == 200
+        assert len(stage.model.requests) == 1
+        headers = {"Sec-Fetch-Site": "cross-site", "Authorization": "Bearer of-somebody-before-it"}
+        assert (await stage.asked(headers=headers))[0] == 200
+
+    play(scenario)
+
+
+class Shown:
+    """A connection on which a browser showed a certificate."""
+
+    def get_extra_info(self, name, default=None):
+        return {"subject": ((("commonName", "team"),),)} if name == "peercert" else default
+
+
+def test_a_certificate_does_not_speak_for_a_page_of_another_site(tmp_path):
+    (tmp_path / "team").write_text(clients.record("team", None, None).text())
+    known = Clients(SimpleNamespace(auth="either", clients_dir=tmp_path, serve_tls_dir=None))
+    known.refresh()
+    own, foreign = (
+        make_mocked_request("POST", "/", headers={"Sec-Fetch-Site": site}, transport=Shown())
+        for site in ("same-origin", "cross-site")
+    )
+    assert known.who(own).name == "team"
+    with pytest.raises(ApiError, match="another site") as refused:
+        known.who(foreign)
+    assert refused.value.status == 403
