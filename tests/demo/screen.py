@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Self
 
+    from rich.console import RenderableType
+
     from .observe import GpuRow, SeatRow, Snapshot
 
 GIB = 1 << 30
@@ -47,6 +49,21 @@ _PICTURE = """<svg viewBox="0 0 {terminal_width} {terminal_height}"
 <g class="{unique_id}-matrix">{matrix}</g></g>
 </svg>
 """
+
+
+def picture(shown: RenderableType, width: int = 100) -> str:
+    """What a terminal would show, as SVG that needs nothing from elsewhere."""
+    # The same whoever draws it: NO_COLOR and TERM don't count.
+    console = Console(
+        record=True,
+        width=width,
+        file=io.StringIO(),
+        force_terminal=True,
+        color_system="truecolor",
+        _environ={},
+    )
+    console.print(shown)
+    return console.export_svg(title="", code_format=_PICTURE, unique_id="kyb")
 
 
 class Screen:
@@ -86,9 +103,7 @@ class Screen:
 
     def picture(self, snapshot: Snapshot, path: Path) -> None:
         """Save the screen as an SVG file."""
-        console = Console(record=True, width=100, file=io.StringIO(), force_terminal=True)
-        console.print(self.drawn(snapshot))
-        path.write_text(console.export_svg(title="", code_format=_PICTURE, unique_id="kyb"))
+        path.write_text(picture(self.drawn(snapshot)))
 
     def _seats(self, snapshot: Snapshot) -> Table:
         table = Table(box=None, pad_edge=False, expand=False)

@@ -86,7 +86,7 @@ def top(*, output: str, watch: bool, **options: Any) -> None:
             document = _document(nodes)
             click.echo(json.dumps(document) if output == "json" else text_of([document], output))
         return
-    live(_screen(nodes, output) for nodes in states)
+    live(screen(nodes, output, datetime.now(UTC)) for nodes in states)
 
 
 def _nodes(link: Link) -> Iterator[dict[str, Status]]:
@@ -108,8 +108,8 @@ def _statuses(items: Iterable[Json]) -> dict[str, Status]:
     return found
 
 
-def _listings(nodes: Mapping[str, Status]) -> dict[str, Listing]:
-    every = lines.seats_of(lines.seat_lines(nodes), None, datetime.now(UTC))
+def _listings(nodes: Mapping[str, Status], now: datetime) -> dict[str, Listing]:
+    every = lines.seats_of(lines.seat_lines(nodes), None, now)
     return {"gpus": lines.gpus_of(nodes), "tiers": lines.tiers_of(nodes), "seats": every}
 
 
@@ -117,23 +117,23 @@ def _show(nodes: Mapping[str, Status], form: str) -> None:
     if form in ("json", "yaml"):
         click.echo(text_of(_document(nodes), form), nl=False)
         return
-    put(_screen(nodes, form))
+    put(screen(nodes, form, datetime.now(UTC)))
 
 
 def _document(nodes: Mapping[str, Status]) -> Json:
-    return {
-        name: [row.document for row in listing.rows] for name, listing in _listings(nodes).items()
-    }
+    found = _listings(nodes, datetime.now(UTC))
+    return {name: [row.document for row in listing.rows] for name, listing in found.items()}
 
 
-def _screen(nodes: Mapping[str, Status], form: str) -> Group:
+def screen(nodes: Mapping[str, Status], form: str, now: datetime) -> Group:
+    """All that `top` shows to people."""
     parts: list[Any] = []
-    for listing in _told(nodes):
+    for listing in _told(nodes, now):
         parts += [Text(), listing.table(form)] if parts else [listing.table(form)]
     return Group(*parts)
 
 
-def _told(nodes: Mapping[str, Status]) -> list[Listing]:
+def _told(nodes: Mapping[str, Status], now: datetime) -> list[Listing]:
     """Nodes that don't work come first."""
     unready = lines.unready(nodes)
-    return [*([unready] if unready.rows else []), *_listings(nodes).values()]
+    return [*([unready] if unready.rows else []), *_listings(nodes, now).values()]
