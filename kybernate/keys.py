@@ -18,6 +18,7 @@ CHECKPOINT_POLICIES_PATH = f"/apis/{GROUP}/{VERSION}/checkpointpolicies"
 SCHEDULER_NAME = "kybernate-scheduler"
 NAMESPACE = "kyb-system"
 CONTROLLER_USER = f"system:serviceaccount:{NAMESPACE}:kyb-controller"
+WEBHOOK_USER = f"system:serviceaccount:{NAMESPACE}:kyb-webhook"
 PROXY_CLIENTS = "kyb-proxy-clients"  # the Secret with the records of the proxy's clients
 
 # Resources: kyb.ai/gpu-<n>x-seat

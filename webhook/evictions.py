@@ -11,6 +11,7 @@ import logging
 import queue
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from prometheus_client import Counter
@@ -19,7 +20,7 @@ from kybernate import keys
 from kybernate.adapters.k8s import Watcher
 from kybernate.api.requests import read_request
 from kybernate.core.requests.checkpoint import Mode
-from kybernate.core.requests.evictions import may_go
+from kybernate.core.requests.evictions import OTHERS_S, UNANSWERED_S, may_go, unasked
 from kybernate.errors import ConfigError, ConflictError, KybernateError
 from kybernate.types import Tier
 from webhook import wire
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from kybernate.adapters.k8s import Api
     from kybernate.core.requests.checkpoint import Request
-    from kybernate.core.requests.evictions import EvictedSeat
+    from kybernate.core.requests.evictions import Answer, EvictedSeat
 
     Json = dict[str, Any]
 
@@ -41,6 +42,9 @@ _ASKED = Counter(
 _CALL_S = 5.0
 _MOST_WAITING = 1_000
 _KEPT_S = 3_600
+_MOST_KNOWN = 10_000
+_FORGOTTEN_S = 7_200.0
+_LONGEST_WHY = 500
 
 
 class Wanted(NamedTuple):
@@ -98,6 +102,9 @@ class Asker:
         self._api = api
         self._within = within
         self._waiting: queue.Queue[Wanted | None] = queue.Queue(_MOST_WAITING)
+        self._lock = threading.Lock()
+        self._queued: set[Wanted] = set()
+        self._failed: dict[Wanted, str] = {}
         self._thread = threading.Thread(target=self._run, name="evictions", daemon=True)
 
     def start(self) -> None:
@@ -112,25 +119,46 @@ class Asker:
             return
         self._thread.join(_CALL_S)
 
-    def ask(self, wanted: Wanted) -> None:
-        """Have the request made soon. With too many before it none is: who evicts asks again."""
-        try:
-            self._waiting.put_nowait(wanted)
-        except queue.Full:
-            _ASKED.labels("dropped").inc()
+    def ask(self, wanted: Wanted) -> str:
+        """Have the request made soon, and say why it could not be the last time, empty if it wasn't
+        tried. With too many before it none is: who evicts asks again."""
+        with self._lock:
+            why = self._failed.get(wanted, "")
+            if wanted in self._queued:
+                return why
+            try:
+                self._waiting.put_nowait(wanted)
+                self._queued.add(wanted)
+            except queue.Full:
+                _ASKED.labels("dropped").inc()
+        return why
 
     def _run(self) -> None:
         while (wanted := self._waiting.get()) is not None:
-            _ASKED.labels(self._make(wanted)).inc()
+            outcome = self._make(wanted)
+            _ASKED.labels(outcome).inc()
+            with self._lock:
+                self._queued.discard(wanted)
+                if outcome == "made":
+                    self._failed.pop(wanted, None)
+
+    def _fails(self, wanted: Wanted, why: str) -> None:
+        with self._lock:
+            self._failed.pop(wanted, None)
+            if len(self._failed) >= _MOST_KNOWN:
+                del self._failed[next(iter(self._failed))]
+            self._failed[wanted] = why[:_LONGEST_WHY]
 
     def _make(self, wanted: Wanted) -> str:
         path = f"/apis/{keys.API_VERSION}/namespaces/{wanted.namespace}/checkpointrequests"
         try:
             self._api.post(path, self._body(wanted), timeout=_CALL_S)
         except ConflictError:
-            # Another replica, or an answer of a moment ago, has made it.
+            # Another replica, or an answer of a moment ago, has made it; or somebody else.
+            self._fails(wanted, "there is one of this name")
             return "known"
         except KybernateError as error:
+            self._fails(wanted, str(error))
             log.warning("%s/%s is not made: %s", wanted.namespace, wanted.name, error)
             return "failed"
         log.info("%s/%s puts away the state of pod %s", *wanted[::2], wanted.pod)
@@ -151,35 +179,80 @@ class Asker:
         }
 
 
+class Since:
+    """For how long something is so, by what it is about; what isn't asked for a while is
+    forgotten, the oldest first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[tuple[str, ...], tuple[float, float]] = {}
+
+    def seconds(self, about: tuple[str, ...], now: float) -> float:
+        """Since the first time that it was asked."""
+        with self._lock:
+            first, last = self._known.pop(about, (now, now))
+            if now - last > _FORGOTTEN_S:
+                first = now
+            if len(self._known) >= _MOST_KNOWN:
+                del self._known[next(iter(self._known))]
+            self._known[about] = first, now
+            return now - first
+
+    def over(self, about: tuple[str, ...]) -> None:
+        """It is so no longer."""
+        with self._lock:
+            self._known.pop(about, None)
+
+
 class Evictions:
-    """Answers. `seat` and `requests` say what is known of a pod by namespace and name."""
+    """Answers. `seat` and `requests` say what is known of a pod by namespace and name; `ask` has a
+    request made, and says why it could not be before."""
 
     def __init__(
         self,
         seat: Callable[[str, str], EvictedSeat | None],
         requests: Callable[[str, str], tuple[Request, ...]],
-        ask: Callable[[Wanted], None],
+        ask: Callable[[Wanted], str],
         *,
-        held_back: bool = True,
+        within: float = 300.0,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`held_back`: without it every pod may go at once; `wall`: seconds since 1970."""
+        """`within`: seconds for which a pod is held back, 0 for not at all; `wall`: seconds since
+        1970."""
         self._seat = seat
         self._requests = requests
         self._ask = ask
-        self._held_back = held_back
+        self._within = within
         self._wall = wall
+        self._held, self._asked = Since(), Since()
 
     def answer(self, asked: wire.Eviction) -> Json:
         """The answer to a question about a pod. Makes no call."""
-        seat = self._seat(asked.namespace, asked.pod) if self._held_back else None
+        seat = self._seat(asked.namespace, asked.pod) if self._within else None
         if seat is None:
             return wire.allow(asked.uid)
         known = self._requests(asked.namespace, asked.pod)
         found = may_go(seat, known, self._wall())
+        if not asked.dry_run:
+            found = self._bounded(found, seat, known, asked)
         if found.allowed or asked.dry_run:
             # Whoever tries it without effect is told, and would wait for nothing.
             return wire.allow(asked.uid, warnings=[found.sentence] if found.sentence else ())
-        if found.ask:
-            self._ask(Wanted(asked.namespace, asked.pod, found.ask))
         return wire.not_yet(asked.uid, f"{found.sentence}; try again.")
+
+    def _bounded(
+        self, found: Answer, seat: EvictedSeat, known: tuple[Request, ...], asked: wire.Eviction
+    ) -> Answer:
+        """The answer, with its request asked for; another one once that would go on for ever."""
+        now, about = self._wall(), (asked.namespace, asked.pod, seat.uid)
+        if not found.others:
+            self._held.over(about)
+        elif self._held.seconds(about, now) > OTHERS_S:
+            found = may_go(seat, known, now, patient=False)
+        if not found.ask:
+            self._asked.over(about)
+            return found
+        why = self._ask(Wanted(asked.namespace, asked.pod, found.ask))
+        if self._asked.seconds(about, now) > self._within + UNANSWERED_S:
+            return unasked(found.ask, why)
+        return replace(found, sentence=f"{found.sentence}: {why}") if why else found

@@ -61,7 +61,7 @@ class Service:
             self.known.seat,
             self._requests.of,
             self._asker.ask,
-            held_back=settings.evict_within_s > 0,
+            within=settings.evict_within_s,
         )
         self._api = api
         self._watch = Watcher(api, keys.GPU_NODES_PATH, {}, self.known.on_event, "GPUNodes")

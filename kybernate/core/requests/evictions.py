@@ -6,13 +6,16 @@
     anything else          later: a request has its agent put the state there first
 
 No eviction waits for ever: a request has a deadline, and one that came to nothing lets the pod go.
+What others have begun is waited for so long, then a request is made all the same.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
+from kybernate import keys
 from kybernate.core.requests.reasons import Reason, Standing
 from kybernate.core.seat.seats import shown
 from kybernate.types import SeatState, Tier
@@ -28,8 +31,12 @@ EVICTION = "evict-"
 _NOTHING_TO_SAVE = frozenset(
     {shown(SeatState.WAITING), shown(SeatState.FAILED), shown(SeatState.GONE)}
 )
-_UNANSWERED_S = 30.0
+UNANSWERED_S = 30.0
 """Seconds after its deadline for which a request's end is waited for, then nobody works on it."""
+OTHERS_S = 1800.0
+"""Seconds for which a pod is held back by what others have begun: an agent that is away tells of an
+operation as long as nobody deletes its GPUNode, and users may begin one after the other."""
+_MOST_DIGITS = 9
 _COUNTS_S = 600.0
 """Seconds for which a request that came to nothing lets the pod go."""
 _NEWS_S = 30.0
@@ -53,42 +60,63 @@ class EvictedSeat:
 @dataclass(frozen=True, slots=True)
 class Answer:
     """Whether it may go, and a sentence for who evicts it, empty if there is nothing to say. `ask`:
-    the name of the request that has its state put into the object store."""
+    the name of the request that has its state put into the object store. `others`: what isn't
+    begun for an eviction holds it back."""
 
     allowed: bool
     sentence: str = ""
     ask: str = ""
+    others: bool = False
 
 
-def may_go(seat: EvictedSeat | None, requests: Collection[Request], now: float) -> Answer:
+def may_go(
+    seat: EvictedSeat | None, requests: Collection[Request], now: float, *, patient: bool = True
+) -> Answer:
     """The answer for the pod with this seat, given the `requests` for pods of its name; `now` in
-    seconds since 1970."""
+    seconds since 1970. `patient`: what others have begun is waited for."""
     if seat is None or seat.state in _NOTHING_TO_SAVE:
         return Answer(allowed=True)
-    if seat.operation:
-        return _later(f"{seat.operation} is under way for it")
     mine = [one for one in requests if one.status.pod_uid in ("", seat.uid)]
-    for one in mine:
-        if not one.ended and one.left(now) > -_UNANSWERED_S:
+    # Anybody may give theirs such a name, and a deadline of a day.
+    made = [one for one in mine if one.by == keys.WEBHOOK_USER and _number(one, seat)]
+    for one in made:
+        if not one.ended and one.left(now) > -UNANSWERED_S:
             return _later(f"CheckpointRequest {one.name} is {one.status.reason or 'new'}")
+    if patient and (what := _begun(seat, mine)):
+        return _later(what, others=True)
     if (seat.state, seat.tier) == (shown(SeatState.PARKED), Tier.OBJECT.value):
         return Answer(allowed=True)
     if not seat.keeps:
         return _lost("its node has no object store")
-    return _saved_first(seat, [one for one in mine if one.name.startswith(EVICTION)], now)
+    return _saved_first(seat, mine, made, now)
 
 
-def _saved_first(seat: EvictedSeat, made: Sequence[Request], now: float) -> Answer:
-    last = max(made, key=_number, default=None)
+def _begun(seat: EvictedSeat, requests: Iterable[Request]) -> str:
+    """What is under way for it, in a sentence. What has not begun is not waited for: it may queue,
+    or wait for an agent, for a day."""
+    if seat.operation:
+        return f"{seat.operation} is under way for it"
+    begun = (one for one in requests if not one.ended and one.status.began_at)
+    return next((f"CheckpointRequest {one.name} is {one.status.reason}" for one in begun), "")
+
+
+def _saved_first(
+    seat: EvictedSeat, mine: Sequence[Request], made: Sequence[Request], now: float
+) -> Answer:
+    last = max(made, key=lambda one: _number(one, seat), default=None)
     if last is not None and (settled := _settled(last, now)):
         return settled
-    ask = f"{EVICTION}{seat.uid}-{1 if last is None else _number(last) + 1}"
+    taken = {_number(one, seat) for one in mine}
+    free = next(n for n in count(1 + (_number(last, seat) if last else 0)) if n not in taken)
+    ask = f"{EVICTION}{seat.uid}-{free}"
     return Answer(allowed=False, sentence=_told("its state is put there now"), ask=ask)
 
 
-def _number(request: Request) -> int:
-    number = request.name.rpartition("-")[2]
-    return int(number) if number.isascii() and number.isdigit() else 0
+def _number(request: Request, seat: EvictedSeat) -> int:
+    """Which of those for the eviction of this pod it is, by its name; 0 for none of them."""
+    before, _, number = request.name.rpartition("-")
+    is_one = before == f"{EVICTION}{seat.uid}" and number.isascii() and number.isdigit()
+    return int(number) if is_one and len(number) <= _MOST_DIGITS else 0
 
 
 def _settled(last: Request, now: float) -> Answer | None:
@@ -106,8 +134,13 @@ def _settled(last: Request, now: float) -> Answer | None:
     return _later(f"{last.name} is done") if ago < _NEWS_S else None
 
 
-def _later(why: str) -> Answer:
-    return Answer(allowed=False, sentence=_told(why))
+def _later(why: str, *, others: bool = False) -> Answer:
+    return Answer(allowed=False, sentence=_told(why), others=others)
+
+
+def unasked(name: str, why: str) -> Answer:
+    """The answer once the request of this name could not be made for as long as it would have."""
+    return _lost(f"CheckpointRequest {name} can't be made{why and f': {why}'}")
 
 
 def _told(why: str) -> str:

@@ -47,6 +47,7 @@ class Api:
 def item(name: str, **status: Any) -> dict[str, Any]:
     meta = {"namespace": "shop", "name": name, "uid": name, "resourceVersion": "1"}
     spec = {"pod": "a", "mode": "Evict", "tier": "object", "deadlineSeconds": 300}
+    spec["requestedBy"] = keys.WEBHOOK_USER
     stamp = {"creationTimestamp": "2026-01-01T00:00:00Z"}
     return {"metadata": {**meta, **stamp}, "spec": spec, "status": status}
 
@@ -54,17 +55,22 @@ def item(name: str, **status: Any) -> dict[str, Any]:
 class Site:
     """The webhook's application with what it knows and asks for."""
 
-    def __init__(self, *, held_back: bool = True) -> None:
+    def __init__(self, *, within: float = 300.0) -> None:
         self.known, self.asked = Known(), list[Wanted]()
+        self.now, self.failed = 1_767_225_600.0, ""
         self.requests = Requests(Api())  # type: ignore[arg-type]
         self.known.on_event("ADDED", NODE)
         answer = Evictions(
-            *(self.known.seat, self.requests.of, self.asked.append),
-            held_back=held_back,
-            wall=lambda: 1_767_225_600.0,
+            *(self.known.seat, self.requests.of, self.ask),
+            within=within,
+            wall=lambda: self.now,
         ).answer
         app = make_app(WebhookSettings(), lambda: CLUSTER, no_grants, answer)
         self.client = app.test_client()
+
+    def ask(self, wanted: Wanted) -> str:
+        self.asked.append(wanted)
+        return self.failed
 
     def evict(self, pod: str = "a", **more: Any) -> dict[str, Any]:
         found = self.client.post("/evict?timeout=2s", json=eviction(pod, **more))
@@ -126,8 +132,49 @@ def test_what_can_not_be_saved_goes_with_a_warning() -> None:
     assert allowed["warnings"] == ["its state goes with it: its node has no object store"]
 
 
+def test_a_request_that_can_not_be_made_holds_nobody_up_for_ever() -> None:
+    site = Site()
+    site.failed = "exceeded quota: requests"
+    for _ in range(10):
+        held = site.evict()
+        assert held["allowed"] is False
+        assert "exceeded quota: requests" in held["status"]["message"]
+        site.now += 33.0
+    site.now += 1.0
+    allowed = site.evict()
+    assert allowed["allowed"] is True
+    (warning,) = allowed["warnings"]
+    assert warning.startswith("its state goes with it: CheckpointRequest evict-u1-1 can't be made")
+    made = item("evict-u1-1")
+    made["metadata"]["creationTimestamp"] = "2026-01-01T00:05:00Z"
+    site.requests.on_event("ADDED", made)
+    assert not site.evict()["allowed"], "it is made after all"
+    site.requests.on_event("DELETED", made)
+    assert not site.evict()["allowed"], "and counts from anew"
+
+
+def test_an_operation_of_an_agent_that_is_away_holds_nobody_up_for_ever() -> None:
+    site = Site()
+    seat = {**NODE["status"]["seats"][0], "operation": "save"}  # type: ignore[index]
+    status = {**NODE["status"], "seats": [seat]}  # type: ignore[dict-item]
+    site.known.on_event("MODIFIED", {**NODE, "status": status})
+    for _ in range(30):
+        assert not site.evict()["allowed"]
+        assert not site.asked
+        site.now += 60.0
+    site.now += 1.0
+    assert not site.evict()["allowed"]
+    assert site.asked == [Wanted("shop", "a", "evict-u1-1")]
+    stamp = "2026-01-01T00:40:00Z"
+    over = {"type": "Complete", "status": "False", "reason": "DeadlineExceeded", "message": "away"}
+    told = {"podUID": "u1", "node": "n1", "operation": "ckpt-evict-u1-1", "completionTime": stamp}
+    site.requests.on_event("ADDED", item("evict-u1-1", **told, conditions=[over]))
+    site.now += 600.0
+    assert site.evict()["warnings"] == ["its state goes with it: evict-u1-1: away"]
+
+
 def test_it_can_be_turned_off() -> None:
-    site = Site(held_back=False)
+    site = Site(within=0.0)
     assert site.evict() == {"uid": "u-1", "allowed": True}
 
 
@@ -187,6 +234,32 @@ def test_with_too_much_to_ask_for_nobody_waits() -> None:
     asker = Asker(Api(), 300.0)  # type: ignore[arg-type]
     for number in range(1_500):
         asker.ask(Wanted("shop", "a", f"evict-u1-{number}"))
+
+
+def test_who_asks_for_one_again_and_again_takes_one_place() -> None:
+    api = Api()
+    asker = Asker(api, 300.0)  # type: ignore[arg-type]
+    for _ in range(1_500):
+        asker.ask(Wanted("mine", "a", "evict-u1-1"))
+    asker.ask(Wanted("shop", "b", "evict-u2-1"))
+    asker.start()
+    asker.stop()
+    assert [body["metadata"]["name"] for _, body in api.posted] == ["evict-u1-1", "evict-u2-1"]
+
+
+def test_why_one_can_not_be_made_is_told_to_who_asks_again() -> None:
+    api = Api()
+
+    def answers() -> None:
+        raise RetryableError("exceeded quota: requests")
+
+    api.answers = answers
+    asker = Asker(api, 300.0)  # type: ignore[arg-type]
+    wanted = Wanted("shop", "a", "evict-u1-1")
+    assert asker.ask(wanted) == ""
+    asker.start()
+    asker.stop()
+    assert asker.ask(wanted) == "exceeded quota: requests"
 
 
 def test_requests_are_known_by_their_pods() -> None:

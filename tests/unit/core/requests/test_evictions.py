@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kybernate import keys
 from kybernate.core.requests.checkpoint import Mode, Outcome, Request, Status
 from kybernate.core.requests.evictions import EvictedSeat, continues, may_go, predecessor
 from kybernate.core.requests.reasons import Reason, Standing
@@ -18,7 +19,7 @@ NOW = 10_000.0
 SEAT = EvictedSeat("u1", "active", "", "", keeps=True)
 SAFE = replace(SEAT, state="parked", tier="object")
 ASKED = Request(
-    *("r1", "shop", "evict-u1-1", "a", Mode.EVICT, Tier.OBJECT, "webhook", NOW, 300.0),
+    *("r1", "shop", "evict-u1-1", "a", Mode.EVICT, Tier.OBJECT, keys.WEBHOOK_USER, NOW, 300.0),
     keep_s=3600.0,
     status=Status(),
 )
@@ -64,13 +65,40 @@ def test_nothing_goes_while_something_is_done_to_it(operation, seat):
 
 
 @pytest.mark.parametrize("mode", list(Mode))
-def test_nothing_goes_while_a_request_for_it_is_open_however_it_began(mode):
-    for status in (Status(), Status("u1", "n1", "ckpt-r1", reason=Reason.RUNNING)):
-        one = replace(ASKED, name="before-the-change", mode=mode, tier=None, status=status)
-        for seat in (SAFE, replace(SEAT, keeps=False)):
-            assert not may_go(seat, [one], NOW).allowed
-    other = replace(ASKED, status=Status("u0", "n1", "ckpt-r1", reason=Reason.RUNNING))
+def test_nothing_goes_while_what_a_request_began_is_under_way(mode):
+    status = Status("u1", "n1", "ckpt-r1", began_at=NOW, reason=Reason.RUNNING)
+    one = replace(ASKED, name="mine", by="ann", mode=mode, tier=None, status=status)
+    for seat in (SAFE, replace(SEAT, keeps=False)):
+        found = may_go(seat, [one], NOW)
+        assert (found.allowed, found.others) == (False, True)
+    other = replace(one, status=replace(status, pod_uid="u0"))
     assert may_go(SAFE, [other], NOW).allowed, "it was about the pod of before"
+
+
+@pytest.mark.parametrize("reason", [None, Reason.QUEUED, Reason.SEAT_BUSY, Reason.PENDING])
+def test_what_others_only_wait_for_holds_no_pod_back(reason):
+    status = Status("u1", "n1", "ckpt-r1", reason=reason) if reason else Status()
+    for name in ("before-the-change", "evict-u1-1"):
+        one = replace(ASKED, name=name, by="ann", deadline_s=86_400.0, status=status)
+        assert may_go(SAFE, [one], NOW).allowed
+        taken = name == "evict-u1-1"
+        assert may_go(SEAT, [one], NOW).ask == f"evict-u1-{1 + taken}"
+
+
+def test_what_others_have_begun_is_not_waited_for_without_patience():
+    status = Status("u1", "n1", "ckpt-r1", began_at=NOW, reason=Reason.RUNNING)
+    one = replace(ASKED, name="mine", by="ann", status=status)
+    seat = replace(SEAT, operation="save")
+    assert may_go(seat, [one], NOW, patient=False).ask == "evict-u1-1"
+    assert not may_go(seat, [one, ASKED], NOW, patient=False).allowed, "its own is waited for"
+    assert may_go(seat, [one, ended(Reason.DEADLINE_EXCEEDED)], NOW, patient=False).allowed
+
+
+@pytest.mark.parametrize("name", ["9", "evict-u1-999999999", f"evict-u1-{'9' * 200}", "evict-u2-1"])
+def test_names_of_others_push_ours_nowhere(name):
+    known = [replace(ended(Reason.FAILED), name=name, by="ann")]
+    assert may_go(SEAT, known, NOW).ask == "evict-u1-1"
+    assert may_go(SEAT, [*known, ended(Reason.FAILED, ago=700.0)], NOW).ask == "evict-u1-2"
 
 
 def test_without_an_object_store_it_goes_and_says_what_that_costs():
@@ -144,8 +172,8 @@ def test_every_answer_is_one_and_only_what_is_held_back_is_asked_for(seat, known
     assert not (found.allowed and found.ask)
     assert found.allowed or found.sentence
     assert found.ask not in {one.name for one in known}
-    settled = found.ask or found.allowed or seat.operation
-    later = may_go(seat, known, NOW + 400.0)
+    settled = found.ask or found.allowed
+    later = may_go(seat, known, NOW + 400.0, patient=False)
     assert settled or later.ask or later.allowed, "nothing waits for ever"
 
 
