@@ -482,7 +482,8 @@ class _Decision:
                 self._stuck[seat.uid] = ""
             return
         if seat.state not in _ENTERS and self._waits_its_turn(seat):
-            self._lodged(seat)
+            if not self._lodged(seat) and not self._comes_up(seat, ()):
+                self._stuck.setdefault(seat.uid, self._crowded(seat, ()))
             if seat.uid not in self._stuck:
                 # Nobody's GPUs stand empty until its state is in RAM.
                 self._next_turns.append(seat)

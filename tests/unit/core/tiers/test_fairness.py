@@ -17,12 +17,13 @@ from kybernate.core.swap.swap import (
     ActionKind,
     RamOrder,
     decide,
+    decided,
     next_check,
     obstacle,
     ram_order,
     wants,
 )
-from kybernate.core.swap.swapview import SeatView, SwapPolicy, SwapView
+from kybernate.core.swap.swapview import Claim, SeatView, SwapPolicy, SwapView, Turn
 from kybernate.core.tiers import tiering
 from kybernate.core.tiers.tiering import Coming, Parked, Step, TierPolicy, TierView
 from kybernate.types import GpuUuid, GroupName, PodUid, SeatName, SeatState, Tier
@@ -389,6 +390,25 @@ def test_a_gpu_is_not_kept_for_what_cannot_come_up():
     node.run()
     assert node.late().keys() == {"b"}
     assert len(a.waits) > 5
+
+
+def test_a_turn_is_not_kept_for_what_cannot_come_up_beside_others():
+    """a fits beside c, which has had its turn; but what is in RAM never leaves it for a's state."""
+    node = crowd(20, 15, 1, 1, 10, pinned="bcd")
+    a, b, c, d = node.pods.values()
+    a.state, b.state, c.state, d.state = S.PARKED_NVME, S.PARKED, S.ACTIVE, S.PARKED
+    a.copies, a.vram, c.vram, c.active_since = frozenset({Tier.NVME}), 40, 40, 0.0
+    a.since = b.since = c.since = d.since = None
+    d.gpus = frozenset(GPUS[1:2])
+    view = node._swap_view()
+    view = replace(
+        view,
+        seats=tuple(s if s.uid == d.uid else replace(s, turn=Turn("n")) for s in view.seats),
+        claims={uid: Claim((0.0, place), until=5.0) for place, uid in enumerate(node.pods)},
+    )
+    found = decided(view, SWAP, 10.0)
+    assert [(action.kind, action.uid) for action in found.actions] == [(ActionKind.DRAIN, c.uid)]
+    assert "can't be given any" in found.why[a.uid]
 
 
 def test_parks_that_fit_singly_but_not_together_are_not_begun():
