@@ -41,6 +41,13 @@ class Reader:
             raise ApiError(404, "model_not_found", said)
         return name, self._file.models[name]
 
+    def check_room(self, name: str, model: Model) -> None:
+        """Raises ApiError (429) if the model has as many requests as it takes at once."""
+        limit = model.concurrency_limit
+        if limit and self.busy[name] >= limit:
+            said = f"{name} takes {limit} requests at once (concurrencyLimit); try again."
+            raise ApiError(429, "too_many_requests", said, retry_after=1.0)
+
     def by_body(self, request: web.Request, body: bytearray) -> Asking:
         """Its body names the model."""
         header = request.headers.get("Content-Type", "")
@@ -105,10 +112,7 @@ class Reader:
         if quiet and self._state(name) is not SeatState.ACTIVE:
             said = f"{name} is not active, and websockets do not wake it (compat.ignoreWebsockets)."
             raise ApiError(409, "not_active", said)
-        limit = model.concurrency_limit
-        if limit and self.busy[name] >= limit:
-            said = f"{name} takes {limit} requests at once (concurrencyLimit); try again."
-            raise ApiError(429, "too_many_requests", said, retry_after=1.0)
+        self.check_room(name, model)
         begin = model.timeouts.response_header or None
         return Asking(
             name, model.base + path, body, begin_limit=begin, socket=socket, counts=not quiet

@@ -134,6 +134,7 @@ class Ollama:
         self, asked: Json, path: str, said: Json, shape: shapes.Talk | shapes.Embeddings
     ) -> Asking:
         name, model, called = self._model(asked)
+        self._house.reader.check_room(name, model)
         said["model"] = model.use_model_name or name
         model.filters.apply(said, called)
         return Asking(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -242,3 +243,18 @@ def test_models_are_listed_shown_and_seen_running(play):
         assert "models.yaml" in said["error"]
 
     play(scenario, FILE)
+
+
+def test_a_model_takes_so_many_requests_at_once_here_too(play):
+    async def scenario(stage):
+        stage.server.gate.clear()
+        asked = {"model": "a", "prompt": "hi", "stream": False}
+        first = asyncio.create_task(stage.post("/api/generate", json=asked))
+        await stage.server.until_asked()
+        async with asyncio.timeout(5):
+            status, said = await stage.post("/api/generate", json=asked)
+        assert (status, "concurrencyLimit" in said["error"]) == (429, True)
+        stage.server.gate.set()
+        assert (await first)[0] == 200
+
+    play(scenario, 'models: {a: {cmd: "s ${PORT}", concurrencyLimit: 1}}')
