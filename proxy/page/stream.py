@@ -30,6 +30,8 @@ QUIET_S = 5.0
 BEHIND = 4 << 20
 """Bytes that wait for one client at most, besides what the kernel holds."""
 CLIENTS = 64
+OF_ONE = CLIENTS // 2
+"""Pages of one client, so that none keeps all others out."""
 STALLED_S = 30.0
 """How long one write may take before its client is taken for gone."""
 _HEADERS = {
@@ -42,8 +44,9 @@ _HEADERS = {
 
 @dataclass(slots=True, eq=False)
 class _Reader:
-    """One client: what waits for it. `over`: it is told no more."""
+    """One page of a client: what waits for it. `over`: it is told no more."""
 
+    client: str
     transport: asyncio.BaseTransport | None
     events: list[bytes] = field(default_factory=list)
     behind: int = 0
@@ -100,8 +103,7 @@ class Stream:
         """Send until the client leaves, reads too slowly, or is no longer `allowed`. Raises
         ApiError (401, or 503 if there are too many clients)."""
         client = allowed()
-        if sum(len(one.readers) for one in self._channels.values()) >= CLIENTS:
-            raise ApiError(503, "too_many_pages", f"{CLIENTS} pages are open already; close one.")
+        self._check_room(client)
         response = web.StreamResponse(headers=_HEADERS)
         channel, reader = self._join(client, request.transport)
         try:
@@ -113,6 +115,14 @@ class Stream:
         finally:
             self._leave(channel, reader)
         return response
+
+    def _check_room(self, client: Client) -> None:
+        names = [reader.client for one in self._channels.values() for reader in one.readers]
+        if len(names) >= CLIENTS:
+            raise ApiError(503, "too_many_pages", f"{CLIENTS} pages are open already; close one.")
+        if names.count(client.name) >= OF_ONE:
+            said = f"{OF_ONE} pages of yours are open already; close one."
+            raise ApiError(503, "too_many_pages", said)
 
     async def close(self) -> None:
         """Let all clients go, as the server ends."""
@@ -144,9 +154,10 @@ class Stream:
             self._channels[client.namespaces] = channel
         else:
             self._tell(channel)
-        reader = _Reader(transport)
         past = self._board.spans(client, 0, channel.span)
-        reader.add(_event("page", {"now": self._board.now, **channel.told, "spans": past}))
+        first = _event("page", {"now": self._board.now, **channel.told, "spans": past})
+        reader = _Reader(client.name, transport)
+        reader.add(first)
         channel.readers.add(reader)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="page")

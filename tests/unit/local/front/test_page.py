@@ -172,6 +172,22 @@ def test_only_so_many_pages_are_open_at_once(play, monkeypatch):
     play(scenario)
 
 
+def test_one_client_leaves_pages_for_others(play, monkeypatch):
+    monkeypatch.setattr(stream, "OF_ONE", 1)
+
+    async def scenario(stage):
+        own, others = ({"Authorization": f"Bearer {key}"} for key in ("one", "two"))
+        async with stage.client.get("/ui/events", headers=own) as answer:
+            await event(answer)
+            async with stage.client.get("/ui/events", headers=own) as refused:
+                said = await refused.json()
+                assert (refused.status, said["error"]["code"]) == (503, "too_many_pages")
+            async with stage.client.get("/ui/events", headers=others) as page:
+                assert (await event(page))[0] == "page"
+
+    play(scenario, 'apiKeys: [one, two]\nmodels: {a: {cmd: "s ${PORT}"}}')
+
+
 def test_an_open_page_does_not_hold_the_end_up(play):
     async def scenario(stage):
         answer = await stage.client.get("/ui/events")
