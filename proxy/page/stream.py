@@ -28,7 +28,7 @@ PACE_S = 0.2
 QUIET_S = 5.0
 """After which a client is told that nothing changed."""
 BEHIND = 4 << 20
-"""Bytes that wait for one client at most, besides what the kernel holds."""
+"""Bytes that wait for one client at most, besides what it begins with and what the kernel holds."""
 CLIENTS = 64
 OF_ONE = CLIENTS // 2
 """Pages of one client, so that none keeps all others out."""
@@ -44,10 +44,12 @@ _HEADERS = {
 
 @dataclass(slots=True, eq=False)
 class _Reader:
-    """One page of a client: what waits for it. `over`: it is told no more."""
+    """One page of a client: what waits for it, at most so many bytes. `over`: it is told no
+    more."""
 
     client: str
     transport: asyncio.BaseTransport | None
+    most: int
     events: list[bytes] = field(default_factory=list)
     behind: int = 0
     over: bool = False
@@ -57,7 +59,7 @@ class _Reader:
         self.behind += len(event)
         self.events.append(event)
         self.more.set()
-        if self.behind > BEHIND:
+        if self.behind > self.most:
             self.cut()
 
     def cut(self) -> None:
@@ -156,7 +158,7 @@ class Stream:
             self._tell(channel)
         past = self._board.spans(client, 0, channel.span)
         first = _event("page", {"now": self._board.now, **channel.told, "spans": past})
-        reader = _Reader(client.name, transport)
+        reader = _Reader(client.name, transport, BEHIND + len(first))
         reader.add(first)
         channel.readers.add(reader)
         if self._task is None or self._task.done():

@@ -188,6 +188,17 @@ def test_one_client_leaves_pages_for_others(play, monkeypatch):
     play(scenario, 'apiKeys: [one, two]\nmodels: {a: {cmd: "s ${PORT}"}}')
 
 
+def test_a_large_page_comes_whole(play, monkeypatch):
+    """What all begin with is nobody's delay."""
+    monkeypatch.setattr(stream, "BEHIND", 100)
+
+    async def scenario(stage):
+        async with stage.client.get("/ui/events") as answer:
+            assert (await event(answer))[0] == "page"
+
+    play(scenario)
+
+
 def test_an_open_page_does_not_hold_the_end_up(play):
     async def scenario(stage):
         answer = await stage.client.get("/ui/events")
