@@ -22,6 +22,7 @@ from kybernate.cli.output import human, text_of
 from kybernate.core.quantity import parse_duration
 from kybernate.core.requests.checkpoint import Mode
 from kybernate.core.requests.reasons import Reason, Standing
+from kybernate.errors import ConfigError
 from kybernate.types import Tier
 
 if TYPE_CHECKING:
@@ -192,7 +193,10 @@ def _ask(mode: Mode, pod: str, tier: Tier | None, options: dict[str, Any]) -> No
 
 
 def _limit(timeout: str) -> int:
-    seconds = ceil(parse_duration(timeout, "--timeout"))
+    try:
+        seconds = ceil(parse_duration(timeout))
+    except ConfigError as error:
+        raise click.BadParameter(error.problem, param_hint="--timeout") from error
     if not 1 <= seconds <= _LONGEST_S:
         raise click.BadParameter("write 1s to 24h", param_hint="--timeout")
     return seconds

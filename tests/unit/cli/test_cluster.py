@@ -237,3 +237,11 @@ def test_of_several_kubeconfigs_one_is_enough(tmp_path):
     (tmp_path / "second").touch()
     both = Path(f"{tmp_path}/none{os.pathsep}{tmp_path}/second")
     assert link.kubeconfig(both) == both
+
+
+@pytest.mark.parametrize("time", ["soon", "0s", "25h"])
+@pytest.mark.parametrize("words", [["park", "llama"], ["drain", "gpu-7"]])
+def test_a_time_that_is_none_is_a_wrong_command_line(words, time):
+    found = CliRunner().invoke(main, [*words, "--timeout", time])
+    assert found.exit_code == 2
+    assert "Invalid value for --timeout: " in found.output
