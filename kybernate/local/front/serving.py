@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from kybernate.errors import RefusedError
 from kybernate.local.front.access import check_listen
 from kybernate.local.front.app import Front
 from kybernate.settings.common import host_port
@@ -64,10 +66,13 @@ class Serving:
         )
 
     async def start(self) -> None:
-        """Listen. Raises OSError if the port is taken."""
+        """Listen. Raises RefusedError if it can't there: mostly, as the port is taken."""
         await self._runner.setup()
         host, port = self._host_port
-        await web.TCPSite(self._runner, host, port).start()
+        try:
+            await web.TCPSite(self._runner, host, port).start()
+        except OSError as error:
+            raise RefusedError(_unheard(self._listen, error)) from error
         self.port = self._runner.addresses[0][1]
         log.info("listening on http://%s:%d", host, self.port)
 
@@ -84,6 +89,12 @@ class Serving:
         if file.listen != self._listen:
             log.warning("listen: %s counts after a restart", file.listen)
         self._front.take(file)
+
+
+def _unheard(listen: str, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"listen: another program has {listen}; end it, or write another listen"
+    return f"listen: {listen} can't be had ({error.strerror or error}); write another listen"
 
 
 def settings_of(file: ModelsFile) -> ProxySettings:

@@ -7,8 +7,9 @@ import base64
 import pytest
 
 from kybernate.api.models import read
-from kybernate.errors import ConfigError
+from kybernate.errors import ConfigError, RefusedError
 from kybernate.local.front.access import check_listen, is_loopback
+from kybernate.local.front.serving import Serving
 
 KEYED = """
 apiKeys: [sk-one, sk-two]
@@ -152,5 +153,16 @@ def test_pages_of_this_machine_may_ask_and_read(play):
         async with stage.client.options("/v1/chat/completions", headers=asked) as answer:
             assert answer.status == 403
             assert "Access-Control-Allow-Origin" not in answer.headers
+
+    play(scenario)
+
+
+def test_an_address_that_another_program_has_is_told_with_what_to_do(play):
+    async def scenario(stage):
+        taken = f"127.0.0.1:{stage.serving.port}"
+        second = Serving(stage.box, stage.file.model_copy(update={"listen": taken}))
+        with pytest.raises(RefusedError, match=f"another program has {taken}; end it, or write"):
+            await second.start()
+        await second.stop()
 
     play(scenario)
