@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import re
 import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -55,6 +56,7 @@ _HEADERS_LAST = 1.0
 """Seconds for which the credentials are taken to be as they were."""
 
 _CHUNK = 1 << 16
+_CONNECTION = re.compile(r"^\w+\(host=[^)]*\): ")
 _MAX_ERROR_BODY = 2000
 
 
@@ -225,7 +227,10 @@ class Api:
                     raise
                 return once()
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise RetryableError(f"{method} {path}: {_cause(error)}") from error
+            server = self._configuration.host
+            raise RetryableError(
+                f"{method} {path}: no answer from the API server {server}: {_cause(error)}"
+            ) from error
 
     def _headers(self) -> dict[str, str]:
         now = time.monotonic()
@@ -374,4 +379,5 @@ def _query(params: Params) -> str:
 
 def _cause(error: BaseException) -> str:
     reason = getattr(error, "reason", None)
-    return str(reason or str(error) or type(error).__name__)
+    # urllib3 puts the name of a class of ours before what happened.
+    return _CONNECTION.sub("", str(reason or str(error) or type(error).__name__))
