@@ -19,7 +19,9 @@ class Images(_Values):
     """Where images come from."""
 
     prefix: str = Field(
-        default="kybernate/", description="Before each image's name, with a slash at its end."
+        default="kybernate/",
+        pattern="^(.*/)?$",
+        description="Before each image's name, with a slash at its end.",
     )
     tag: str = Field(default="", description="Of all our images; empty: the chart's appVersion.")
     scheduler: str = Field(

@@ -140,6 +140,7 @@ def test_seats_and_the_namespace_are_chosen(tmp_path: Path) -> None:
     [
         ("distribution=k8s", "/distribution"),
         ("ofload.enabled=true", "ofload"),
+        ("images.prefix=registry.lan/kybernate", "/images/prefix"),
         ("offload.folder=relative", "/offload/folder"),
         ("runtimeWrapper=perhaps", "/runtimeWrapper"),
     ],
