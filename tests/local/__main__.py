@@ -23,6 +23,11 @@ ROUNDS = 3
 SIZE = 200
 """MiB of each model; the GPU has 512, so that two fit beside each other."""
 _PATIENCE = 60.0
+_HOW_ON = """
+serving at {box}; Ctrl-C ends it. In another terminal:
+  curl {box}/v1/chat/completions -d '{{"model": "{model}", "messages": []}}'
+  curl -X POST {box}/api/models/park/{model}    # or wake, pin, unpin, unload
+  curl {box}/running"""
 
 
 def free_port() -> int:
@@ -87,7 +92,7 @@ def main(*, keep: bool) -> None:
             print(f"watch them at http://127.0.0.1:{port}/ui\n", flush=True)
             _rounds(port)
             if keep:
-                print(f"\nserving at http://127.0.0.1:{port}; Ctrl-C ends it")
+                print(_HOW_ON.format(box=f"http://127.0.0.1:{port}", model=MODELS[0]), flush=True)
                 with contextlib.suppress(KeyboardInterrupt):
                     process.wait()
         finally:
