@@ -227,7 +227,8 @@ def _wake(one: SeatView, extra: Extra | None) -> float | None:
 
 def _model(name: str, waiting: Waiting, rate: Rate) -> Json:
     told: Json = {"name": name, "waiting": waiting.number} | _rate(rate)
-    return told if waiting.left is None else told | {"left": round(waiting.left, 1)}
+    # Once the time is over nobody knows: who is in its GPUs may be pinned there.
+    return told | {"left": round(waiting.left, 1)} if waiting.left else told
 
 
 def _rate(rate: Rate) -> Json:

@@ -51,6 +51,11 @@ def test_a_cluster_shows_a_lane_for_each_group_of_a_node():
     assert (said["acts"], said["logs"]) == ([], False)
 
 
+def test_who_waits_for_longer_than_expected_is_promised_nothing():
+    late = replace(known(seat("a")), waiting={"team/m-a": Waiting(1, 0.0)})
+    assert "left" not in page(CLUSTER, late, ANYONE)["models"]["team/m-a"]
+
+
 def test_a_seat_says_where_its_state_is_and_when_it_would_answer():
     parked, active, new = (
         page(CLUSTER, known(seat("a", state)), ANYONE)["seats"]["a"]
