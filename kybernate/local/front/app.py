@@ -57,6 +57,7 @@ class Front:
         self.take(file)
         self._ollama = Ollama(self)
         self._page = Door(Board(desk, lambda: scene(box)), self._who)
+        self._followers: set[asyncio.Task[Any]] = set()
 
     def _who(self, request: web.Request) -> Client:
         return self.access.who(request)  # as the file says now
@@ -89,6 +90,7 @@ class Front:
         self._ollama.routes(add)
         self._page.routes(add)
         app.on_shutdown.append(self._page.close)
+        app.on_shutdown.append(self._end_logs)
         add("*", "/{path:.*}", self._any)
         return app
 
@@ -203,7 +205,16 @@ class Front:
     async def _log_stream(self, request: web.Request) -> web.StreamResponse:
         asked = request.match_info.get("model")
         names = [self.reader.model(asked)[0]] if asked else list(self.file.models)
-        return await logs.stream(request, self._box, names)
+        task = asyncio.ensure_future(logs.stream(request, self._box, names))
+        self._followers.add(task)
+        try:
+            return await task
+        finally:
+            self._followers.discard(task)
+
+    async def _end_logs(self, app: web.Application) -> None:
+        for task in self._followers:
+            task.cancel()
 
     async def _scrape(self, request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))

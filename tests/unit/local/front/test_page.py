@@ -208,3 +208,14 @@ def test_an_open_page_does_not_hold_the_end_up(play):
         assert asyncio.get_running_loop().time() - began < 2.0
 
     play(scenario)
+
+
+def test_nor_does_a_log_that_is_followed(play):
+    async def scenario(stage):
+        answer = await stage.client.get("/logs/stream/a")
+        assert await answer.content.readline() == b"a began\n"
+        began = asyncio.get_running_loop().time()
+        await stage.serving.stop()
+        assert asyncio.get_running_loop().time() - began < 2.0
+
+    play(scenario)
