@@ -398,7 +398,7 @@ class Engine:
         while not met(self._seat(model).state):
             if self.world.now() >= until:
                 seat = self._seat(model)
-                raise DeadlineError(f"model {model} is {seat.state}: {seat.history.reason}")
+                raise DeadlineError(f"model {model} is {seat.state}: {seat.why}")
             await asyncio.sleep(_POLL)
 
     def _refuse_pinned(self, model: str) -> None:
@@ -433,7 +433,7 @@ class Engine:
             tier=tier.value if tier else "",
             wake_s=wake,
             address=seat.contact.address,
-            why=seat.history.reason,
+            why=seat.why,
             active_since=seat.history.active_since,
             idle_since=seat.demand.idle_since,
             in_flight=seat.demand.in_flight,

@@ -127,7 +127,7 @@ def seat_info(seat: Seat) -> SeatInfo:
         model=seat.identity.model,
         state=seat.state,
         address=seat.contact.address,
-        reason=seat.history.reason,
+        reason=seat.why,
         wakes=seat.history.wakes,
         last_wake_ms=seat.history.last_wake_ms,
         tier=tier.value if tier else "",

@@ -149,7 +149,7 @@ class DoorSide:
         seat = self._node.seats.get(uid)
         if seat is None:
             return "unknown", "the agent has no such seat"
-        return shown(seat.state), told(seat.state, seat.history.reason, seat.saved.sinks_to)
+        return shown(seat.state), told(seat.state, seat.why, seat.saved.sinks_to)
 
     def on_probe(self, uid: PodUid) -> str:
         """For `kyb-init probe`: ask the workload only while it can answer."""

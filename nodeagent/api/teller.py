@@ -21,7 +21,7 @@ class Teller:
 
     def seat_changed(self, seat: Seat) -> None:
         """See `node.Observer`."""
-        now = (shown(seat.state), seat.history.reason)
+        now = (shown(seat.state), seat.why)
         if self._told.get(seat.uid) != now:
             self._told[seat.uid] = now
             self._doors.tell(seat.uid, *now)

@@ -166,8 +166,7 @@ class Loop:
         # Where nothing was to be done, nothing is until something changes or that time has come.
         self._settled = None if found.actions else view
         self._settled_until = math.inf if when is None else when
-        for uid, why in found.why.items():
-            self.node.complain(self.node.seats[uid], "TurnRefused", why)
+        self.node.judge_turns(found.why)
         for action in found.actions:
             if not self._carry_out(action):
                 when = now + _RETRY if when is None else min(when, now + _RETRY)

@@ -362,7 +362,7 @@ def _seat_row(node: Node, seat: Seat, operation: str) -> SeatRow:
         model=seat.identity.model,
         tier=tier,
         saved_bytes=saved,
-        reason=seat.history.reason[:LONGEST_MESSAGE],
+        reason=seat.why[:LONGEST_MESSAGE],
         since=stamp(seat.history.since),
         requests=seat.demand.requests,
         active_seconds=round(seat.history.active_seconds, 3),

@@ -119,7 +119,7 @@ def seat_message(seat: Seat, stranded: str = "") -> pb.Seat:
         last_wake_ms=seat.history.last_wake_ms,
         active_seconds=seat.history.active_seconds,
         requests=seat.demand.requests,
-        reason=seat.history.reason,
+        reason=seat.why,
         generation=seat.history.lease,
         movable=bool(stranded),
         movable_reason=stranded,
@@ -131,6 +131,7 @@ def seat_message(seat: Seat, stranded: str = "") -> pb.Seat:
         saved_bytes=seat.saved.size,
         undumpable=seat.saved.undumpable,
         wake_seconds=expected_wake(seat),
+        refused=seat.backoff.refused,
     )
 
 

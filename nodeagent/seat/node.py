@@ -348,6 +348,16 @@ class Node:
         for uid, seat in self.seats.items():
             seat.backoff.judged(refused.get(uid, ""))
 
+    def judge_turns(self, refused: Mapping[PodUid, str]) -> None:
+        """Note of each seat whether it is refused its turn, and tell people why; why, by seat."""
+        for uid, seat in self.seats.items():
+            why = refused.get(uid, "")
+            if why:
+                self.complain(seat, "TurnRefused", why)
+            if why != seat.backoff.refused:
+                seat.backoff.refuse(why)
+                self.changed(seat)
+
     def swap_view(self) -> SwapView:
         """What the swap decision looks at."""
         inventory, drained = self.inventory or Inventory(), self.leases.drained

@@ -159,6 +159,12 @@ class Seat:
         return found or self.ending.killed or self.contact.unheard
 
     @property
+    def why(self) -> str:
+        """Why it is in its state, as a sentence; if it is refused its turn, why that is."""
+        refused = self.backoff.refused
+        return f"it can't have its turn: {refused}" if refused else self.history.reason
+
+    @property
     def awaits_state(self) -> bool:
         """Whether it is not yet settled if it goes on from a saved state."""
         return self.wishes.restore is not None and self.saved.begins is Begins.OPEN

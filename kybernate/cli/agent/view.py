@@ -106,6 +106,8 @@ def _told(seat: pb.Seat) -> Text | None:
     colour = "dim"
     if seat.movable:
         why, colour = seat.movable_reason, "red"
+    elif seat.refused:
+        why, colour = f"can't have its turn: {seat.refused}", "yellow"
     elif seat.unparkable and seat.state in ("active", "draining"):
         why, colour = f"can't be parked: {seat.unparkable}", "yellow"
     elif seat.state == "parked" and seat.undumpable:

@@ -11,7 +11,8 @@ class Backoff:
 
     Before `not_before` it asks for nothing, before `stays_until` it isn't asked to leave, before
     `move_not_before` its state isn't moved between tiers. `unparkable`: why it can't be parked now,
-    as of the last decision. `failed_restores`, `waiting_restores`, `unsure_restores`: tries in a
+    as of the last decision; `refused`: why RAM can't serve it while the others stay, if it asks for
+    its turn. `failed_restores`, `waiting_restores`, `unsure_restores`: tries in a
     row; `lacking_since`: since when the store says that its state isn't there. `complain_at`: by
     event, when people may be told of it again.
     """
@@ -20,6 +21,7 @@ class Backoff:
     stays_until: float = 0.0
     move_not_before: float = 0.0
     unparkable: str = ""
+    refused: str = ""
     failed_restores: int = 0
     waiting_restores: int = 0
     unsure_restores: int = 0
@@ -51,6 +53,10 @@ class Backoff:
     def judged(self, unparkable: str) -> None:
         """Why it can't be parked now; empty if it can."""
         self.unparkable = unparkable
+
+    def refuse(self, why: str) -> None:
+        """Why it can't have its turn; empty if it may."""
+        self.refused = why
 
     def restore_failed(self, *, waits: bool, unsure: bool) -> None:
         """One more restore came to nothing."""

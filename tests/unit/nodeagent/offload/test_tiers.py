@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import io
 
 from prometheus_client import REGISTRY
+from rich.console import Console
 
+from kybernate.cli.agent import view
 from kybernate.core.seat.budget import HostMemory
+from kybernate.gen import agent_pb2 as pb
+from kybernate.local.link import seat_info
 from kybernate.ports import ProcessState
 from kybernate.types import SeatState, Tier
 from nodeagent import metrics
+from nodeagent.kube.attendance import Attendance
+from nodeagent.kube.publish import Publisher
+from nodeagent.operations.wire import seat_message
 from tests.unit.nodeagent.below import (
     ACTIVE,
     GIB,
@@ -226,9 +234,25 @@ async def test_a_seat_that_ram_would_keep_out_is_told_and_keeps_no_gpu(rig, prox
             p.request(large)
             await asyncio.sleep(5)
             assert r.state(large) is ACTIVE
-    assert p.answered == {large: 2}
-    (told,) = watched.events("TurnRefused")
-    assert "then the host's memory has no room for its 24.0 GiB; raise park_bytes" in told
+        assert p.answered == {large: 2}
+        (told,) = watched.events("TurnRefused")
+        assert "then the host's memory has no room for its 24.0 GiB; raise park_bytes" in told
+        shows_why(r, small, f"it can't have its turn: {told}")
+        r.node.park_budget = 100 * GIB
+        await r.until(small, ACTIVE)
+        shows_why(r, small, "awake")
+
+
+def shows_why(rig, uid, why):
+    """The same wherever people look at a seat."""
+    seat = rig.node.seats[uid]
+    rows = Publisher(rig.node, None, "", Attendance()).status()["seats"]
+    (row,) = (one for one in rows if one["uid"] == uid)
+    assert (row["reason"], seat_message(seat).reason, seat_info(seat).reason) == (why,) * 3
+    screen = io.StringIO()
+    shown = view.screen(pb.NodeStatus(node="n1", seats=[seat_message(seat)]), (), 0.0)
+    Console(file=screen, width=1000).print(shown)
+    assert (why.removeprefix("it ") in screen.getvalue()) is bool(seat.backoff.refused)
 
 
 async def test_less_host_memory_than_the_budget_also_makes_the_coldest_leave(rig):
