@@ -146,10 +146,11 @@ class Loop:
         self.tiers.stand()
         view = self.node.swap_view()
         refused = any(seat.unparkable for seat in view.seats)
+        acted = False
         if refused or view != self._settled or now >= self._settled_until:
             self._judge_parks()
-            self._decide_on(self.node.swap_view(), now)
-        self.tiers.look()
+            acted = self._decide_on(self.node.swap_view(), now)
+        self.tiers.look(stood=not acted)
         metrics.LOOP_SECONDS.observe(time.perf_counter() - began)
 
     def _judge_parks(self) -> None:
@@ -160,7 +161,8 @@ class Loop:
         if self.pressure is not None:
             await self.pressure.run()
 
-    def _decide_on(self, view: SwapView, now: float) -> None:
+    def _decide_on(self, view: SwapView, now: float) -> bool:
+        """Whether anything was done."""
         when = next_check(view, self.policy, now)
         found = decided(view, self.policy, now)
         # Where nothing was to be done, nothing is until something changes or that time has come.
@@ -171,6 +173,7 @@ class Loop:
             if not self._carry_out(action):
                 when = now + _RETRY if when is None else min(when, now + _RETRY)
         self._look_again(when)
+        return bool(found.actions)
 
     def _look_again(self, when: float | None) -> None:
         if self._timer is not None:

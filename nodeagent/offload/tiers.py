@@ -69,14 +69,15 @@ class Tiers:
             prefetch_calls=settings.prefetch_calls,
         )
 
-    def look(self) -> None:
-        """Begin what is to be done now."""
+    def look(self, *, stood: bool = False) -> None:
+        """Begin what is to be done now. `stood`: nothing has been done since `stand`."""
         if self._node.world.below is None:
             _, held = self._node.in_tier(Tier.RAM)
             metrics.TIER_BYTES.labels(Tier.RAM.value).set(held)
             return
         now = self._node.world.now()
-        self._drop_transfers()
+        if self._drop_transfers() or not stood:
+            self.stand()
         view = self._view(now)
         for action in decide(view, self._policy, now):
             self._carry_out(action)
@@ -102,8 +103,7 @@ class Tiers:
 
     def _view(self, now: float) -> TierView:
         """All that there is, with everybody's turn."""
-        node, view = self._node, self._standing()
-        node.standing = view
+        node, view = self._node, self._node.standing or self._standing()
         ram = ram_order(node.swap_view(), self._swap, now)
         return replace(
             view,
@@ -201,8 +201,9 @@ class Tiers:
 
     # --- what is done ---------------------------------------------------------------------------
 
-    def _drop_transfers(self) -> None:
-        """A copy on its way down must not keep a seat from waking."""
+    def _drop_transfers(self) -> bool:
+        """A copy on its way down must not keep a seat from waking; whether there was any."""
+        dropped = False
         for seat in self._node.seats.values():
             if (
                 seat.demand.called
@@ -212,6 +213,8 @@ class Tiers:
                 seat.tasks.work.cancel()
                 # Else one that was cancelled before it began would keep it from waking for good.
                 seat.saved.sank()
+                dropped = True
+        return dropped
 
     def _carry_out(self, action: TierAction) -> None:
         seat, offload = self._node.seats[action.uid], self._offload

@@ -319,3 +319,18 @@ async def test_turns_go_on_where_ram_has_no_room_for_those_that_wait(rig):
     assert min(held) > 0.2 * sum(held)
     assert sum(held) > 0.8 * 3600
     r.check()
+
+
+async def test_where_states_are_is_asked_once_where_nothing_is_done(rig, monkeypatch):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    await asyncio.sleep(1)
+    asked = []
+    standing = r.loop.tiers._standing
+    monkeypatch.setattr(r.loop.tiers, "_standing", lambda: asked.append(1) or standing())
+    r.loop.kick()
+    await asyncio.sleep(0.01)
+    assert len(asked) == 1
+    r.loop.operators.ask_for_tier(cold, Tier.NVME)
+    await down(r, cold)
+    assert r.node.standing == standing()
