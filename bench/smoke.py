@@ -34,7 +34,7 @@ ALONE: Mapping[str, str] = {
     "proxy --replicas 3": "--requests 200 --kills 1",
     "placement.colocate": "--models 4 --gpus 2",
     "placement.defrag": "--nodes 10",
-    "placement.policy": "--seeds 1 --most 0.125 --poisson",
+    "placement.policy": "--seeds 1 --gpus 1 --most 0.125 --poisson",
     "placement.openb.table": "--seeds 42",
     "cluster.extender": "--nodes 20 --candidates 10 --pods 100 --samples 10 --binds 20",
     "cluster.ledger": "--nodes 20 --pods 100",

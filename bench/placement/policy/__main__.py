@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bench.placement.policy.baselines import BASELINES
+from bench.placement.policy.bound import load
 from bench.placement.policy.workload import Case, trace_of
 from bench.report import emit, say, skip
 from kybernate.core.simulate.outcome import POLICIES, gpus_needed, simulate
@@ -40,6 +41,8 @@ GRID = (
     Case(swing=True),
 )
 _SHARE = 0.99
+_FINE = 0.125
+_STEPS = 512
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,26 @@ def needed(case: Case, name: str, seeds: Iterable[int], data: Path) -> float:
     """GPUs for the case, the most of any seed; one for each model where fewer never do."""
     found = [gpus_needed(trace_of(case, s, data), Costs(), ALL[name], _SHARE) for s in seeds]
     return max(case.models if one is None else one for one in found)
+
+
+def beyond(trial: Trial) -> float | None:
+    """A rate that nobody sustains who interrupts nothing, since the bound in hindsight says so for
+    every seed: the lowest of fine steps, if the load rises with the rate. None above 64/s."""
+
+    def over(steps: int) -> bool:
+        case = replace(trial.case, rate=steps * _FINE)
+        traces = (trace_of(case, seed, trial.data) for seed in trial.seeds)
+        return all(load(one, trial.gpus, Costs(), _SHARE) > 1 for one in traces)
+
+    low, high = 0, 1
+    while not over(high):
+        if high == _STEPS:
+            return None
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if over(middle) else (middle, high)
+    return high * _FINE
 
 
 def _cpu_s() -> float:
@@ -108,6 +131,7 @@ def main(  # noqa: PLR0913 - its options
     ]
     with ProcessPoolExecutor(jobs) as pool:
         asked = {name: pool.submit(needed, standard, name, seeds, data) for name in ALL}
+        bound = pool.submit(beyond, trials[0])
         plays = [{name: pool.submit(sustained, trial, name) for name in ALL} for trial in trials]
         gpus = {name: one.result() for name, one in asked.items()}
         for name, wanted in gpus.items():
@@ -117,6 +141,8 @@ def main(  # noqa: PLR0913 - its options
             rates.append({name: one.result() for name, one in played.items()})
             told = ", ".join(f"{name} {rate:g}/s" for name, rate in rates[-1].items())
             say(f"  {trial.case.name()}: {told}")
+        least = bound.result()
+    say(f"  nobody sustains, by the bound in hindsight: {least or 'unknown'}/s")
     best = [max(rate for name, rate in one.items() if name != "ours") for one in rates]
     ours = rates[0]["ours"]
     metrics = {
@@ -124,6 +150,8 @@ def main(  # noqa: PLR0913 - its options
         "gpus_ours": (gpus["ours"], "GPUs"),
         "rate_ours": (ours, "1/s"),
         "rate_over_best_baseline": (ours / best[0] if best[0] else 0.0, "ratio"),
+        "rate_bound": (least or 0.0, "1/s"),
+        "rate_over_bound": (ours / least if least else 0.0, "ratio"),
         "cases_lost": (
             float(sum(one["ours"] < b for one, b in zip(rates, best, strict=True))),
             "cases",
