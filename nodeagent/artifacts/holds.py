@@ -240,11 +240,13 @@ class Custody:
         seats = [seat for seat in self._node.seats.values() if seat is not but]
         mine = [seat for seat in seats if seat.saved.artifact == one.artifact]
         paged = any(seat.saved.paging == one.artifact for seat in seats)
-        hold, uid = one.successor, one.transfer.uid if one.transfer else ""
+        hold, transfer = one.successor, one.transfer
+        uid, handed_to = (transfer.uid, transfer.successor) if transfer else ("", "")
         waiting = [seat.wishes.restore for seat in seats if seat.awaits_state]
         wishes = [wish for wish in waiting if wish is not None]
         return Use(
             had=bool(mine) or one.artifact in self.unnoted.values(),
+            taken=any(seat.uid == handed_to for seat in mine),
             needed=paged or any(seat.state in _NEEDS_IT for seat in mine),
             claimed=any(s.saved.borrowed and s.saved.claimed == one.artifact for s in seats),
             awaited=any(one.artifact == wish.artifact or wish.uid == uid for wish in wishes),

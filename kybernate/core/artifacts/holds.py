@@ -73,8 +73,9 @@ class SuccessorHold:
 @dataclass(frozen=True, slots=True)
 class TransferHold:
     """An artifact of the pod `uid`, kept for the seat of `successor`. `spare`: that one continues
-    from another copy; `off`: nothing comes of it, as releases up to 0.2 noted; `size`: its bytes;
-    `home`: that pod's seat is, or was, on this node, too, and its artifact has come from nowhere.
+    from another copy; `off`: nothing comes of it, and it goes once no other seat has it; `size`:
+    its bytes; `home`: that pod's seat is, or was, on this node, too, and its artifact has come from
+    nowhere.
     `until`: how long it is kept now that the successor is gone, 0.0 while it is not."""
 
     artifact: str
@@ -108,11 +109,12 @@ class Drop:
 @dataclass(frozen=True, slots=True)
 class Use:
     """What the node's seats want of an artifact now. `had`: one of them has it, or is about to note
-    that; `needed`: one would not come back without it; `claimed`: one of them has it as its
-    pod's successor; `awaited`: one waits for it, or for one of its pod; `owned`: the pod for which
-    it is held has a seat."""
+    that; `taken`: the one to which it was handed has it; `needed`: one would not come back without
+    it; `claimed`: one of them has it as its pod's successor; `awaited`: one waits for it, or for
+    one of its pod; `owned`: the pod for which it is held has a seat."""
 
     had: bool = False
+    taken: bool = False
     needed: bool = False
     claimed: bool = False
     awaited: bool = False
@@ -213,10 +215,13 @@ def take(one: Holds, *, here: bool) -> Holds:
 
 
 def call_off(one: Holds, use: Use) -> Holds:
-    """Its pod continues where it was, or a newer one has come. What a seat continues from already
-    is that seat's; what is at home is its own pod's again, if that still has it."""
-    if one.transfer is None or (use.had and not one.transfer.home):
+    """Its pod continues where it was, or a newer one has come. What the seat it was handed to
+    continues from already is that seat's; what another one has goes after that; what is at home is
+    its own pod's again, if that still has it."""
+    if one.transfer is None or (use.taken and not one.transfer.home):
         return one
+    if use.had and not one.transfer.home:
+        return replace(one, transfer=replace(one.transfer, off=True))
     return _handed_back(one, one.transfer, use, _OFF)
 
 
@@ -278,8 +283,9 @@ def look(one: Holds, use: Use, now: float) -> tuple[Holds, Step]:
     if one.drop is not None:
         return one, Step(Do.REST, now + AGAIN_S) if use.needed else Step(Do.DROP)
     times = []
-    if one.transfer is not None and (one.transfer.spare or one.transfer.until):
-        times.append(max(one.transfer.until, now + AGAIN_S))
+    hold = one.transfer
+    if hold is not None and (hold.spare or hold.off or hold.until):
+        times.append(max(hold.until, now + AGAIN_S))
     if one.successor is not None:
         free = not (one.successor.borrowed or one.transfer or use.claimed)
         if free and one.successor.until <= now:
@@ -292,7 +298,7 @@ def _see_transfer(one: Holds, use: Use, now: float) -> Holds:
     hold = one.transfer
     if hold is None:
         return one
-    if hold.off:
+    if hold.off and (hold.home or not use.had):
         return _handed_back(one, hold, use, _OFF)
     if hold.spare and not use.had:
         return _handed_back(one, hold, use, _SPARE)

@@ -371,6 +371,37 @@ async def test_what_was_not_needed_goes_though_its_seat_has_an_own_artifact_at_o
     assert storm.vault == set()
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_what_is_called_off_while_another_seat_has_it_goes_after_that(restarts):
+    """A copy begins from what comes for a successor: nothing else would ever drop it."""
+    storm = Storm(0)
+    storm.calm = True
+    storm.vault.add(("ns/pod@1", NVME))
+    successor, copy = storm.new(""), storm.new("ns/pod@1", NVME)
+    storm.custody.hand(TransferHold("ns/pod@1", "u0", successor.uid))
+    storm.custody.call_off("u0", successor.uid)
+    if restarts:
+        storm.die()
+        storm.begin()
+    await asyncio.sleep(KEEP_S)
+    assert storm.vault == {("ns/pod@1", NVME)}
+    copy.saved.artifact = ""
+    await asyncio.sleep(KEEP_S)
+    assert storm.vault == set()
+    assert not [key for key in storm.machine.journal if key.startswith(PREFIXES)]
+
+
+async def test_what_is_called_off_once_the_successor_has_it_is_that_seats():
+    storm = Storm(0)
+    storm.calm = True
+    successor = storm.new("ns/pod@1", NVME, borrowed=True)
+    storm.custody.hand(TransferHold("ns/pod@1", "u0", successor.uid))
+    storm.custody.call_off("u0", successor.uid)
+    assert not storm.custody.of("ns/pod@1").transfer.off
+    assert storm.custody.taken_by(successor) == "ns/pod@1"
+    assert storm.custody.all() == ()
+
+
 @pytest.mark.parametrize(
     ("state", "drops"),
     [
