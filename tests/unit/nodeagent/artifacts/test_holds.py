@@ -56,6 +56,7 @@ class Storm:
         self.number = 0
         self.calm = False
         self.dropped: list[str] = []
+        self.wrong: list[str] = []
         self.begin()
 
     # --- the agent ------------------------------------------------------------------------------
@@ -102,8 +103,8 @@ class Storm:
 
     async def ask(self, hold: SuccessorHold) -> Answer:
         """See `holds.Successors.ask`."""
-        assert hold.until <= self.now()
-        assert not hold.borrowed
+        if hold.until > self.now() or hold.borrowed:
+            self.wrong.append(f"nobody may end {hold} yet")
         await self.misfortune()
         if any(s.saved.claimed == hold.artifact for s in self.seats.values()):
             return Answer()
@@ -128,15 +129,14 @@ class Storm:
             raise self.rng.choice((OSError("the disk refuses"), RetryableError("later")))
 
     def see_unheld(self, artifact: str, tier: Tier) -> None:
-        assert artifact not in self.persons
-        assert artifact not in self.handed
-        assert artifact in self.settled or self.orphans.get(artifact, 0.0) <= self.now()
-        needs = [
-            seat
-            for seat in self.seats.values()
-            if artifact in {seat.saved.artifact, seat.saved.paging}
-        ]
-        assert not needs, f"{artifact} in {tier} is a seat's"
+        """Noted: an error of a drop the agent only logs, and tries again."""
+        what = f"at {self.now()} {artifact} is dropped from {tier}, but "
+        if artifact in self.persons | self.handed.keys():
+            self.wrong.append(what + "it is held")
+        if artifact not in self.settled and self.orphans.get(artifact, 0.0) > self.now():
+            self.wrong.append(what + "a successor may come")
+        if any(artifact in {s.saved.artifact, s.saved.paging} for s in self.seats.values()):
+            self.wrong.append(what + "a seat has it")
 
     # --- events ---------------------------------------------------------------------------------
 
@@ -242,6 +242,9 @@ class Storm:
             artifact = seat.saved.artifact
             self.settled.add(artifact)
             self.does(lambda: self.custody.outlive(artifact, (NVME.value, OBJECT.value)))
+            if self.custody.of(artifact).transfer is None:
+                # Whoever else it came for is refused.
+                self.handed.pop(artifact, None)
             seat.saved.claimed = ""
             self.let_go(seat)
 
@@ -271,7 +274,9 @@ class Storm:
         """The seat continues from what came for it."""
         artifact = self.pick(sorted(self.handed))
         seat = self.seats.get(self.handed.get(artifact, "")) if artifact else None
-        if seat is not None:
+        # A pod has one successor, and whoever else comes is refused.
+        refused = any(artifact == other.saved.claimed for other in self.seats.values())
+        if seat is not None and not refused:
             seat.saved.artifact = seat.saved.claimed = artifact
             seat.saved.predecessor, seat.saved.borrowed, seat.state = (
                 "far",
@@ -322,6 +327,7 @@ class Storm:
         await self.all_end()
 
     def see_tasks(self) -> None:
+        assert not self.wrong
         for task in [task for task in self.tasks if task.done()]:
             self.tasks.discard(task)
             if not task.cancelled() and (error := task.exception()):
@@ -348,7 +354,7 @@ class Storm:
         assert not [task for task in self.tasks if not task.done()]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(300))
 async def test_nothing_is_dropped_under_a_hold_and_nothing_leaks(seed):
     storm = Storm(seed)
     await storm.run()
