@@ -15,7 +15,7 @@ from controller.queue import Queue
 from controller.sweep import Sweep
 from controller.worker import Worker
 from kybernate import keys
-from kybernate.adapters.k8s import Api, Watcher
+from kybernate.adapters.k8s import OF_USERS, Api, Watcher
 from kybernate.api import pods
 from kybernate.errors import ConfigError
 from kybernate.runtime.background import Background
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from kybernate.settings.controller import ControllerSettings
 
 _POLICY_THREADS = 2
-_PAGE = 20
-"""Requests in one answer of the API server: users may make each as long as it lets them."""
 
 
 class Service:
@@ -52,7 +50,7 @@ class Service:
                 "CheckpointRequests",
                 keep=slim_request,
                 names_only=True,
-                page=_PAGE,
+                page=OF_USERS,
             ),
             Watcher(
                 *(self._api, keys.GPU_NODES_PATH, {}, self._nodes.on_event, "GPUNodes"),
@@ -62,7 +60,7 @@ class Service:
                 *(self._api, keys.CHECKPOINT_POLICIES_PATH, {}, self._policies.on_policy),
                 "CheckpointPolicies",
                 names_only=True,
-                page=_PAGE,
+                page=OF_USERS,
             ),
             Watcher(*(self._api, pods.PATH, MANAGED, self._policies.on_pod, "pods"), keep=slim_pod),
         )

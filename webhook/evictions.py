@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from prometheus_client import Counter
 
 from kybernate import keys
-from kybernate.adapters.k8s import Watcher
+from kybernate.adapters.k8s import OF_USERS, Watcher
 from kybernate.api.requests import read_request
 from kybernate.core.requests.checkpoint import Mode
 from kybernate.core.requests.evictions import OTHERS_S, UNANSWERED_S, may_go, unasked
@@ -63,7 +63,9 @@ class Requests:
         self._of_pod: dict[tuple[str, str], dict[str, Request]] = {}
         self._pods: dict[tuple[str, str], str] = {}
         path = keys.CHECKPOINT_REQUESTS_PATH
-        self.watch = Watcher(*(api, path, {}, self.on_event, "CheckpointRequests"), names_only=True)
+        self.watch = Watcher(
+            *(api, path, {}, self.on_event, "CheckpointRequests"), names_only=True, page=OF_USERS
+        )
 
     def on_event(self, kind: str, item: Json) -> None:
         """Take in an event of the watch."""

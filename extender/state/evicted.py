@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
-from kybernate.adapters.k8s import Watcher
+from kybernate.adapters.k8s import OF_USERS, Watcher
 from kybernate.api.requests import read_request
 from kybernate.core.requests.evictions import continues, predecessor
 from kybernate.errors import ConfigError, RetryableError
@@ -51,7 +51,9 @@ class Evicted:
         self._by_owner: dict[Key, dict[str, tuple[Request, str]]] = {}
         self._owners: dict[Key, Key] = {}
         path = keys.CHECKPOINT_REQUESTS_PATH
-        self.watch = Watcher(*(api, path, {}, self.on_event, "CheckpointRequests"), names_only=True)
+        self.watch = Watcher(
+            *(api, path, {}, self.on_event, "CheckpointRequests"), names_only=True, page=OF_USERS
+        )
 
     def not_ready(self) -> str | None:
         """Why it isn't known yet what was evicted, while that takes a moment only, in a sentence:

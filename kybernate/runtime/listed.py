@@ -46,9 +46,11 @@ class Listed(Generic[T]):
 
     def start(self, api: Source) -> None:
         """Start listing and watching."""
-        from kybernate.adapters.k8s import Watcher  # noqa: PLC0415 - an agent's seats come first
+        from kybernate.adapters.k8s import OF_USERS, Watcher  # noqa: PLC0415 - an agent's seats come first
 
-        self._watch = Watcher(api, self._path, {}, self._on_event, self._name, names_only=True)
+        self._watch = Watcher(
+            *(api, self._path, {}, self._on_event, self._name), names_only=True, page=OF_USERS
+        )
         self._watch.start()
 
     def stop(self) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from .api import DEFAULT_TIMEOUT, PATCH_TYPES, Api, error_for, namespace_of
-from .watch import Source, Stream, Watcher, drop_managed_fields
+from .watch import OF_USERS, Source, Stream, Watcher, drop_managed_fields
 
 __all__ = [
     "DEFAULT_TIMEOUT",
+    "OF_USERS",
     "PATCH_TYPES",
     "Api",
     "Source",

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+OF_USERS = 20
+"""Objects in a page of those that users make: each may be as long as the API server lets it be."""
 LIST_S = 30.0
 _PAUSES = Pauses(0.1, 5.0, jitter=1.0)
 """Seconds that a page of a list may take."""
