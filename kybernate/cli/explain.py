@@ -13,6 +13,7 @@ import orjson
 from click.core import ParameterSource
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from kybernate import keys
 from kybernate.api import pods
@@ -21,6 +22,7 @@ from kybernate.cli.cluster.lines import explained, valued
 from kybernate.cli.cluster.link import Source, cluster_options, link_to, listed
 from kybernate.cli.completing import pod_names
 from kybernate.cli.extender_link import ask, extender_options
+from kybernate.cli.output import plain
 from kybernate.core.ledger.ledger import Ledger
 from kybernate.core.views.dump import decode
 from kybernate.core.views.explain import document, explain
@@ -91,13 +93,14 @@ def pod(
 def show(found: Json, console: Console | None = None) -> None:
     """Print what the extender says of a pod."""
     console = console or Console()
-    console.print(f"{found['pod']}: {found['summary']}", markup=False, highlight=False)
+    summary = plain(f"{found['pod']}: {found['summary']}")
+    console.print(summary, markup=False, highlight=False)
     if found.get("groups"):
         console.print(_table(found["groups"]))
     if found.get("values"):
         console.print(_values(found["values"]))
     if found.get("scheduler"):
-        text = f"The kube-scheduler says: {found['scheduler']}"
+        text = plain(f"The kube-scheduler says: {found['scheduler']}")
         console.print(text, markup=False, highlight=False)
 
 
@@ -157,7 +160,9 @@ def _explain(dump: Dump, demand: Demand) -> Json:
 def _values(values: list[Json]) -> Table:
     table = Table("annotation", "value", "from", "until")
     for one in values:
-        table.add_row(one["annotation"], one["value"] or "-", one["source"], one.get("until", ""))
+        cells = one["annotation"], one["value"] or "-", one["source"], one.get("until", "")
+        # What tenants have written is no markup.
+        table.add_row(*(Text(plain(cell)) for cell in cells))
     return table
 
 

@@ -63,8 +63,13 @@ class Listing:
         most = len(self.columns) if form == "wide" else self.narrow
         table = plain_table(*self.columns[:most])
         for row in self.rows:
-            table.add_row(*(Text(cell) for cell in row.cells[:most]))
+            table.add_row(*(Text(plain(cell)) for cell in row.cells[:most]))
         return table
+
+
+def plain(text: str) -> str:
+    """The text without what a terminal would obey: others may have written it."""
+    return "".join(one if one.isprintable() or one == "\n" else "?" for one in text)
 
 
 def plain_table(*columns: str) -> Table:
@@ -136,7 +141,7 @@ def _tell(news: Iterable[Row], gone: Iterable[str], form: str) -> None:
         if form in ("json", "yaml"):
             click.echo(json.dumps(row.document) if form == "json" else _document(row.document))
         else:
-            click.echo(row.name if form == "name" else "  ".join(row.cells))
+            click.echo(row.name if form == "name" else plain("  ".join(row.cells)))
     for name in gone if form in ("table", "wide") else ():
         click.echo(f"{name} is gone")
 

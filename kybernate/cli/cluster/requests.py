@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
+from rich.text import Text
 
 from kybernate import keys
 from kybernate.api.gpunodes import read_status
 from kybernate.api.requests import ask_for, read_request
 from kybernate.cli.cluster.link import Source, cluster_options, link_to, watched
 from kybernate.cli.completing import pod_names
-from kybernate.cli.output import human, text_of
+from kybernate.cli.output import human, plain, text_of
 from kybernate.core.quantity import parse_duration
 from kybernate.core.requests.checkpoint import Mode
 from kybernate.core.requests.reasons import Reason, Standing
-from kybernate.errors import ConfigError
+from kybernate.errors import ConfigError, NotFoundError, RefusedError
 from kybernate.types import Tier
 
 if TYPE_CHECKING:
@@ -158,16 +159,29 @@ def drain(node: str, *, tier: str | None, timeout: str, dry_run: bool, **options
         return
     link.api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}})
     click.echo(f"node {node} is cordoned: no new pod comes to it")
-    asked = []
+    asked, ends = [], [0]
     for seat in seats:
         there = replace(link, namespace=seat.namespace)
         body = ask_for(Mode.EVICT, seat.pod, Tier(tier) if tier else None, limit, _KEPT_S)
-        asked.append((there, there.api.post(there.of(_PLURAL), body)))
-    ends = [
-        _outcome(read_request(_followed(there, made, limit + _LATE_S)), quiet=False)
-        for there, made in asked
-    ]
-    sys.exit(max(ends, default=0))
+        try:
+            asked.append((there, there.api.post(there.of(_PLURAL), body)))
+        except (NotFoundError, RefusedError) as error:
+            # Such as by a quota of its namespace, which is to hold up no other.
+            click.echo(
+                f"evict of {seat.namespace}/{seat.pod} failed: {plain(str(error))}", err=True
+            )
+            ends.append(REFUSED)
+    ends += [_end(there, made, limit + _LATE_S) for there, made in asked]
+    sys.exit(max(ends))
+
+
+def _end(link: Link, made: Json, within: float) -> int:
+    """Follow one of several, of which any may be deleted by its namespace's own people."""
+    try:
+        return _outcome(read_request(_followed(link, made, within)), quiet=False)
+    except click.ClickException as error:
+        click.echo(error.message, err=True)
+        return REFUSED
 
 
 def _names(seats: Iterable[SeatRow]) -> str:
@@ -253,13 +267,14 @@ def _status() -> Iterator[Any]:
         yield lambda text: click.echo(text, err=True)
         return
     with console.status("asked for") as shown:
-        yield shown.update
+        yield lambda text: shown.update(Text(text))
 
 
 def progress(request: Request, now: float) -> str:
     """How far a request is, in a line. `now`: seconds since 1970."""
     status = request.status
-    text = f"{request.mode.lower()} of {request.pod}: {status.message or 'nobody answers yet'}"
+    said = status.message or "nobody answers yet"
+    text = plain(f"{request.mode.lower()} of {request.pod}: {said}")
     if (copied := status.copied) is None or request.ended:
         return text
     text += f"; {human(copied.done)} of {human(copied.total)}"
@@ -270,16 +285,17 @@ def progress(request: Request, now: float) -> str:
 def _outcome(request: Request, *, quiet: bool) -> int:
     """Tell it, and answer with the exit status."""
     status, of = request.status, f"{request.mode.lower()} of {request.pod}"
+    message = plain(status.message)
     if not request.ended:
-        why = status.message or "no controller answers: is kyb-controller running?"
+        why = message or "no controller answers: is kyb-controller running?"
         click.echo(f"{of} is not done in time: {why}", err=True)
         return TIMED_OUT
     if status.reason is not None and status.reason.standing is Standing.SUCCESS:
         if not quiet:
-            click.echo(f"{of}: {status.message}")
+            click.echo(f"{of}: {message}")
             if (made := status.outcome) and made.artifact:
                 click.echo(f"{made.artifact}  {human(made.size)} {_TIERS.get(made.tier, '')}")
         return 0
     reason = status.reason or "a reason that only a newer kybernate knows"
-    click.echo(f"{of} failed ({reason}): {status.message}", err=True)
+    click.echo(f"{of} failed ({reason}): {message}", err=True)
     return TIMED_OUT if status.reason is Reason.DEADLINE_EXCEEDED else REFUSED

@@ -17,11 +17,12 @@ from click.testing import CliRunner
 
 from kybernate import keys
 from kybernate.api.requests import ask_for, read_request
-from kybernate.cli import begin, completing, main
-from kybernate.cli.cluster import lines, link
+from kybernate.cli import begin, completing, explain, main
+from kybernate.cli.cluster import lines, link, requests
 from kybernate.cli.cluster.requests import progress
 from kybernate.cli.output import Listing, Row, follow, show
 from kybernate.core.requests.checkpoint import Copied, Mode, Status
+from kybernate.errors import RefusedError
 from kybernate.types import Tier
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -138,6 +139,52 @@ def listing(*pods: tuple[str, str]) -> Listing:
 def test_each_form(capsys, form, told):
     show(listing(("a", "parked")), form)
     assert capsys.readouterr().out == told
+
+
+def test_what_a_tenant_wrote_moves_no_cursor(capsys):
+    show(listing(("a", "\x1b[2J\x1b]0;root\x07")), "table")
+    explain.show({"pod": "shop/a", "summary": "\x1b[31mit waits", "values": []})
+    rows = [{"annotation": keys.TURN, "value": "[/b]\x9b2J", "source": "[x]"}]
+    explain.show({"pod": "shop/a", "summary": "", "values": rows})
+    told = capsys.readouterr().out
+    assert not {"\x1b", "\x07", "\x9b"} & set(told)
+    assert "[/b]?2J" in told
+
+
+class Refusing:
+    """An API server with a node of three seats, of which one namespace takes no requests, and one
+    deletes them."""
+
+    def __init__(self):
+        self.posted = []
+
+    def get(self, _path):
+        return NODE
+
+    def patch(self, _path, _body):
+        return {}
+
+    def post(self, path, body):
+        if "/lab/" in path:
+            raise RefusedError("exceeded quota: requests")
+        self.posted.append(body["spec"]["pod"])
+        return body
+
+
+def test_a_namespace_that_takes_no_requests_holds_up_no_other_of_a_drain(monkeypatch):
+    api = Refusing()
+    monkeypatch.setattr(requests, "link_to", lambda _: link.Link(api, None))
+
+    def followed(_link, made, _until):
+        raise click.ClickException(f"somebody has deleted that of {made['spec']['pod']}")
+
+    monkeypatch.setattr(requests, "_followed", followed)
+    found = CliRunner().invoke(requests.drain, ["n1"])
+    assert sorted(api.posted) == ["a", "b"]
+    assert "evict of lab/c failed: exceeded quota: requests" in found.stderr
+    assert "deleted that of a" in found.stderr
+    assert "deleted that of b" in found.stderr
+    assert found.exit_code == 1
 
 
 def test_no_row_is_folded_where_a_program_reads_it(capsys):
