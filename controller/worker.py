@@ -11,7 +11,7 @@ from controller import metrics
 from kybernate.core.requests.checkpoint import Act, Mode, Observed, Operation, decide
 from kybernate.core.requests.reasons import Reason
 from kybernate.core.requests.turns import has_turn
-from kybernate.errors import ConflictError, KybernateError
+from kybernate.errors import ConflictError, KybernateError, RefusedError
 
 if TYPE_CHECKING:
     import threading
@@ -138,7 +138,11 @@ class Worker(Shift):
         """Why it may not begin yet."""
         if request.mode is Mode.EVICT:
             # What may not go is not parked: it would serve nobody, and stay.
-            why = self._cluster.held_back(request.namespace, request.pod)
+            try:
+                why = self._cluster.held_back(request.namespace, request.pod)
+            except RefusedError as error:
+                # Such as by a webhook that can't be tried without effect.
+                return Reason.PENDING, f"whether its pod may go can't be asked: {error}"
             return (Reason.DISRUPTION_BUDGET, why) if why else None
         if has_turn(request, self._requests.of(request.namespace), self._snapshots):
             return None

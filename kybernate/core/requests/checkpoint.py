@@ -296,7 +296,8 @@ def _not_begun(seen: Observed, now: float) -> Decision:
         return _open(seen, *seen.waits, now) if seen.waits else Decision(request.status, Act.BEGIN)
     if request.status.reason is Reason.DISRUPTION_BUDGET:
         return _over(seen, Reason.NOT_LET_GO, request.status.message, now)
-    return _open(seen, Reason.PENDING, "it was not begun", now)
+    why = ": ".join(filter(None, ("it was not begun", request.status.message)))
+    return _open(seen, Reason.PENDING, why, now)
 
 
 def _hindered(seen: Observed, problem: Problem, now: float) -> Decision:

@@ -17,7 +17,7 @@ from kybernate.api.requests import dump_status
 from kybernate.core.requests.checkpoint import Operation, PodFacts, Problem, Trouble
 from kybernate.core.requests.reasons import Reason
 from kybernate.core.seat.operations import Progress
-from kybernate.errors import ConflictError, RetryableError
+from kybernate.errors import ConflictError, RefusedError, RetryableError
 from kybernate.settings.controller import ControllerSettings
 
 KEY = ("shop", "once")
@@ -54,6 +54,8 @@ class World:
         return self.pods.get(name)
 
     def held_back(self, _namespace, _name):
+        if isinstance(self.budget, Exception):
+            raise self.budget
         return self.budget
 
     def write(self, seen, status, now):
@@ -356,6 +358,24 @@ def test_what_a_budget_keeps_is_parked_only_by_who_asks_for_that(world, clock, q
     worker.look(KEY)
     assert reasons(world) == ("False", "Running")
     assert world.calls == [("begin", NAME)]
+
+
+def test_why_nobody_can_ask_whether_a_pod_may_go_is_told(world, clock, queue):
+    world.item = item(mode="Evict", deadlineSeconds=60)
+    requests = Requests(lambda _key: None)
+    requests.on_event("ADDED", world.item)
+    worker = Worker(queue, requests, world, world, world, lambda: clock[0], snapshots=2)
+    world.budget = RefusedError("webhook x does not support dry run")
+    why = "whether its pod may go can't be asked: webhook x does not support dry run"
+    for _ in range(2):
+        worker.look(KEY)
+    assert world.item["status"]["conditions"][0]["message"] == why
+    clock[0] += 61
+    worker.look(KEY)
+    assert reasons(world) == ("False", "DeadlineExceeded")
+    told = world.item["status"]["conditions"][0]["message"]
+    assert told == f"not within 60 s: it was not begun: {why}"
+    assert world.calls == []
 
 
 def test_what_a_budget_never_lets_go_ends_with_that_reason(world, clock, queue):
