@@ -26,6 +26,7 @@ from kybernate.core.policy.findings import (
 )
 from kybernate.core.policy.snapshots import Governed, Made, Plan, plan
 from kybernate.core.requests.reasons import Reason
+from kybernate.core.requests.turns import STUCK
 from kybernate.errors import ConfigError, KybernateError, RefusedError
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ _SETTLE_S = 0.5
 """Seconds in which changes of a namespace's pods are taken together."""
 _AGAIN_S = 60.0
 """Seconds until what an agent could not do is asked of it again."""
+_WAITS = STUCK | {Reason.AGENT_UNREACHABLE}
 _OF_META = ("namespace", "name", "uid", "resourceVersion", "labels", "deletionTimestamp")
 
 
@@ -172,12 +174,14 @@ class PolicyWorker(Shift):
         counts = next((one for one in counting if one.uid == seen.policy.uid), None)
         policy = counts or seen.policy
         mine, matched = governed_by(policy, counting, [one.labelled for one in there])
-        asked = [one for one in self._requests.of(namespace) if one.policy == policy.uid]
+        every = self._requests.of(namespace)
+        asked = [one for one in every if one.policy == policy.uid]
         made, again, problem = [_made(one) for one in asked], math.inf, ""
         if counts is not None and policy.snapshots is not None:
             since = {one.labelled.uid: one.since for one in there}
             targets = [Governed(pod.uid, pod.name, since[pod.uid]) for pod in mine]
-            wanted = plan(policy.snapshots, policy.uid, targets, made, self._wall())
+            taken = [one.name for one in every]
+            wanted = plan(policy.snapshots, policy.uid, targets, made, self._wall(), taken)
             again, problem = self._carry_out(policy, wanted, {one.uid: one for one in asked})
         self._queue.add(key, again)
         self._write(seen, findings(policy, counting, len(mine), matched, made, problem))
@@ -277,6 +281,7 @@ def _made(request: Request) -> Made:
         status.reason is Reason.SEALED,
         status.node,
         status.operation,
+        not status.began_at and status.reason in _WAITS,
     )
 
 

@@ -52,7 +52,8 @@ class Governed:
 @dataclass(frozen=True, slots=True)
 class Made:
     """A request that the policy has made. `ended_at` is 0 while it is under way; `sealed`: there is
-    an artifact of it, on or from this node, by the agent's operation of this name."""
+    an artifact of it, on or from this node, by the agent's operation of this name; `waits`: it
+    can't begin yet, for something that is only about its own pod or node."""
 
     uid: str
     name: str
@@ -62,6 +63,7 @@ class Made:
     sealed: bool = False
     node: str = ""
     operation: str = ""
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +87,16 @@ class Plan:
 
 
 def plan(
-    wanted: Snapshots, policy: str, pods: Sequence[Governed], made: Sequence[Made], now: float
+    wanted: Snapshots,
+    policy: str,
+    pods: Sequence[Governed],
+    made: Sequence[Made],
+    now: float,
+    taken: Iterable[str] = (),
 ) -> Plan:
-    """What to do now (in seconds since 1970) for the policy with this UID."""
-    names, newest = {one.name for one in made}, _newest(made)
+    """What to do now (in seconds since 1970) for the policy with this UID. `taken`: names of
+    requests of others, which would be asked for in vain before all else."""
+    names, newest = {*(one.name for one in made), *taken}, _newest(made)
     due, again = [], math.inf
     for pod in pods:
         slot = _slot(wanted, pod.uid, now)
@@ -98,7 +106,7 @@ def plan(
         if pod.since <= slot and order.name not in names:
             due.append(order)
     due.sort(key=lambda order: (newest.get(order.pod, 0.0), order.pod))
-    room = max(0, wanted.parallel - sum(not one.ended_at for one in made))
+    room = max(0, wanted.parallel - sum(not one.ended_at and not one.waits for one in made))
     stay = max(FAILED_KEPT_S, 2 * wanted.every)
     sealed = [one for one in made if one.sealed]
     there = frozenset(pod.name for pod in pods)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from kybernate.core.requests.checkpoint import Request
 
-_STUCK = frozenset({Reason.POD_NOT_BOUND, Reason.SEAT_NOT_READY, Reason.SEAT_BUSY})
+STUCK = frozenset({Reason.POD_NOT_BOUND, Reason.SEAT_NOT_READY, Reason.SEAT_BUSY})
 """Before it has begun, such a request takes nobody's turn: it may be long until it can begin."""
 
 
@@ -39,7 +39,7 @@ def _counts(one: Request, request: Request) -> bool:
     if status.reason is Reason.AGENT_UNREACHABLE:
         # Once that agent is back, all that waited for it can begin.
         return status.node == request.status.node
-    return status.reason not in _STUCK
+    return status.reason not in STUCK
 
 
 def _order(one: Request) -> tuple[bool, float, str]:

@@ -207,3 +207,28 @@ def test_where_no_more_requests_may_be_old_ones_go_and_people_are_told():
     world.look()
     assert world.dropped == ["ckpt-s2"]
     assert "can't be asked for: exceeded quota" in world.message
+
+
+def test_a_pod_whose_snapshot_can_not_begin_holds_up_no_other():
+    world = World(snapshots=0)
+    world.policies.on_pod("ADDED", slim_pod(pod(name="b", uid="u2")))
+    stuck = sealed("r", 0)
+    wrong = {"type": "Complete", "status": "False", "reason": "SeatNotReady"}
+    del stuck["status"]["completionTime"], stuck["status"]["startTime"]
+    stuck["status"]["conditions"] = [wrong]
+    stuck["status"]["operation"] = "ckpt-r"
+    world.requests.on_event("ADDED", stuck)
+    world.look()
+    assert len(world.made) == 1
+
+
+def test_who_takes_a_snapshots_name_holds_up_no_other():
+    world = World(snapshots=0)
+    world.look()
+    (name,) = world.made
+    world.policies.on_pod("ADDED", slim_pod(pod(name="b", uid="u2")))
+    taken = sealed(name, 0)
+    taken["spec"]["requestedBy"] = "mallory"
+    world.requests.on_event("ADDED", taken)
+    world.look()
+    assert len(set(world.made)) == 2

@@ -71,6 +71,20 @@ def test_so_many_at_a_time_and_who_waited_longest_first() -> None:
     assert plan(wanted, "p", pods, before + busy * 2, NOW).make == ()
 
 
+def test_what_can_not_begin_holds_up_no_other_pod() -> None:
+    pods = [POD, Governed("u-b", "b", 0.0)]
+    first, second = plan(replace(WANTED, parallel=2), "p", pods, [], NOW).make
+    stuck = Made("r", first.name, first.pod, NOW - 5, waits=True)
+    assert plan(WANTED, "p", pods, [stuck], NOW).make == (second,)
+    assert plan(WANTED, "p", pods, [replace(stuck, waits=False)], NOW).make == ()
+
+
+def test_a_name_that_somebody_took_holds_up_no_other_pod() -> None:
+    pods = [POD, Governed("u-b", "b", 0.0)]
+    first, second = plan(replace(WANTED, parallel=2), "p", pods, [], NOW).make
+    assert plan(WANTED, "p", pods, [], NOW, [first.name]).make == (second,)
+
+
 def series(count: int, every: float = HOUR, pod: str = "a") -> list[Made]:
     """The newest first."""
     return [
