@@ -76,11 +76,19 @@ def test_it_is_never_below_the_bound_by_the_last_one_s_work(found, swap, within,
     [
         ([0], [5], 7),
         ([0, 3], [5, 1], 7),
+        ([0, 1, 2], [1, 5, 1], 2 + 5),
         ([0, 6], [5, 1], 2 + 5),
         ([0, 9], [5, 5], 2 + 5 + 5),
         ([0, 90], [5, 1], 2 + 5 + 2 + 1),
     ],
-    ids=["alone", "begun together", "ends within the first's", "one visit", "two visits"],
+    ids=[
+        "alone",
+        "begun together",
+        "one between",
+        "ends within the first's",
+        "one visit",
+        "two visits",
+    ],
 )
 def test_of_a_visit_whoever_ends_last_counts(at, work, least):
     assert seconds(at, work, 2, 4, 1000) == least
