@@ -177,9 +177,9 @@ def test_a_pod_is_explained_from_what_the_api_server_has(
     kubectl: Kubectl, webhook: object, api: Api, told: Any
 ) -> None:
     found = kubectl("kyb", "explain", "pod", "a", "-n", NAMESPACE)
-    assert found.stdout == f"{NAMESPACE}/a: it is parked (nvme) on n1, group G0: idle\n", (
-        found.stderr
-    )
+    said, *values = found.stdout.splitlines()
+    assert said == f"{NAMESPACE}/a: it is parked (nvme) on n1, group G0: idle", found.stderr
+    assert any(keys.TURN in one and "the agent's setting" in one for one in values)
     made = pod("waits", {keys.seat_resource(1): "1", "memory": "1Gi"})
     made["metadata"]["labels"] = {keys.MANAGED_LABEL: "true"}
     made["metadata"]["annotations"] = {keys.VRAM: "1Gi"}
@@ -191,7 +191,8 @@ def test_a_pod_is_explained_from_what_the_api_server_has(
         meta = {"metadata": {"generateName": "waits."}}
         api.post(f"/api/v1/namespaces/{NAMESPACE}/events", {**event, **meta})
         waits = kubectl("kyb", "explain", "pod", "waits", "-n", NAMESPACE)
-        assert waits.stdout == f"{NAMESPACE}/waits: 1 node: no free 1x seat\n", waits.stderr
+        said, *_ = waits.stdout.splitlines()
+        assert said == f"{NAMESPACE}/waits: 1 node: no free 1x seat", waits.stderr
     finally:
         api.delete(f"{PODS}/waits", {"gracePeriodSeconds": 0})
 
