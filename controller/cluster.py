@@ -8,20 +8,21 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from controller.kinds import CHECKPOINT, kind_of
 from kybernate import keys
 from kybernate.api import events, pods
-from kybernate.api.requests import dump_status, regular
+from kybernate.api.requests import regular
 from kybernate.core.rate import Bucket
 from kybernate.core.requests.checkpoint import PodFacts
-from kybernate.core.requests.reasons import Reason, Standing
+from kybernate.core.requests.reasons import Standing
 from kybernate.errors import ConflictError, KybernateError, NotFoundError, RetryableError
 
 if TYPE_CHECKING:
+    from controller.kinds import Ask, Why
     from controller.known import Seen
     from kybernate.adapters.k8s import Api
     from kybernate.core.policy.effective import Policy
     from kybernate.core.policy.snapshots import Order
-    from kybernate.core.requests.checkpoint import Request, Status
     from kybernate.types import Tier
 
     Json = dict[str, Any]
@@ -67,14 +68,14 @@ class Cluster:
             return str(error)
         return ""
 
-    def write(self, seen: Seen, status: Status, now: float) -> Json:
+    def write(self, seen: Seen[Any], status: Any, now: float) -> Json:
         """Write a request's status, and return the request as it is then. Raises ConflictError if
         it was changed since it was seen."""
-        told = dump_status(status, seen.status, seen.generation, now)
+        told = kind_of(seen.request).dump(status, seen.status, seen.generation, now)
         body = {"metadata": {"resourceVersion": seen.version}, "status": told}
         return self._api.patch(f"{_path(seen.request)}/status", body, timeout=self._timeout)
 
-    def remove(self, request: Request) -> None:
+    def remove(self, request: Ask) -> None:
         """Delete a request whose time is over, and no other one of its name."""
         body = {"preconditions": {"uid": request.uid}}
         try:
@@ -84,23 +85,23 @@ class Cluster:
 
     def make(self, policy: Policy, order: Order, tier: Tier | None) -> None:
         """Create the request, unless there is one of its name: that one is it."""
-        path = f"/apis/{keys.API_VERSION}/namespaces/{policy.namespace}/checkpointrequests"
+        path, body = CHECKPOINT.path(policy.namespace), regular(policy, order, tier)
         with contextlib.suppress(ConflictError):
-            self._api.post(path, regular(policy, order, tier), timeout=self._timeout)
+            self._api.post(path, body, timeout=self._timeout)
 
     def write_policy(self, path: str, version: str, status: Json) -> None:
         """Write a policy's status. Raises ConflictError if it was changed since it was seen."""
         body = {"metadata": {"resourceVersion": version}, "status": status}
         self._api.patch(f"{path}/status", body, timeout=self._timeout)
 
-    def tell(self, request: Request, reason: Reason, message: str) -> None:
+    def tell(self, request: Ask, reason: Why, message: str) -> None:
         """An event on the request. Never raises: the condition says the same."""
         with self._lock:
             if self._bucket.take(time.monotonic()):
                 return
         about = {
             "apiVersion": keys.API_VERSION,
-            "kind": keys.CHECKPOINT_REQUEST_KIND,
+            "kind": kind_of(request).name,
             "namespace": request.namespace,
             "name": request.name,
             "uid": request.uid,
@@ -115,7 +116,5 @@ class Cluster:
             log.warning("an event about %s/%s: %s", request.namespace, request.name, error)
 
 
-def _path(request: Request) -> str:
-    return (
-        f"/apis/{keys.API_VERSION}/namespaces/{request.namespace}/checkpointrequests/{request.name}"
-    )
+def _path(request: Ask) -> str:
+    return kind_of(request).path(request.namespace, request.name)

@@ -4,51 +4,55 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
+from controller.kinds import R
 from kybernate.api.lenient import mapping, text
-from kybernate.api.requests import read_request
 from kybernate.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from controller.kinds import Kind
     from controller.queue import Key
-    from kybernate.core.requests.checkpoint import Request
 
     Json = dict[str, Any]
 
 log = logging.getLogger(__name__)
 
 
-class Seen(NamedTuple):
+class Seen(NamedTuple, Generic[R]):
     """A request, and what a write of its status needs."""
 
-    request: Request
+    request: R
     version: str
     generation: int
     status: object
 
 
-class Requests:
-    """CheckpointRequests. Fed by the watch's thread and by what is written; any thread may ask.
-    `due` is told of each that others have changed, `told` of each that anybody has."""
+class Requests(Generic[R]):
+    """The objects of one kind. Fed by the watch's thread and by what is written; any thread may
+    ask. `due` is told of each that others have changed, `told` of each that anybody has."""
 
     def __init__(
-        self, due: Callable[[Key], None], told: Callable[[Key], None] = lambda _: None
+        self,
+        kind: Kind[R],
+        due: Callable[[Key], None],
+        told: Callable[[Key], None] = lambda _: None,
     ) -> None:
+        self._kind = kind
         self._due = due
         self._told = told
         self._lock = threading.Lock()
-        self._seen: dict[Key, Seen] = {}
-        self._gone: dict[Key, list[Request]] = {}
+        self._seen: dict[Key, Seen[R]] = {}
+        self._gone: dict[Key, list[R]] = {}
         self._unread: dict[Key, str] = {}
 
     def on_event(self, kind: str, item: Json) -> None:
         """Take in an event of the watch."""
         key = _key(item)
         deleted = kind == "DELETED" or "deletionTimestamp" in item["metadata"]
-        seen = None if deleted else _seen(item)
+        seen = None if deleted else self._read(item)
         with self._lock:
             before = self._seen.pop(key, None)
             self._unread.pop(key, None)
@@ -65,7 +69,7 @@ class Requests:
 
     def wrote(self, item: Json) -> None:
         """What a write of ours was answered with."""
-        seen = _seen(item)
+        seen = self._read(item)
         key = _key(item)
         with self._lock:
             known = self._seen.get(key)
@@ -73,16 +77,16 @@ class Requests:
                 self._seen[key] = seen
         self._told(key)
 
-    def get(self, key: Key) -> Seen | None:
+    def get(self, key: Key) -> Seen[R] | None:
         """The request as it was last seen; None if it is gone."""
         return self._seen.get(key)
 
-    def gone(self, key: Key) -> list[Request]:
+    def gone(self, key: Key) -> list[R]:
         """Those of this name that went since the last call, and had not ended."""
         with self._lock:
             return self._gone.pop(key, [])
 
-    def of(self, namespace: str) -> list[Request]:
+    def of(self, namespace: str) -> list[R]:
         """Those of a namespace, as they were last seen."""
         with self._lock:
             return [one.request for key, one in self._seen.items() if key[0] == namespace]
@@ -93,6 +97,16 @@ class Requests:
             every = [one.request for one in self._seen.values()]
             unread = [*self._unread.values()]
         return frozenset([*(one.uid for one in every if not one.ended), *unread])
+
+    def _read(self, item: Json) -> Seen[R] | None:
+        meta = item["metadata"]
+        try:
+            request = self._kind.read(item)
+        except ConfigError as error:
+            log.warning("it is left alone: %s", error)
+            return None
+        version, generation = str(meta["resourceVersion"]), int(meta.get("generation") or 1)
+        return Seen(request, version, generation, item.get("status"))
 
 
 class Nodes:
@@ -146,14 +160,3 @@ def slim_node(item: Json) -> Json:
 
 def _key(item: Json) -> Key:
     return str(item["metadata"]["namespace"]), str(item["metadata"]["name"])
-
-
-def _seen(item: Json) -> Seen | None:
-    meta = item["metadata"]
-    try:
-        request = read_request(item)
-    except ConfigError as error:
-        log.warning("it is left alone: %s", error)
-        return None
-    version, generation = str(meta["resourceVersion"]), int(meta.get("generation") or 1)
-    return Seen(request, version, generation, item.get("status"))

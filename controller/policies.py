@@ -147,7 +147,7 @@ class PolicyWorker(Shift):
         self,
         queue: Queue,
         policies: Policies,
-        requests: Requests,
+        requests: Requests[Request],
         cluster: Cluster,
         agents: Agents,
         fence: Fence,

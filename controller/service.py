@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from controller import metrics
 from controller.agents import Agents
 from controller.cluster import Cluster
+from controller.kinds import CHECKPOINT
 from controller.known import Nodes, Requests, slim_node, slim_request
 from controller.policies import MANAGED, Policies, PolicyWorker, slim_pod
 from controller.queue import Queue
@@ -43,7 +44,9 @@ class Service:
         self._queue, self._policy_queue, self._nodes = Queue(), Queue(), Nodes()
         self._policies = Policies(self._policy_queue.add)
         # What becomes of a snapshot is for its policy to know.
-        self._requests = Requests(self._queue.add, lambda key: self._policies.touch(key[0]))
+        self._requests = Requests(
+            CHECKPOINT, self._queue.add, lambda key: self._policies.touch(key[0])
+        )
         self._watches = (
             Watcher(
                 *(self._api, keys.CHECKPOINT_REQUESTS_PATH, {}, self._requests.on_event),

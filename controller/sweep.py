@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from controller.agents import Agents
     from controller.known import Nodes, Requests
+    from kybernate.core.requests.checkpoint import Request
     from kybernate.runtime.lead import Fence
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ class Sweep:
     """`every` in seconds."""
 
     def __init__(
-        self, requests: Requests, nodes: Nodes, agents: Agents, fence: Fence, every: float
+        self, requests: Requests[Request], nodes: Nodes, agents: Agents, fence: Fence, every: float
     ) -> None:
         self._requests = requests
         self._nodes = nodes

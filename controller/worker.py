@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from controller import metrics
+from controller.kinds import R
 from kybernate.core.requests.checkpoint import Act, Mode, Observed, Operation, decide
 from kybernate.core.requests.reasons import Reason
 from kybernate.core.requests.turns import has_turn
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from controller.cluster import Cluster
     from controller.known import Requests, Seen
     from controller.queue import Key, Queue
-    from kybernate.core.requests.checkpoint import Decision, Request, Status
+    from kybernate.core.requests.checkpoint import Decision, Request
     from kybernate.runtime.lead import Fence
 
 log = logging.getLogger(__name__)
@@ -75,37 +76,52 @@ class Shift:
         self._queue.done(key, failed=failed)
 
 
-class Worker(Shift):
-    """Carries out CheckpointRequests. So many `snapshots` of a namespace are under way at a time;
-    `wall` gives seconds since 1970."""
+class Step(Protocol):
+    """What is decided of a request: its status as it is to be, whether it goes now, and in how many
+    seconds it is due again."""
 
-    def __init__(  # noqa: PLR0913 - what a look needs, each of one owner
+    @property
+    def status(self) -> Any:
+        """Its status."""
+        ...
+
+    @property
+    def over(self) -> bool:
+        """Whether the object is to be deleted."""
+        ...
+
+    @property
+    def again(self) -> float | None:
+        """Seconds until the next look; None for when the request changes."""
+        ...
+
+
+class RequestWorker(Shift, Generic[R]):
+    """Carries out objects of one kind: what one of them needs is for `decided` to say. `wall` gives
+    seconds since 1970."""
+
+    def __init__(
         self,
         queue: Queue,
-        requests: Requests,
+        requests: Requests[R],
         cluster: Cluster,
-        agents: Agents,
         fence: Fence,
         wall: Callable[[], float] = time.time,
-        *,
-        snapshots: int,
     ) -> None:
         super().__init__(queue, fence)
         self._requests = requests
         self._cluster = cluster
-        self._agents = agents
-        self._snapshots = snapshots
         self._wall = wall
 
     def look(self, key: Key) -> None:
         """Do what the request of this name needs now. Raises KybernateError."""
         for request in self._requests.gone(key):
-            self._call_off(request)
+            self.call_off(request)
         seen = self._requests.get(key)
         if seen is None:
             return
-        decision = self._decided(seen.request)
-        if decision.act is Act.REMOVE:
+        decision = self.decided(seen.request)
+        if decision.over:
             self._fence.check()
             self._cluster.remove(seen.request)
             return
@@ -114,8 +130,52 @@ class Worker(Shift):
         if decision.again is not None:
             self._queue.add(key, decision.again)
 
-    def _decided(self, request: Request) -> Decision:
-        """What is decided once no act is left but to remove it."""
+    def decided(self, request: R) -> Step:
+        """What is decided once no act is left but to remove it. Raises KybernateError."""
+        raise NotImplementedError
+
+    def call_off(self, request: R) -> None:
+        """It is gone, and had not ended. Raises KybernateError."""
+        raise NotImplementedError
+
+    def counted(self, request: R) -> str:
+        """As what its end is counted."""
+        raise NotImplementedError
+
+    def _write(self, seen: Seen[R], status: Any) -> None:
+        before, reason = seen.request.status, status.reason
+        self._fence.check()
+        self._requests.wrote(self._cluster.write(seen, status, self._wall()))
+        if reason is None or reason is before.reason:
+            return
+        where = f"{seen.request.namespace}/{seen.request.name}"
+        log.info("request %s: %s: %s", where, reason, status.message)
+        self._cluster.tell(seen.request, reason, status.message)
+        if status.ended_at:
+            metrics.ENDED.labels(self.counted(seen.request), reason.value).inc()
+
+
+class Worker(RequestWorker["Request"]):
+    """Carries out CheckpointRequests. So many `snapshots` of a namespace are under way at a
+    time."""
+
+    def __init__(  # noqa: PLR0913 - what a look needs, each of one owner
+        self,
+        queue: Queue,
+        requests: Requests[Request],
+        cluster: Cluster,
+        agents: Agents,
+        fence: Fence,
+        wall: Callable[[], float] = time.time,
+        *,
+        snapshots: int,
+    ) -> None:
+        super().__init__(queue, requests, cluster, fence, wall)
+        self._agents = agents
+        self._snapshots = snapshots
+
+    def decided(self, request: Request) -> Decision:
+        """See `RequestWorker`."""
         seen = self._observe(request)
         decision = decide(seen, self._wall())
         if decision.act is Act.BEGIN:
@@ -158,19 +218,11 @@ class Worker(Shift):
                 return Observed(request, operation=operation)
         return Observed(request, self._cluster.pod(request.namespace, request.pod), operation)
 
-    def _write(self, seen: Seen, status: Status) -> None:
-        before, reason = seen.request.status, status.reason
-        self._fence.check()
-        self._requests.wrote(self._cluster.write(seen, status, self._wall()))
-        if reason is None or reason is before.reason:
-            return
-        where = f"{seen.request.namespace}/{seen.request.name}"
-        log.info("request %s: %s: %s", where, reason, status.message)
-        self._cluster.tell(seen.request, reason, status.message)
-        if status.ended_at:
-            metrics.ENDED.labels(seen.request.mode.value, reason.value).inc()
+    def counted(self, request: Request) -> str:
+        """See `RequestWorker`."""
+        return request.mode.value
 
-    def _call_off(self, request: Request) -> None:
+    def call_off(self, request: Request) -> None:
         """It was deleted; if its agent can't be told now, the sweep tells it."""
         self._fence.check()
         found = self._agents.cancel(request.status.node, request.status.operation)

@@ -209,6 +209,11 @@ class Decision:
     act: Act = Act.NOTHING
     again: float | None = None
 
+    @property
+    def over(self) -> bool:
+        """Whether the object is to be deleted: it has ended, and was kept as long as it says."""
+        return self.act is Act.REMOVE
+
 
 def operation_name(uid: str) -> str:
     """The operation of the request with this UID."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from controller.kinds import CHECKPOINT
 from controller.known import Requests, slim_request
 from controller.policies import Policies, PolicyWorker, slim_pod
 from controller.queue import Queue
@@ -88,7 +89,7 @@ def test_one_that_can_not_be_read_counts_for_nothing_and_says_why():
 
 
 def test_requests_of_policies_are_those_that_the_controller_has_made():
-    requests = Requests(lambda _: None)
+    requests = Requests(CHECKPOINT, lambda _: None)
     owner = {"kind": keys.CHECKPOINT_POLICY_KIND, "uid": "u-p"}
     for name, by in (("ours", keys.CONTROLLER_USER), ("forged", "mallory")):
         meta = {
@@ -117,7 +118,7 @@ class World:
         self.now, self.full = 1_767_225_600.0 + 24 * HOUR, False
         self.dropped, self.removed, self.made, self.written = [], [], [], []
         self.policies = Policies(lambda *_: None)
-        self.requests = Requests(lambda _: None)
+        self.requests = Requests(CHECKPOINT, lambda _: None)
         self.policies.on_pod("ADDED", slim_pod(pod()))
         self.say(**wanted)
         for number in range(snapshots):

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from controller import service
+from controller.kinds import CHECKPOINT
 from controller.known import Requests, slim_request
 from controller.queue import Queue
 from controller.sweep import Sweep
@@ -119,7 +120,7 @@ def world():
 
 @pytest.fixture
 def requests(world):
-    found = Requests(lambda _key: None)
+    found = Requests(CHECKPOINT, lambda _key: None)
     found.on_event("ADDED", world.item)
     return found
 
@@ -292,7 +293,7 @@ def test_what_users_hang_on_a_request_is_not_kept(world, worker, requests):
     for name in ("annotations", "labels", "managedFields"):
         world.item = {**plain, "metadata": {**plain["metadata"], name: long}}
         assert len(str(slim_request(world.item))) < 2000
-        told = Requests(lambda _key: None)
+        told = Requests(CHECKPOINT, lambda _key: None)
         told.on_event("ADDED", slim_request(world.item))
         assert told.get(KEY) == requests.get(KEY)
     plain["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:05Z"
@@ -331,7 +332,7 @@ def test_of_those_that_had_ended_nothing_is_remembered(world, requests, worker):
 
 def test_what_it_writes_itself_does_not_make_it_due(world, requests):
     due = []
-    told = Requests(due.append)
+    told = Requests(CHECKPOINT, due.append)
     told.on_event("ADDED", world.item)
     seen = told.get(KEY)
     written = world.write(seen, replace(seen.request.status, message="x"), 0.0)
@@ -343,7 +344,7 @@ def test_what_it_writes_itself_does_not_make_it_due(world, requests):
 @pytest.mark.parametrize("mode", ["Evict", "Park"])
 def test_what_a_budget_keeps_is_parked_only_by_who_asks_for_that(world, clock, queue, mode):
     world.item = item(mode=mode)
-    requests = Requests(lambda _key: None)
+    requests = Requests(CHECKPOINT, lambda _key: None)
     requests.on_event("ADDED", world.item)
     worker = Worker(queue, requests, world, world, world, lambda: clock[0], snapshots=2)
     world.budget = "it would violate the pod's disruption budget"
@@ -362,7 +363,7 @@ def test_what_a_budget_keeps_is_parked_only_by_who_asks_for_that(world, clock, q
 
 def test_why_nobody_can_ask_whether_a_pod_may_go_is_told(world, clock, queue):
     world.item = item(mode="Evict", deadlineSeconds=60)
-    requests = Requests(lambda _key: None)
+    requests = Requests(CHECKPOINT, lambda _key: None)
     requests.on_event("ADDED", world.item)
     worker = Worker(queue, requests, world, world, world, lambda: clock[0], snapshots=2)
     world.budget = RefusedError("webhook x does not support dry run")
@@ -380,7 +381,7 @@ def test_why_nobody_can_ask_whether_a_pod_may_go_is_told(world, clock, queue):
 
 def test_what_a_budget_never_lets_go_ends_with_that_reason(world, clock, queue):
     world.item = item(mode="Evict", deadlineSeconds=60)
-    requests = Requests(lambda _key: None)
+    requests = Requests(CHECKPOINT, lambda _key: None)
     requests.on_event("ADDED", world.item)
     worker = Worker(queue, requests, world, world, world, lambda: clock[0], snapshots=2)
     world.budget = "it would violate the pod's disruption budget"
@@ -394,7 +395,7 @@ def test_what_a_budget_never_lets_go_ends_with_that_reason(world, clock, queue):
 
 
 def test_so_many_snapshots_of_a_namespace_are_under_way_and_no_more(world, clock):
-    requests = Requests(lambda _key: None)
+    requests = Requests(CHECKPOINT, lambda _key: None)
     names, written = [f"r{number}" for number in range(4)], {}
 
     def write(seen, status, now):
