@@ -31,11 +31,11 @@ compare "$tmp/models.schema.json" config/models.schema.json
 while read -r file; do
   compare "$tmp/chart/$file" "config/chart/${file#./}"
 done <"$tmp/names"
-mkdir "$tmp/reference" "$tmp/reference/node"
+mkdir "$tmp/reference" "$tmp/reference/node" "$tmp/reference/serving"
 "$py" -m kybernate.cli states >"$tmp/reference/node/states.md"
 "$py" -m kybernate.cli states --of migration >"$tmp/reference/node/migration.md"
 "$py" -m tests.unit.docs.reference.generated "$tmp/reference"
-for file in "$tmp"/reference/*.md "$tmp"/reference/node/*.md; do
+for file in "$tmp"/reference/*.md "$tmp"/reference/*/*.md; do
   compare "$file" "docs/${file#"$tmp/"}"
 done
 "$py" -m bench.page "$tmp/benchmarks.md"

@@ -15,10 +15,10 @@ from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 from kybernate.api.nodeseats import evicted_seats, read_gpu_node
 from kybernate.errors import RefusedError, RetryableError
 from webhook import wire
-from webhook.advice import advice
-from webhook.cluster import Cluster, cluster_of
-from webhook.mutate import hide_from_debuggers, mutate, signed
-from webhook.validate import foreign_state, refusals, unprepared
+from webhook.pods.advice import advice
+from webhook.pods.cluster import Cluster, cluster_of
+from webhook.pods.mutate import hide_from_debuggers, mutate, signed
+from webhook.pods.validate import foreign_state, refusals, unprepared
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,8 +10,8 @@ import orjson
 
 from kybernate import keys
 from kybernate.errors import RefusedError
-from webhook.original import DEEPEST, MOST_VALUES, extent
-from webhook.probes import HANDLERS, ROLES
+from webhook.pods.original import DEEPEST, MOST_VALUES, extent
+from webhook.pods.probes import HANDLERS, ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -82,7 +82,7 @@ def text(found: Found) -> str:
     """A file of what was found."""
     lines = [
         "# Written by the first `kybernate serve`; it is read again whenever it changes.",
-        "# All keys: docs/reference/models-file.md. Those of llama-swap mean what they mean there.",
+        "# All keys: docs/reference/serving/models-file.md. Those of llama-swap mean the same.",
         *(f"# {sentence}" for sentence in found.sentences()),
         "",
         "listen: 127.0.0.1:8080",

@@ -1,7 +1,7 @@
 """What the page shows, as JSON: one pure function for a cluster's proxy and for one box.
 
-docs/reference/page.md lists the fields; VERSION changes with what is taken away or means something
-else. `changes` tells what differs since the last time, as a JSON merge patch (RFC 7396).
+docs/reference/serving/page.md lists the fields; VERSION changes with what is taken away or means
+something else. `changes` tells what differs since the last time, as a JSON merge patch (RFC 7396).
 """
 
 from __future__ import annotations

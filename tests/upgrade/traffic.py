@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PAUSE_S = 0.1
 """Seconds between a client's requests."""
 AGAIN = (429, 503)
-"""Statuses with which docs/reference/proxy.md has a client ask again, if they come with
+"""Statuses with which docs/reference/serving/proxy.md has a client ask again, if they come with
 Retry-After."""
 PATIENCE_S = 60.0
 """Seconds for which a client asks again; after that its request was refused."""

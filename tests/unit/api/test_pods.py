@@ -17,7 +17,7 @@ from kybernate.api.pods import read_pod
 from kybernate.errors import ConfigError
 from nodeagent.kube import pods as agent
 from tests.unit.extender.objects import ONE, TWO, pod
-from webhook import asking, cluster, validate
+from webhook.pods import asking, cluster, validate
 
 NOTES = (
     *keys.USER_ANNOTATIONS,

@@ -14,8 +14,8 @@ from kybernate.core.seat.seats import shown
 from kybernate.settings.webhook import WebhookSettings
 from kybernate.types import SeatState
 from tests.unit.webhook.pods import CLUSTER
-from webhook.mutate import mutate
-from webhook.validate import refusals
+from webhook.pods.mutate import mutate
+from webhook.pods.validate import refusals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

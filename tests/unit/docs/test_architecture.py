@@ -1,9 +1,11 @@
-"""docs/concepts/architecture.md lists the parts of the code that the layers' contracts have."""
+"""docs/concepts/architecture.md lists the parts that the contracts have; folders are small."""
 
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,23 @@ LAYERS = {
     for contract in CONTRACTS["contracts"]
     for name in contract.get("containers", ())
 }
+
+MOST_FILES = 15
+MANY_ALIKE = {"docs/design": "one decision each", "kybernate/gen": "generated"}
+
+
+def test_no_folder_has_more_files_than_one_can_survey() -> None:
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=REPOSITORY, check=True, capture_output=True, text=True
+    ).stdout.split("\0")
+    files = [Path(file) for file in tracked if file and Path(file).name != "README.md"]
+    assert len(files) > 1000
+    crowded = {
+        str(folder): count
+        for folder, count in Counter(file.parent for file in files).items()
+        if count > MOST_FILES and str(folder) not in MANY_ALIKE
+    }
+    assert not crowded, "group these files by idea"
 
 
 @pytest.mark.parametrize("package", ["kybernate/core", "nodeagent", "kybernate/checkpoint"])

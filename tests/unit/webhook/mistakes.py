@@ -12,9 +12,9 @@ from typing import Any
 from kybernate import keys
 from tests.pages import item
 from tests.unit.webhook.pods import CLUSTER, pod, seat
-from webhook.advice import advice
-from webhook.cluster import Cluster
-from webhook.validate import refusals
+from webhook.pods.advice import advice
+from webhook.pods.cluster import Cluster
+from webhook.pods.validate import refusals
 
 Pod = dict[str, Any]
 

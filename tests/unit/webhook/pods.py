@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from kybernate import keys
-from webhook.cluster import Cluster, KnownGroup
+from webhook.pods.cluster import Cluster, KnownGroup
 
 GIB = 2**30
 H100 = ("NVIDIA H100 80GB HBM3", 80 * GIB)

@@ -12,7 +12,7 @@ import pytest
 
 from kybernate import keys
 from tests.unit.webhook.mistakes import PAGE, REFUSED, WARNED, renewed, sentence
-from webhook import advice, asking, companion, original, probes, validate
+from webhook.pods import advice, asking, companion, original, probes, validate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,6 +77,6 @@ def test_all_modules_with_sentences_are_looked_at() -> None:
     speaking = {
         name
         for name in names
-        if any("write" in one for one in patterns(importlib.import_module(f"webhook.{name}")))
+        if any("write" in one for one in patterns(importlib.import_module(f"webhook.pods.{name}")))
     }
     assert speaking == {"asking", "original", "probes", "validate"}

@@ -13,9 +13,9 @@ from kybernate.core.quantity import parse_quantity
 from kybernate.errors import RefusedError
 from kybernate.settings.webhook import WebhookSettings
 from tests.unit.webhook.pods import CLUSTER, GIB, apply, pod, seat
-from webhook.cluster import Cluster
-from webhook.mutate import hide_from_debuggers, mutate
-from webhook.validate import refusals, unprepared
+from webhook.pods.cluster import Cluster
+from webhook.pods.mutate import hide_from_debuggers, mutate
+from webhook.pods.validate import refusals, unprepared
 
 SETTINGS = WebhookSettings()
 NAME = SETTINGS.scheduler_name

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.webhook.pods import apply
-from webhook.patch import diff
+from webhook.pods.patch import diff
 
 KEYS = st.sampled_from(["a", "b", "kyb.ai/x", "~", "~1", ""])
 VALUES = st.recursive(

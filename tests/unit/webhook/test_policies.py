@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from kybernate import keys
-from webhook import validate
+from webhook.pods import validate
 
 CONFIG = Path(__file__).parents[3] / "config"
 

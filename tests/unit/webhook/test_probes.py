@@ -14,8 +14,8 @@ from kybernate import keys
 from kybernate.settings.webhook import WebhookSettings
 from sidecar.options import parse
 from tests.unit.webhook.pods import CLUSTER, apply, pod, seat
-from webhook.mutate import mutate
-from webhook.validate import refusals, unprepared
+from webhook.pods.mutate import mutate
+from webhook.pods.validate import refusals, unprepared
 
 SETTINGS = WebhookSettings()
 VRAM = {keys.VRAM: "24Gi"}

@@ -8,8 +8,8 @@ import pytest
 from kybernate import keys
 from kybernate.api.nodeseats import read_gpu_node
 from tests.unit.webhook.pods import CLUSTER, pod, seat
-from webhook.cluster import Cluster, Wish, cluster_of
-from webhook.validate import refusals, unprepared
+from webhook.pods.cluster import Cluster, Wish, cluster_of
+from webhook.pods.validate import refusals, unprepared
 
 NAME = keys.SCHEDULER_NAME
 ONE, TWO = keys.seat_resource(1), keys.seat_resource(2)

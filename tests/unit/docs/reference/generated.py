@@ -64,7 +64,7 @@ reads; keys are llama-swap's where it has them. A key that is missing has the de
 same as none. Any value may be, or contain, a macro.
 
 Editors complete and check the file if its first line names
-[the schema](../../config/models.schema.json):
+[the schema](../../../config/models.schema.json):
 `# yaml-language-server: $schema=PATH/models.schema.json`.
 
 Times are numbers of seconds, or texts such as `30s`, `10m`, `2h` and `7d`. Sizes are numbers of
@@ -96,7 +96,7 @@ def pages() -> dict[str, str]:
     return {
         "settings.md": settings_page(),
         "objects.md": objects_page(),
-        "models-file.md": models_page(),
+        "serving/models-file.md": models_page(),
         "metrics.md": metricspage.page(),
         "node/messages.md": messages.page(),
         "http.md": httppage.page(),
@@ -104,7 +104,7 @@ def pages() -> dict[str, str]:
 
 
 def models_page() -> str:
-    """docs/reference/models-file.md, whole."""
+    """docs/reference/serving/models-file.md, whole."""
     lines = [MODELS_FILE, *(_setting(path, field) for path, field in _keys(ModelsFile)), ""]
     lines.append(MEANINGLESS_KEYS)
     lines += [_item(f"`{path}`", said) for path, said in MEANINGLESS.items()]

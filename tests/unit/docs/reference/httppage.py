@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 HEAD = """# HTTP
 
 Generated from the services' code by `make states`. Extender and registry take mutual TLS; the
-proxy takes what its [clients](proxy.md#clients) have. The registry serves an OpenAPI document at
-`/openapi.json`, with all types.
+proxy takes what its [clients](serving/proxy.md#clients) have. The registry serves an OpenAPI
+document at `/openapi.json`, with all types.
 """
 PAGES: dict[str, Callable[..., Any]] = {
     "/preemption/{namespace}/{pod}": Preemption.plan,

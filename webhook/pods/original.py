@@ -12,7 +12,7 @@ import orjson
 from kybernate import keys
 from kybernate.core.quantity import parse_quantity
 from kybernate.errors import ConfigError
-from webhook.asking import amounts, annotations_of
+from webhook.pods.asking import amounts, annotations_of
 
 Json = dict[str, Any]
 

@@ -15,16 +15,16 @@ from kybernate.core.gangs.gang import parse_size
 from kybernate.core.placement import POLICIES
 from kybernate.core.quantity import parse_quantity
 from kybernate.errors import ConfigError
-from webhook import asking, companion, probes
-from webhook.cluster import Wish
-from webhook.original import MOST_VRAM, read_original
+from webhook.pods import asking, companion, probes
+from webhook.pods.cluster import Wish
+from webhook.pods.original import MOST_VRAM, read_original
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from kybernate.core.artifacts.grants import Grant
-    from webhook.cluster import Cluster
-    from webhook.original import Original
+    from webhook.pods.cluster import Cluster
+    from webhook.pods.original import Original
 
     Json = dict[str, Any]
 

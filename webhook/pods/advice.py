@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from kybernate import keys
 from kybernate.api import podnotes
 from kybernate.core.quantity import format_quantity, parse_quantity
-from webhook import asking
-from webhook.validate import wish
+from webhook.pods import asking
+from webhook.pods.validate import wish
 
 if TYPE_CHECKING:
-    from webhook.cluster import Cluster
+    from webhook.pods.cluster import Cluster
 
     Json = dict[str, Any]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from kybernate import keys
-from webhook.asking import annotations_of
+from webhook.pods.asking import annotations_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

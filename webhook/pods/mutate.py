@@ -11,15 +11,15 @@ import orjson
 from kybernate import keys
 from kybernate.core.quantity import format_quantity, parse_quantity
 from kybernate.errors import RefusedError
-from webhook import asking, companion, probes
-from webhook.original import Original, read_original
-from webhook.patch import diff
-from webhook.validate import refusals, wish
+from webhook.pods import asking, companion, probes
+from webhook.pods.original import Original, read_original
+from webhook.pods.patch import diff
+from webhook.pods.validate import refusals, wish
 
 if TYPE_CHECKING:
     from kybernate.settings.webhook import WebhookSettings
-    from webhook.asking import Ask
-    from webhook.cluster import Cluster
+    from webhook.pods.asking import Ask
+    from webhook.pods.cluster import Cluster
 
     Json = dict[str, Any]
 
