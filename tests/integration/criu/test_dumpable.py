@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kybernate.adapters.arrivals.gate import NetworkGate
-from kybernate.adapters.kernel.procfs import Procfs
 from tests.integration.criu.rules import HELP, LOST, RULES, Beside, with_sleep
 from tests.kit.node.containers import wait_for
 from tests.kit.node.programs import python
@@ -131,8 +129,7 @@ def test_a_go_server_leaves_ram_in_a_pod_without_mptcp(
 ) -> None:
     (server / "go").unlink(missing_ok=True)
     one = seat("sh", "-c", WHEN_TOLD, mounts={server: "/app"})
-    gate = NetworkGate(one.node.work / "gates", Procfs().descendants)
-    one.run(gate.plain(one.container.init, LIMIT))
+    one.run(one.gate.plain(one.container.init, LIMIT))
     (server / "go").touch()
     wait_for(lambda: echoes(one), lambda: one.container.log)
     with one.container.connect(8080) as link:
@@ -141,8 +138,8 @@ def test_a_go_server_leaves_ram_in_a_pod_without_mptcp(
             assert link.recv(10) == b"asked"
             assert one.check() == ()
             one.park()
-            one.resume()
             link.sendall(b"asked again")
+            one.resume()
             assert link.recv(20) == b"asked again"
     assert echoes(one)
 

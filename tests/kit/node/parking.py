@@ -9,8 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kybernate.adapters.arrivals.gate import NetworkGate
 from kybernate.adapters.criu import Criu
 from kybernate.adapters.kernel.freezer import SUB_CGROUP, CgroupFreezer
+from kybernate.adapters.kernel.procfs import Procfs
 from tests.cluster.parts.host import CGROUPS
 
 if TYPE_CHECKING:
@@ -25,13 +27,16 @@ LIMIT = 60.0
 
 
 class Seat:
-    """One container's tree. `images` is made anew by each dump."""
+    """One container's tree. `images` is made anew by each dump. Its gate is shut while it is
+    parked, as the agent has it: without one a packet to a tree that is away, and be it a late
+    acknowledgement, is answered by a reset."""
 
     def __init__(self, node: Node, container: Container) -> None:
         self.node, self.container = node, container
         self.images = node.work / f"{container.name}.images"
         self.freezer = CgroupFreezer()
         self.criu = self.another_agent()
+        self.gate = NetworkGate(node.work / "gates", Procfs().descendants)
         self.handle = self._place()
         self._runner = asyncio.Runner()
 
@@ -50,7 +55,12 @@ class Seat:
         return Criu(self.node.tools, self.freezer, self.node.work / "criu")
 
     def close(self) -> None:
-        """The event loop's end."""
+        """The gate's and the event loop's end."""
+
+        async def close_gate() -> None:
+            self.gate.close()
+
+        self.run(close_gate())
         self._runner.close()
 
     def freeze(self) -> None:
@@ -58,7 +68,8 @@ class Seat:
         self._runner.run(self.freezer.freeze(self.handle, LIMIT))
 
     def thaw(self) -> None:
-        """They run on."""
+        """They run on, and are heard."""
+        self.run(self.gate.open(self.container.init, LIMIT))
         self.freezer.thaw(self.handle)
 
     def check(self) -> tuple[str, ...]:
@@ -100,7 +111,7 @@ class Seat:
         self.images.mkdir(mode=0o700)
 
     async def park_inside(self) -> Phases:
-        """From running to disk."""
+        """From running to disk, while the caller keeps the gate."""
         self.renew()
         init = self.container.init
         await self.freezer.freeze(self.handle, LIMIT)
@@ -109,7 +120,7 @@ class Seat:
         return phases
 
     async def resume_inside(self, *, lazy: bool = False) -> Phases:
-        """From disk to running."""
+        """From disk to running, while the caller keeps the gate."""
         init = self.container.init
         phases = await self.criu.restore(init, self.handle, self.images, LIMIT, lazy=lazy)
         self.freezer.thaw(self.handle)
@@ -117,11 +128,14 @@ class Seat:
 
     def park(self) -> Phases:
         """From running to disk."""
+        self.run(self.gate.shut(self.container.init, _called, LIMIT))
         return self.run(self.park_inside())
 
     def resume(self, *, lazy: bool = False) -> Phases:
         """From disk to running."""
-        return self.run(self.resume_inside(lazy=lazy))
+        phases = self.run(self.resume_inside(lazy=lazy))
+        self.run(self.gate.open(self.container.init, LIMIT))
+        return phases
 
     def size(self) -> int:
         """Bytes of the images."""
@@ -144,6 +158,10 @@ class Seat:
             for path in (self.node.work / "criu").glob(f"{self.container.init}-*/*")
             if path.suffix == ".log" or path.name == "said"
         )
+
+
+def _called(_: str) -> None:
+    """Nobody wakes it: a test does that."""
 
 
 def held() -> int:
