@@ -73,10 +73,7 @@ def run(settings: ExtenderSettings) -> None:
     nudge = Nudge(api, settings.api_timeout_s)
     gangs, planner, events = _gangs(settings, api, snapshot, fence, nudge)
     watches.hear, binder.admit = gangs.pod_event, gangs.admit
-    closed = _either(
-        *(watches.not_ready, node_watch.not_ready, gangs.not_ready, evicted.not_ready),
-        fence.closed,
-    )
+    closed = _either(watches.not_ready, node_watch.not_ready, gangs.not_ready, fence.closed)
     waiting = Waiting(snapshot.follow(), _fitting(snapshot), snapshot.pod)
     verbs = Verbs(snapshot, binder, waiting.rejected)
     preemption = Preemption(snapshot, cluster)

@@ -55,13 +55,6 @@ class Evicted:
             *(api, path, {}, self.on_event, "CheckpointRequests"), names_only=True, page=OF_USERS
         )
 
-    def not_ready(self) -> str | None:
-        """Why it isn't known yet what was evicted, while that takes a moment only, in a sentence:
-        an API server that doesn't list requests holds up nothing."""
-        if self.watch.synced.is_set() or self.watch.last_error:
-            return None
-        return "CheckpointRequests are not listed yet"
-
     def on_event(self, kind: str, item: Json) -> None:
         """Take in an event of the watch."""
         meta = item["metadata"]
@@ -85,6 +78,9 @@ class Evicted:
         on; empty if it begins anew. Raises KybernateError if that can't be said now."""
         if pod.restore or not pod.succession:
             return ""
+        if not (self.watch.synced.is_set() or self.watch.last_error):
+            # An API server that doesn't list requests holds up nobody.
+            raise RetryableError("the first list of CheckpointRequests is under way")
         with self._lock:
             known = dict(self._by_owner.get((pod.ref.namespace, pod.succession), {}))
         if not known:

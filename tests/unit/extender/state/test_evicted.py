@@ -39,7 +39,9 @@ class Site:
         self.known = self.replica()
 
     def replica(self) -> Evicted:
-        return Evicted(self.api, self.snapshot, 1.0, lambda: NOW)  # type: ignore[arg-type]
+        made = Evicted(self.api, self.snapshot, 1.0, lambda: NOW)  # type: ignore[arg-type]
+        made.watch.synced.set()
+        return made
 
     def evicted(self, uid: str, owner: str = "rs", node: str = "away") -> None:
         condition = {"type": "Complete", "status": "True", "reason": "Evicted", "message": ""}
@@ -136,6 +138,16 @@ def test_a_pod_that_the_watch_has_not_told_of_waits_for_it(site: Site) -> None:
     item["metadata"]["ownerReferences"] = [owner]
     with pytest.raises(RetryableError):
         site.known.claim(read_pod(item))
+
+
+def test_only_who_may_continue_waits_for_the_first_list(site: Site) -> None:
+    mine, alone = site.new("p1"), read_pod(pod("p2"))
+    site.known.watch.synced.clear()
+    with pytest.raises(RetryableError, match="first list of CheckpointRequests"):
+        site.known.claim(mine)
+    assert site.known.claim(alone) == ""
+    site.known.watch.last_error = "CheckpointRequests: there is no such kind"
+    assert site.known.claim(mine) == ""
 
 
 def test_pods_with_names_continue_under_theirs(site: Site) -> None:
