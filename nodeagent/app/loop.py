@@ -117,9 +117,9 @@ class Loop:
         self._settled_until = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.device_freed = asyncio.Event()
-        found = Found(node, self.steps, self.life, self.offload, self.kick)
+        self.found = Found(node, self.steps, self.life, self.offload, self.kick)
         self.doors = DoorSide(
-            node, self.life, self.offload, self.adoptions, found.accept_running, self.kick
+            node, self.life, self.offload, self.adoptions, self.found.accept_running, self.kick
         )
         node.world.doors.listen(self.doors)
 

@@ -142,6 +142,10 @@ def _take_up(loop: Loop, seat: Seat, frozen: frozenset[str], what: Resume) -> No
         case Resume.UNDRAIN:
             loop.node.move(seat, SeatEvent.UNDRAIN, "the agent was restarted")
             life.activate(seat)
+        case Resume.KEEP_PARKED if loop.node.world.journal.damage:
+            # It may have woken since: its GPUs go to nobody until the driver has said where it is.
+            loop.node.move(seat, SeatEvent.FOUND, "its record may be an older one; it is asked")
+            life.work(seat, _find(loop, seat, frozen))
         case Resume.KEEP_PARKED:
             life.work(seat, _keep_parked(loop, seat, frozen))
         case _:
@@ -167,8 +171,16 @@ async def _be_sure(loop: Loop, seat: Seat) -> None:
             raise Broken(f"its record may be lost, and the driver says: {error}") from error
 
 
-async def _keep_parked(loop: Loop, seat: Seat, frozen: frozenset[str]) -> None:
+async def _find(loop: Loop, seat: Seat, frozen: frozenset[str]) -> None:
     await _be_sure(loop, seat)
+    if await _is_checkpointed(loop, seat):
+        await _keep_parked(loop, seat, frozen)
+        loop.node.move(seat, SeatEvent.FOUND_PARKED, "parked in RAM, as its record says")
+    else:
+        await loop.found.accept_running(seat)
+
+
+async def _keep_parked(loop: Loop, seat: Seat, frozen: frozenset[str]) -> None:
     # Half-way to it also counts as frozen at the first look: it is seen through. What was not
     # frozen may have begun to use a GPU, to which it has no right.
     await (_freeze(loop, seat) if seat.tree.handle in frozen else loop.steps.settle(seat))

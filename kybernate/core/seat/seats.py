@@ -81,7 +81,7 @@ EVENT_MEANING: Mapping[SeatEvent, str] = MappingProxyType(
         SeatEvent.FAIL: "a step failed for good: the tree is killed and restarted",
         SeatEvent.ENDED: "no process of it is left: the container may start again",
         SeatEvent.DELETE: "the pod is gone, and all its processes",
-        SeatEvent.FOUND: "it has processes, and no record tells of them",
+        SeatEvent.FOUND: "it has processes, and no record tells of them for certain",
         SeatEvent.FOUND_RUNNING: "it is on its GPUs, or has room there: it runs on",
         SeatEvent.FOUND_PARKED: "it holds no device memory, and is frozen",
     }
@@ -180,6 +180,7 @@ _TABLE: dict[tuple[SeatState, SeatEvent], SeatState] = {
     (SeatState.ADOPTING, SeatEvent.DELETE): SeatState.GONE,
     (SeatState.WAITING, SeatEvent.FOUND): SeatState.UNVERIFIED,
     (SeatState.ADOPTING, SeatEvent.FOUND): SeatState.UNVERIFIED,
+    (SeatState.PARKED, SeatEvent.FOUND): SeatState.UNVERIFIED,
     (SeatState.UNVERIFIED, SeatEvent.FOUND_RUNNING): SeatState.STARTING,
     (SeatState.UNVERIFIED, SeatEvent.FOUND_PARKED): SeatState.PARKED,
     (SeatState.UNVERIFIED, SeatEvent.ENDED): SeatState.WAITING,

@@ -139,6 +139,8 @@ def test_storms_with_moves_run_nothing_twice_and_lose_nothing():
         ("storm", 501350),
         # The line that told of a start was lost, and another seat woke before kyb-init said hello.
         ("storm", 522041),
+        # The line that told of a wake was lost, and another seat woke beside it.
+        ("storm", 3000462),
     ],
 )
 @pytest.mark.filterwarnings("ignore")

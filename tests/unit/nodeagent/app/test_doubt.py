@@ -57,6 +57,35 @@ def test_two_records_that_cannot_both_be_true_are_asked(rig, state):
     assert after == before + 1
 
 
+@pytest.mark.parametrize("proxies", [1, 0], ids=["another is asked for", "nobody is"])
+def test_the_line_that_told_of_a_wake_is_lost(rig, proxy, proxies):
+    """No other seat wakes beside it, and it runs on."""
+    machine, (parked, active) = swapped(rig)
+    woke, other = parked["uid"], active["uid"]
+
+    async def second():
+        r = rig(machine)
+        await r.recover()
+        proxy(r.loop).request(woke)
+        await r.until(woke, ACTIVE)
+
+    run_virtual(second(), start=3000.0)
+    machine.journal[f"seat/{woke}"] = parked
+    machine.journal_damage = "1 of the journal's lines can't be read"
+
+    async def third():
+        r = rig(machine)
+        await r.recover()
+        for _ in range(proxies):
+            proxy(r.loop).request(other)
+        await r.until(woke, ACTIVE)
+        await r.until(other, ACTIVE if proxies else PARKED)
+        r.check()
+        assert "SeatFailed" not in dict(r.seen.events)
+
+    run_virtual(third(), start=5000.0)
+
+
 def test_without_the_inventory_s_line_active_seats_go_on(rig):
     machine, (_, active) = swapped(rig)
     del machine.journal["inventory"]
