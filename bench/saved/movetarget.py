@@ -112,14 +112,14 @@ async def main(config: dict[str, str]) -> None:
     written = asyncio.get_running_loop().create_future()
     written.set_result(None)
     journal = SimpleNamespace(put=lambda *_, **__: written, delete=lambda _: written)
-    world = SimpleNamespace(journal=journal, registry=object(), below=None)
+    world = SimpleNamespace(journal=journal, registry=object(), offloading=None)
     settings = SimpleNamespace(node="n2", dump_deadline_s=LIMIT, transfer_deadline_s=LIMIT)
     node = SimpleNamespace(seats=target.seats, settings=settings, world=world)
     reports = SimpleNamespace(put=lambda report: None)
     agent = SimpleNamespace(
         node=node,
         reports=reports,
-        operators=SimpleNamespace(call_for=lambda uid, why: True),
+        operators=SimpleNamespace(request_wake=lambda uid, why: True),
         aside=asyncio.ensure_future,
     )
     any_node, nobody = cast("Any", node), cast("Any", None)

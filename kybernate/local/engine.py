@@ -368,7 +368,7 @@ class Engine:
 
     async def wake(self, model: str, deadline: float) -> None:
         """See `Box.wake`."""
-        self.loop.operators.call_for(self._seat(model).uid, "somebody asked for it")
+        self.loop.operators.request_wake(self._seat(model).uid, "somebody asked for it")
         await self._until(model, lambda now: now is SeatState.ACTIVE, deadline)
 
     async def unload(self, model: str, deadline: float) -> None:

@@ -52,7 +52,7 @@ class Source:
             raise ConfigError(str(self.path), f"can't be read: {error.strerror}") from error
         except UnicodeDecodeError as error:
             raise ConfigError(str(self.path), f"is not UTF-8, at byte {error.start}") from error
-        found = read(text, os.environ, self._given or self._kept())
+        found = read(text, os.environ, self._given or self._ports_before())
         for warning in (*found.warnings, *unmet(found.file)):
             log.warning("%s", warning)
         self._keep({**self._given, **found.ports})
@@ -78,7 +78,7 @@ class Source:
             else:
                 log.info("%s was read again", self.path)
 
-    def _kept(self) -> dict[str, int]:
+    def _ports_before(self) -> dict[str, int]:
         try:
             kept = orjson.loads(self.ports.read_bytes())
         except (OSError, ValueError):

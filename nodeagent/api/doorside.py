@@ -79,7 +79,7 @@ class DoorSide:
             self._node.move(seat, SeatEvent.FOUND, "found parked below RAM, without a record")
             self._life.fail(seat, seat.history.reason)
             return
-        if hello.phase is GatePhase.WAITING and self._node.world.below is not None:
+        if hello.phase is GatePhase.WAITING and self._node.world.offloading is not None:
             # Whether TCP is held back from its pod since an earlier life, not every record tells.
             self._life.aside(self._offload.gates.reopen(seat))
         try:

@@ -71,7 +71,7 @@ class RuntimeDoor:
         self._containers = containers
         self._socket = folder / "runtime.sock"
         self._known: dict[PodUid, tuple[Process, str]] = {}
-        self._restored = Restored(self._node, self._life, self._operators.call_for)
+        self._restored = Restored(self._node, self._life, self._operators.request_wake)
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._node.observe(self)
@@ -125,7 +125,7 @@ class RuntimeDoor:
             if container is not None:
                 self._known[seat.uid] = (seat.tree.init, container)
                 self._write(container, seat.tree.init)
-                self._restored.arrived(seat, container)
+                self._restored.entered(seat, container)
 
     def _write(self, container: str, init: Process) -> None:
         try:
@@ -179,7 +179,7 @@ class RuntimeDoor:
         self._restored.expect(container)
         for uid, (_, one) in tuple(self._known.items()):
             if one == container:  # its hello was faster
-                self._restored.arrived(self._node.seats[uid], container)
+                self._restored.entered(self._node.seats[uid], container)
 
     # --- a checkpoint ---------------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class RuntimeDoor:
             return
         self._operators.let_stay(seat.uid)
         if awake and self._alive(seat):
-            self._operators.call_for(seat.uid, "it was awake before its checkpoint")
+            self._operators.request_wake(seat.uid, "it was awake before its checkpoint")
         self._begin(self._reopen(seat))
 
     async def _reopen(self, seat: Seat) -> None:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nodeagent.offload.offload import Offload
-    from nodeagent.seat.below import Below
     from nodeagent.seat.lifecycle import Lifecycle
     from nodeagent.seat.node import Node
+    from nodeagent.seat.offloading import Offloading
     from nodeagent.seat.record import Seat
     from nodeagent.seat.steps import Steps
 
@@ -106,18 +106,18 @@ class Found:
 
     async def _heal(self, seat: Seat) -> None:
         """No record knows what runs here: an agent may have died while it dumped it."""
-        below, init = self._node.world.below, seat.tree.init
-        if below is None or init is None:
+        offloading, init = self._node.world.offloading, seat.tree.init
+        if offloading is None or init is None:
             return
         try:
-            if below.dumper.state(init.pid) is not DumpState.RUNNING:
-                await below.dumper.keep(init.pid, seat.tree.handle, _DEADLINE)
+            if offloading.dumper.state(init.pid) is not DumpState.RUNNING:
+                await offloading.dumper.keep(init.pid, seat.tree.handle, _DEADLINE)
         except KybernateError as error:
             raise Broken(f"found in the middle of a dump, without a record: {error}") from error
-        await self._see_memory_in(below, seat, init.pid)
+        await self._see_memory_in(offloading, seat, init.pid)
         await self._offload.gates.open(seat)
 
-    async def _see_memory_in(self, below: Below, seat: Seat, init: int) -> None:
+    async def _see_memory_in(self, offloading: Offloading, seat: Seat, init: int) -> None:
         """What it waits for comes in, if it was being restored lazily: from an artifact of this
         node, or from what was fetched, of which only the tree knows. Until that is in, no record
         may say that the seat is found: the next agent would drop what it reads."""
@@ -126,16 +126,16 @@ class Found:
             why = f"what its memory may come from is not known: {error}; trying again"
             self._node.complain(seat, "MemoryUnknown", why)
 
-        seat.saved.pages(await retry(lambda: below.vault.lent(seat.uid), say))
+        seat.saved.pages(await retry(lambda: offloading.vault.lent(seat.uid), say))
         if seat.saved.paging:
             self._offload.lazies.begin(seat)
             return
-        came_in = partial(below.dumper.pages_done, init, _DEADLINE)
+        came_in = partial(offloading.dumper.pages_done, init, _DEADLINE)
         try:
             await retry(came_in, say, but=(NotFoundError, RestoreError))
         except (NotFoundError, RestoreError) as error:
             raise Broken(f"found without a record, and its memory never comes: {error}") from error
         try:
-            await below.vault.abandon(seat.uid)
+            await offloading.vault.abandon(seat.uid)
         except (KybernateError, OSError) as error:
             log.warning("%s: what its memory came from can't be removed yet: %s", seat, error)

@@ -325,7 +325,7 @@ class Loop:
         self.offload.forget(seat, why)
 
     def _requested(self, seat: Seat, what: str) -> None:
-        self.operators.call_for(seat.uid, what)
+        self.operators.request_wake(seat.uid, what)
 
     def _came_back(self, seat: Seat) -> None:
         self.doors.came_back(seat)

@@ -34,14 +34,14 @@ def make_moves(
 ) -> PeersApi | None:
     """What answers other nodes' agents; None where no state leaves RAM. `records` are those of the
     journal: this comes before operations are put again."""
-    below, settings, agent = loop.node.world.below, loop.node.settings, agent_of(loop)
+    offloading, settings, agent = loop.node.world.offloading, loop.node.settings, agent_of(loop)
     operations.carry(Kind.EVACUATE, Evacuations(agent, operations.advanced))
-    if below is None or below.inbox is None or below.outbox is None:
+    if offloading is None or offloading.inbox is None or offloading.outbox is None:
         return None
     pacer = Pacer(float(settings.move_bytes_per_s))
-    peers = GrpcPeers(identity, below.outbox, api, pacer, guests.revoked)
+    peers = GrpcPeers(identity, offloading.outbox, api, pacer, guests.revoked)
     guests.left.append(peers.drop)
-    receiver = Target(agent, below.inbox, loop.adoptions)
+    receiver = Target(agent, offloading.inbox, loop.adoptions)
     receiver.resume(records)
     source = Source(agent, Within(settings.node, receiver, peers), operations.advanced)
     operations.carry(Kind.MOVE, source)

@@ -27,8 +27,8 @@ from nodeagent.app.makekeys import make_keys
 from nodeagent.offload.carried import CarryingDumper
 from nodeagent.offload.first import MarkingDumper, first_of
 from nodeagent.offload.helper import notes_of
-from nodeagent.seat.below import Below, whole_in
 from nodeagent.seat.facts import Facts
+from nodeagent.seat.offloading import Offloading, whole_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -60,7 +60,7 @@ def make_offload(  # noqa: PLR0913, PLR0917 - each is made, or given, once
     identity: Identity | None = None,
     *,
     seats: Callable[[], Iterable[Seat]] = tuple,
-) -> Below | None:
+) -> Offloading | None:
     """None without a CRIU. `grants`: see `Facts`; `identity`: that of the mounted certificate, if
     none is given; `seats`: those of the node, from any thread. Raises ConfigError, naming the
     setting."""
@@ -82,7 +82,7 @@ def make_offload(  # noqa: PLR0913, PLR0917 - each is made, or given, once
     facts = Facts(settings, freezer, inventory, images, criu, carrying.missing, grants=grants)
     marking = MarkingDumper(carrying, freezer, procs, notes_of(settings))
     inbox = Inbox(local, artifact_keys, seen, settings.transfer_deadline_s)
-    return Below(
+    return Offloading(
         dumper=marking,
         vault=Vault(
             places,

@@ -19,12 +19,12 @@ def with_registry(
 ) -> tuple[World, Reports | None]:
     """The same world, with the registry if there is one to be told of saved states, and what tells
     it. Raises ConfigError."""
-    below = world.below
-    if below is None or not settings.registry_url:
+    offloading = world.offloading
+    if offloading is None or not settings.registry_url:
         return world, None
     from kybernate.adapters.registry.node import NodeRegistry  # noqa: PLC0415 - slow
 
     registry = NodeRegistry(settings.registry_url, identity, settings.object_store)
-    reports = Reports(world.journal, registry, below.vault.manifest)
-    told = replace(below, vault=ReportingVault(below.vault, reports))
-    return replace(world, below=told, registry=registry), reports
+    reports = Reports(world.journal, registry, offloading.vault.manifest)
+    told = replace(offloading, vault=ReportingVault(offloading.vault, reports))
+    return replace(world, offloading=told, registry=registry), reports

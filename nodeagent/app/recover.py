@@ -74,7 +74,7 @@ async def recover(loop: Loop) -> Mapping[str, Mapping[str, object]]:
             loop.life.watch_end(seat)
     await asyncio.gather(*(world.doors.open(uid) for uid in loop.node.seats))
     loop.custody.begin()
-    if world.below is not None:
+    if world.offloading is not None:
         loop.life.aside(_open_gates(loop))
     loop.claims.tell_again()
     loop.fail_lost()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nodeagent.app.loop import Loop
-    from nodeagent.seat.below import Below
+    from nodeagent.seat.offloading import Offloading
     from nodeagent.seat.record import Seat
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ _GLANCE = 1.0
 
 async def resume_offloaded(loop: Loop, seat: Seat) -> None:
     """From any state of OFFLOADED to where it is, or should be."""
-    if loop.node.world.below is None:
+    if loop.node.world.offloading is None:
         why = "it is parked below RAM, and this agent has no CRIU to wake it; give it one (criu)"
         seat.backoff.hold(float("inf"))
         loop.node.tell(seat, "Warning", "CannotWake", why)
@@ -55,23 +55,23 @@ async def clear_away(loop: Loop) -> None:
 
     Before anything moves: a dump that begins uses the same folder.
     """
-    below, seats = loop.node.world.below, tuple(loop.node.seats.values())
-    if below is None:
+    offloading, seats = loop.node.world.offloading, tuple(loop.node.seats.values())
+    if offloading is None:
         return
-    await _clear_of_the_gone(loop, below)
+    await _clear_of_the_gone(loop, offloading)
     for seat in (one for one in seats if one.state not in OFFLOADED and not one.saved.images):
         if seat.saved.paging:
-            loop.life.aside(_abandon_later(loop, below, seat))
-        elif not await _may_read(below, seat):
-            await _abandon(below, seat.uid)
+            loop.life.aside(_abandon_later(loop, offloading, seat))
+        elif not await _may_read(offloading, seat):
+            await _abandon(offloading, seat.uid)
 
 
-async def _may_read(below: Below, seat: Seat) -> bool:
+async def _may_read(offloading: Offloading, seat: Seat) -> bool:
     """Whether a tree that the last agent found without a record may get its memory from there."""
     if seat.state is not SeatState.WAITING or seat.tree.init is None:
         return False
     try:
-        await below.dumper.pages_done(seat.tree.init.pid, _GLANCE)
+        await offloading.dumper.pages_done(seat.tree.init.pid, _GLANCE)
     except (NotFoundError, RestoreError):
         return False
     except KybernateError:
@@ -79,30 +79,30 @@ async def _may_read(below: Below, seat: Seat) -> bool:
     return False
 
 
-async def _clear_of_the_gone(loop: Loop, below: Below) -> None:
+async def _clear_of_the_gone(loop: Loop, offloading: Offloading) -> None:
     """What was begun for pods that have gone since: their records went first. Where there is none
     at all, or lines of the journal are, they may be lost, and trees read from there."""
     if not loop.node.seats or loop.node.world.journal.damage:
         return
     try:
-        begun = await below.vault.begun()
+        begun = await offloading.vault.begun()
     except (KybernateError, OSError) as error:
         log.warning("what was dumped of pods that are gone can't be listed: %s", error)
         return
     for uid in begun:
         if PodUid(uid.removesuffix(OF_SAVE)) not in loop.node.seats:
-            await _abandon(below, uid)
+            await _abandon(offloading, uid)
 
 
-async def _abandon_later(loop: Loop, below: Below, seat: Seat) -> None:
+async def _abandon_later(loop: Loop, offloading: Offloading, seat: Seat) -> None:
     """Its memory may come from there; until it is in nothing else is dumped."""
     await loop.offload.lazies.all_in(seat.saved.paging)
-    await _abandon(below, seat.uid)
+    await _abandon(offloading, seat.uid)
 
 
-async def _abandon(below: Below, uid: PodUid) -> None:
+async def _abandon(offloading: Offloading, uid: PodUid) -> None:
     try:
-        await below.vault.abandon(uid)
+        await offloading.vault.abandon(uid)
     except (KybernateError, OSError) as error:
         log.warning("what was dumped of %s can't be removed yet: %s", uid, error)
 
@@ -158,10 +158,10 @@ async def _keep_offloaded(loop: Loop, seat: Seat) -> None:
 
 async def _ask_its_state(loop: Loop, seat: Seat) -> None:
     """Which of its processes used the GPUs is told by the state itself; its record may be older."""
-    below = loop.node.world.below
-    if below is None:
+    offloading = loop.node.world.offloading
+    if offloading is None:
         return
-    told = partial(below.vault.manifest, ArtifactId(seat.saved.artifact), _DEADLINE)
+    told = partial(offloading.vault.manifest, ArtifactId(seat.saved.artifact), _DEADLINE)
     with suppress(NotFoundError):
         say = _complains(loop, seat, "SavedUnknown", "its saved state does not say what it is of")
         manifest = await retry(told, say, but=NotFoundError)
@@ -173,11 +173,11 @@ def _complains(loop: Loop, seat: Seat, event: str, what: str) -> Callable[[Excep
 
 
 def _state(loop: Loop, seat: Seat) -> DumpState:
-    below, init = loop.node.world.below, seat.tree.init
-    if below is None or init is None:
+    offloading, init = loop.node.world.offloading, seat.tree.init
+    if offloading is None or init is None:
         raise Broken("its container has ended")
     try:
-        return below.dumper.state(init.pid)
+        return offloading.dumper.state(init.pid)
     except NotFoundError as error:
         raise Broken("its container has ended") from error
 
@@ -209,9 +209,9 @@ async def drop_unnoticed(loop: Loop, seat: Seat) -> None:
 
 async def _sealed(loop: Loop, seat: Seat) -> frozenset[str]:
     """The seat's saved states on NVMe. Nothing is ended or dropped before that is known."""
-    below = loop.node.world.below
-    if below is None:
+    offloading = loop.node.world.offloading
+    if offloading is None:
         return frozenset()
     say = _complains(loop, seat, "SavedUnknown", "what was saved of it can't be listed")
-    listed = await retry(lambda: below.vault.ls(Tier.NVME), say)
+    listed = await retry(lambda: offloading.vault.ls(Tier.NVME), say)
     return frozenset(one.id for one in listed if one.uid == seat.uid)

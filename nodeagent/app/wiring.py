@@ -71,8 +71,8 @@ if TYPE_CHECKING:
     from kybernate.ports import Freezer, Images, Inits, Journal
     from kybernate.settings.agent import AgentSettings
     from nodeagent.api.peersapi import PeersApi
-    from nodeagent.seat.below import Below
     from nodeagent.seat.node import Inventory
+    from nodeagent.seat.offloading import Offloading
     from nodeagent.seat.record import Seat
 
 log = logging.getLogger(__name__)
@@ -107,10 +107,10 @@ class Agent:
         own = settings.state_dir / "identity" if settings.own_key else None
         shared = settings.shared_agent_keys
         self._identity = Identity(settings.node, settings.tls_dir, own, shared=shared)
-        below = self._below(freezer, inits)
+        offloading = self._offloading(freezer, inits)
         marks, procs = Marks(settings.run_dir / "containers"), Procfs()
         imaging = Imaging(marks, cgroups, procs, procs)
-        world = _world(settings, helpers, self._images, journal, freezer, inits, below)
+        world = _world(settings, helpers, self._images, journal, freezer, inits, offloading)
         world = replace(world, imaging=imaging)
         self._revocations = Revocations(self._revoked)
         self._guests = Guests(self._revocations, time.time, shared=shared)
@@ -152,7 +152,7 @@ class Agent:
         """Any thread may ask."""
         return tuple(self.node.seats.values())
 
-    def _below(self, freezer: GuardedFreezer, inits: Inits) -> Below | None:
+    def _offloading(self, freezer: GuardedFreezer, inits: Inits) -> Offloading | None:
         if self._settings.criu is None:
             return None
         from nodeagent.app.makeoffload import make_offload  # noqa: PLC0415 - slow, only where it is used
@@ -269,7 +269,7 @@ class Agent:
 
     def _moving(self, records: Mapping[str, Mapping[str, object]]) -> PeersApi | None:
         """What answers other nodes' agents, if this one moves seats."""
-        if self.world.below is None:
+        if self.world.offloading is None:
             return None
         from nodeagent.app.makemoves import make_moves  # noqa: PLC0415 - slow, only where it is used
 
@@ -308,7 +308,7 @@ class Agent:
         from kybernate.adapters.k8s import Watcher  # noqa: PLC0415 - not before serving
 
         api = await self._get_api()
-        if self.world.below is not None:
+        if self.world.offloading is not None:
             self._grants.start(api)
             self._revocations.start(api)
         self._policies.start(api)
@@ -402,7 +402,7 @@ def _world(  # noqa: PLR0913, PLR0917 - each is made, or given, once
     journal: Journal,
     freezer: Freezer,
     inits: Inits,
-    below: Below | None,
+    offloading: Offloading | None,
 ) -> World:
     procs, nvml = Procfs(), Nvml(renews=True)
     kubelet = settings.kubelet_dir / "pod-resources" / "kubelet.sock"
@@ -420,7 +420,7 @@ def _world(  # noqa: PLR0913, PLR0917 - each is made, or given, once
         asking=nvml.ask,
         now=time.monotonic,
         wall=time.time,
-        below=below,
+        offloading=offloading,
     )
 
 

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from kybernate.types import PodRef
     from nodeagent.artifacts.claims import Claims
     from nodeagent.artifacts.newest import Newest
-    from nodeagent.seat.below import Below
     from nodeagent.seat.lifecycle import Lifecycle
     from nodeagent.seat.node import Node
+    from nodeagent.seat.offloading import Offloading
     from nodeagent.seat.record import Seat
 
 log = logging.getLogger(__name__)
@@ -163,15 +163,19 @@ class Adoptions:
         self._kick()
 
     def _end_container(self, seat: Seat) -> None:
-        below, init = self._node.world.below, seat.tree.init
-        if below is not None and init is not None:
-            below.culprits.kill(init.pid, init.start)
+        offloading, init = self._node.world.offloading, seat.tree.init
+        if offloading is not None and init is not None:
+            offloading.culprits.kill(init.pid, init.start)
             self._life.watch_end(seat)
 
     async def _is_parked(self, seat: Seat) -> bool:
-        below = self._node.world.below
+        offloading = self._node.world.offloading
         try:
-            state = below.dumper.state(seat.tree.init.pid) if below and seat.tree.init else None
+            state = (
+                offloading.dumper.state(seat.tree.init.pid)
+                if offloading and seat.tree.init
+                else None
+            )
         except NotFoundError:
             return False
         return state is DumpState.PARKED
@@ -180,7 +184,7 @@ class Adoptions:
 
     async def _find(self, seat: Seat) -> tuple[ArtifactId, Tier]:
         """What its pod names, and where it is reached from here."""
-        below = self._below()
+        offloading = self._offloading()
         wish = seat.wishes.restore
         if wish is None:
             raise RefusedError(f"pod {seat.identity.pod} names no saved state")
@@ -188,15 +192,15 @@ class Adoptions:
             artifact = ArtifactId(seat.saved.artifact)
         else:
             namespace = seat.identity.pod.namespace
-            artifact = wish.artifact or await self._newest.find(below, namespace, wish.uid)
+            artifact = wish.artifact or await self._newest.find(offloading, namespace, wish.uid)
             self._newest.see_kept(artifact)
-        raw = {one.id for one in await below.vault.ls(Tier.NVME)}
+        raw = {one.id for one in await offloading.vault.ls(Tier.NVME)}
         if artifact not in raw:
             return artifact, Tier.OBJECT
         # For a copy each piece is looked at before anything of it is used.
-        if is_copy(seat) or await below.whole(artifact):
+        if is_copy(seat) or await offloading.whole(artifact):
             return artifact, Tier.NVME
-        packed = await below.vault.ls(Tier.OBJECT) if Tier.OBJECT in below.limits else ()
+        packed = await offloading.vault.ls(Tier.OBJECT) if Tier.OBJECT in offloading.limits else ()
         if artifact not in {one.id for one in packed}:
             raise RetryableError(f"what NVMe has of {artifact} is damaged, and there is no other")
         return artifact, Tier.OBJECT
@@ -233,14 +237,14 @@ class Adoptions:
             if seat.saved.begins is Begins.ADOPTED and seat.saved.artifact == artifact:
                 return
             self._see_waiting(seat)
-            await cut_off(self._below(), seat)
-            into = await self._below().into(seat)
-            manifest = await self._below().vault.admit(artifact, into, _DEADLINE)
+            await cut_off(self._offloading(), seat)
+            into = await self._offloading().into(seat)
+            manifest = await self._offloading().vault.admit(artifact, into, _DEADLINE)
             if of is not None:
                 see_own(manifest, of)
             copied = is_copy(seat)
             home = (
-                await self._claims.claim(seat, manifest, self._below(), found=of is None)
+                await self._claims.claim(seat, manifest, self._offloading(), found=of is None)
                 if not copied
                 else False
             )
@@ -295,7 +299,7 @@ class Adoptions:
 
     async def _copy(self, seat: Seat) -> None:
         """Images of its own: what others have on NVMe may go without its knowing."""
-        await self._images.bring(seat, await self._below().into(seat))
+        await self._images.bring(seat, await self._offloading().into(seat))
 
     async def _begin(self, seat: Seat, tier: Tier) -> None:
         if seat.state is not SeatState.ADOPTING:
@@ -312,11 +316,11 @@ class Adoptions:
         self._kick()
         await written
 
-    def _below(self) -> Below:
-        below = self._node.world.below
-        if below is None:
+    def _offloading(self) -> Offloading:
+        offloading = self._node.world.offloading
+        if offloading is None:
             raise RefusedError("this node's agent has no CRIU (criu), so it can restore nothing")
-        return below
+        return offloading
 
 
 def _used(seat: Seat) -> bool:

@@ -108,8 +108,8 @@ class Awaited:
 
     async def room(self) -> int:
         """Bytes that NVMe may still hold. Raises KybernateError, OSError."""
-        below = self._node.world.below
-        if below is None or Tier.NVME not in below.limits:
+        offloading = self._node.world.offloading
+        if offloading is None or Tier.NVME not in offloading.limits:
             return sys.maxsize
-        listed = await below.vault.ls(Tier.NVME)
-        return below.limits[Tier.NVME] - sum(one.size for one in listed)
+        listed = await offloading.vault.ls(Tier.NVME)
+        return offloading.limits[Tier.NVME] - sum(one.size for one in listed)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from kybernate.ports import Registry
     from nodeagent.artifacts.newest import Newest
     from nodeagent.artifacts.reports import Reports
-    from nodeagent.seat.below import Below
     from nodeagent.seat.node import Node
+    from nodeagent.seat.offloading import Offloading
     from nodeagent.seat.record import Seat
 
 _DEADLINE = 10.0
@@ -46,7 +46,9 @@ class Claims:
                     )
                 )
 
-    async def claim(self, seat: Seat, manifest: Manifest, below: Below, *, found: bool) -> bool:
+    async def claim(
+        self, seat: Seat, manifest: Manifest, offloading: Offloading, *, found: bool
+    ) -> bool:
         """Have the seat's pod succeed the one whose state it is; whether that one ran here.
         `found`: the state was looked for, rather than handed over.
 
@@ -70,20 +72,20 @@ class Claims:
                 "move it"
             )
         if found and line.successor != seat.uid:
-            await self._see_newest(seat, manifest, below)
+            await self._see_newest(seat, manifest, offloading)
         self._newest.see_kept(ArtifactId(manifest.id))
         await registry.claim(facts.namespace, uid, ArtifactId(manifest.id), seat.uid, _DEADLINE)
         return line.node == self._node.settings.node
 
-    async def _see_newest(self, seat: Seat, manifest: Manifest, below: Below) -> None:
+    async def _see_newest(self, seat: Seat, manifest: Manifest, offloading: Offloading) -> None:
         """Raise RetryableError if its pod was to be given the newest state and this is none any
         more, RefusedError if it names an older one."""
         facts, uid = manifest.facts, PodUid(manifest.facts.pod_uid)
         if seat.wishes.restore is not None and seat.wishes.restore.uid == uid:
-            await self._newest.see_last(below, facts.namespace, uid, manifest.id)
+            await self._newest.see_last(offloading, facts.namespace, uid, manifest.id)
             return
         try:
-            newest = await self._newest.find(below, facts.namespace, uid)
+            newest = await self._newest.find(offloading, facts.namespace, uid)
         except NotFoundError:
             return  # there is none that is newer
         if newest != manifest.id:

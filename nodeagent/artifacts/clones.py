@@ -8,7 +8,7 @@ from kybernate.core.artifacts.restores import RestoreAs
 from kybernate.errors import NotFoundError
 
 if TYPE_CHECKING:
-    from nodeagent.seat.below import Below
+    from nodeagent.seat.offloading import Offloading
     from nodeagent.seat.record import Seat
 
 _DEADLINE = 5.0
@@ -24,7 +24,7 @@ def stays_stopped(seat: Seat) -> bool:
     return seat.wishes.restore is not None and is_clone(seat) and seat.wishes.restore.stopped
 
 
-async def cut_off(below: Below, seat: Seat) -> None:
+async def cut_off(offloading: Offloading, seat: Seat) -> None:
     """Before anything of a clone exists: nothing passes in or out of its pod but loopback.
 
     Raises RefusedError if its network is the node's, NotFoundError, OSError, DeadlineError.
@@ -32,7 +32,7 @@ async def cut_off(below: Below, seat: Seat) -> None:
     if is_clone(seat):
         if seat.tree.init is None:
             raise NotFoundError("its container has ended")
-        await below.gatekeeper.cut(seat.tree.init.pid, _DEADLINE)
+        await offloading.gatekeeper.cut(seat.tree.init.pid, _DEADLINE)
 
 
 def leave_gpus_alone(seat: Seat) -> None:

@@ -281,9 +281,9 @@ class Custody:
 
     def _tell_dropped(self, one: Holds) -> None:
         """Report the drop before the pod's stop, so that no successor can claim it."""
-        below = self._node.world.below
-        if below is not None and one.drop is not None and one.drop.everywhere:
-            for place in below.limits:
+        offloading = self._node.world.offloading
+        if offloading is not None and one.drop is not None and one.drop.everywhere:
+            for place in offloading.limits:
                 self._tell(one.artifact, place, one.drop.why)
 
     def _tell(self, artifact: str, tier: Tier, why: str) -> None:
@@ -294,7 +294,7 @@ class Custody:
     def _look_soon(self, artifact: str) -> None:
         if artifact in self._news:
             self._news[artifact].set()
-        elif artifact in self._all and self._node.world.below is not None:
+        elif artifact in self._all and self._node.world.offloading is not None:
             self._news[artifact] = asyncio.Event()
             self._aside(self._tend(artifact))
 
@@ -332,14 +332,14 @@ class Custody:
         return self._node.world.wall() + _RETRY_S
 
     async def _drop(self, artifact: str) -> None:
-        below = self._node.world.below
+        offloading = self._node.world.offloading
         async with self.lock(artifact):
             one = self.of(artifact)
-            if below is None or one.drop is None or self._use(one).needed:
+            if offloading is None or one.drop is None or self._use(one).needed:
                 return  # it has come again, or is needed again, meanwhile
             for tier in one.drop.tiers:
-                if tier in below.limits:
-                    await below.vault.drop(ArtifactId(artifact), tier, forget=one.drop.why)
+                if tier in offloading.limits:
+                    await offloading.vault.drop(ArtifactId(artifact), tier, forget=one.drop.why)
             if self.of(artifact).drop == one.drop:
                 self._become(holds.gone(one))
 

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from kybernate.ports import Registry
     from kybernate.types import PodUid
     from nodeagent.artifacts.holds import Custody
-    from nodeagent.seat.below import Below
     from nodeagent.seat.node import Node
+    from nodeagent.seat.offloading import Offloading
 
 _DEADLINE = 10.0
 
@@ -25,13 +25,13 @@ class Newest:
         self._registry = registry
         self._custody = custody
 
-    async def find(self, below: Below, namespace: str, uid: PodUid) -> ArtifactId:
+    async def find(self, offloading: Offloading, namespace: str, uid: PodUid) -> ArtifactId:
         """An older one that lies nearer would lose what came since. Raises NotFoundError,
         DeadlineError, RetryableError, OSError."""
         if self._node.world.registry is not None:
             return await self._registry.newest(namespace, uid, _DEADLINE)
-        places = [tier for tier in (Tier.NVME, Tier.OBJECT) if tier in below.limits]
-        listed = [await below.vault.ls(tier) for tier in places]
+        places = [tier for tier in (Tier.NVME, Tier.OBJECT) if tier in offloading.limits]
+        listed = [await offloading.vault.ls(tier) for tier in places]
         found = [one.id for place in listed for one in place if one.uid == uid and one.verified]
         mine = [
             one
@@ -47,9 +47,11 @@ class Newest:
         if self._custody.is_dropping(artifact):
             raise NotFoundError(f"{artifact} is being dropped: its pod has gone on without it")
 
-    async def see_last(self, below: Below, namespace: str, uid: PodUid, artifact: str) -> None:
+    async def see_last(
+        self, offloading: Offloading, namespace: str, uid: PodUid, artifact: str
+    ) -> None:
         """The pod has stopped, and what it said before is known: raise RetryableError if it saved
         another state since this one was found; NotFoundError, DeadlineError, OSError."""
-        newest = await self.find(below, namespace, uid)
+        newest = await self.find(offloading, namespace, uid)
         if newest != artifact:
             raise RetryableError(f"pod {namespace}/{uid} has saved {newest} since {artifact}")

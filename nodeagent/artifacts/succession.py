@@ -75,9 +75,9 @@ class Inquiry:
 
     async def _released(self, hold: SuccessorHold) -> bool:
         """Whether its successor on another node has told the registry that it needs it no more."""
-        below = self._node.world.below
-        if below is not None and Tier.NVME in hold.places:
-            await below.vault.drop(ArtifactId(hold.artifact), Tier.NVME)
+        offloading = self._node.world.offloading
+        if offloading is not None and Tier.NVME in hold.places:
+            await offloading.vault.drop(ArtifactId(hold.artifact), Tier.NVME)
         try:
             newest = await self._registry.newest(hold.namespace, PodUid(hold.uid), _DEADLINE)
         except NotFoundError:
@@ -150,7 +150,7 @@ class Succession:
 
     def gone(self, seat: Seat) -> None:
         """Its pod no longer exists, and nothing of it is left here."""
-        if self._node.world.below is not None:
+        if self._node.world.offloading is not None:
             self.stopped(seat, seat.history.reason or "its pod is gone")
 
     def stopped(self, seat: Seat, why: str) -> None:

@@ -225,7 +225,7 @@ class Source:
             elif (done := self._acts.do(act, uid, note)) is not None:
                 await done
             if act is Act.STAY and one.served:
-                self._agent.operators.call_for(uid, "it goes on here: its move came to nothing")
+                self._agent.operators.request_wake(uid, "it goes on here: its move came to nothing")
 
     def _serve(self, one: Move) -> None:
         """An agent that died may have sent it away for this already: while its successor is waited

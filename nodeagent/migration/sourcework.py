@@ -114,7 +114,7 @@ class SourceWork:
         RefusedError if the seat is gone."""
         seat = self._seat(one)
         try:
-            listed = await self._agent.offload.ground.below.vault.ls(Tier.NVME)
+            listed = await self._agent.offload.ground.offloading.vault.ls(Tier.NVME)
             mine = [found.id for found in listed if found.uid == seat.uid and found.verified]
             if mine and seat.state not in WITHOUT_TREE:
                 newest = max(mine, key=lambda artifact: artifact.rpartition("@")[2])

@@ -50,10 +50,12 @@ class Taken:
             self._see_ended(pod)
             tier = await self._tier_of(ArtifactId(artifact))
             await self._adopter.adopt(seat, ArtifactId(artifact), tier, of=pod)
-            self._agent.operators.call_for(seat.uid, f"moved here from pod {pod}, as {artifact}")
+            self._agent.operators.request_wake(
+                seat.uid, f"moved here from pod {pod}, as {artifact}"
+            )
         else:
             await self._adopt(seat, pod, ArtifactId(artifact))
-            self._agent.operators.call_for(seat.uid, f"moved here, as {artifact}")
+            self._agent.operators.request_wake(seat.uid, f"moved here, as {artifact}")
 
     def _see_ended(self, pod: PodRef) -> None:
         """Its seat, if it has one, has no tree: that was journalled once the last process ended."""
@@ -62,10 +64,10 @@ class Taken:
             raise RetryableError(f"the processes of pod {pod} are not ended: it is {seat.state}")
 
     async def _tier_of(self, artifact: ArtifactId) -> Tier:
-        below = self._node.world.below
+        offloading = self._node.world.offloading
         for tier in (Tier.NVME, Tier.OBJECT):
-            if below is not None and tier in below.limits:
-                listed = await below.vault.ls(tier)
+            if offloading is not None and tier in offloading.limits:
+                listed = await offloading.vault.ls(tier)
                 if any(one.id == artifact for one in listed):
                     return tier
         raise CorruptError(f"{artifact} is in none of this node's tiers any more")

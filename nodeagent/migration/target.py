@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kybernate.checkpoint.delivery.inbox import Inbox
     from nodeagent.artifacts.awaited import Adopter
     from nodeagent.migration.agent import Agent
-    from nodeagent.seat.below import Below
+    from nodeagent.seat.offloading import Offloading
     from nodeagent.seat.record import Seat
 
 _DEADLINE = 10.0
@@ -182,7 +182,7 @@ class Target:
         """What is lacking. Raises RefusedError, CorruptError, RetryableError."""
         coming = TransferHold(call.artifact, call.pod.uid, call.successor, home=call.here)
         if call.here:
-            manifest = await self._below().vault.manifest(ArtifactId(call.artifact), _DEADLINE)
+            manifest = await self._offloading().vault.manifest(ArtifactId(call.artifact), _DEADLINE)
             see_own(manifest, call.pod)
             self._custody.hand(replace(coming, size=manifest.stored))
             return ()
@@ -207,8 +207,8 @@ class Target:
         if self._node.world.registry is not None:
             self._agent.reports.put(Report(kind, artifact=artifact, tier=Tier.NVME.value))
 
-    def _below(self) -> Below:
-        below = self._node.world.below
-        if below is None:
+    def _offloading(self) -> Offloading:
+        offloading = self._node.world.offloading
+        if offloading is None:
             raise RefusedError("this node's agent has no CRIU (criu), so it has no states")
-        return below
+        return offloading

@@ -192,7 +192,7 @@ class Arriving:
     def _requested(self, uid: PodUid, what: str) -> None:
         metrics.ARRIVALS.inc()
         self._called.add(uid)
-        self._operators.call_for(uid, what)
+        self._operators.request_wake(uid, what)
 
     def _watched(self, uid: PodUid, report: WatchReport, again: bool) -> None:
         seat = self._node.seats.get(uid)

@@ -221,7 +221,7 @@ class Dumps:
         seconds, shut, images = await asyncio.gather(
             self._looked(seat),
             self._gates.shut(seat),
-            self._ground.below.vault.begin(dump.key),
+            self._ground.offloading.vault.begin(dump.key),
             return_exceptions=True,
         )
         if isinstance(seconds, BaseException):
@@ -238,7 +238,7 @@ class Dumps:
 
     async def _looked(self, seat: Seat) -> float:
         """The seconds that the look took."""
-        began, dumper = self._ground.world.now(), self._ground.below.dumper
+        began, dumper = self._ground.world.now(), self._ground.offloading.dumper
         problems = await dumper.check(init_of(seat), seat.tree.handle, _CHECK_DEADLINE)
         if problems:
             seat.saved.refused("; ".join(problems))
@@ -252,14 +252,14 @@ class Dumps:
     # --- write ----------------------------------------------------------------------------------
 
     async def _write(self, dump: _Dump) -> Phases:
-        seat, below, began = dump.seat, self._ground.below, self._ground.world.now()
+        seat, offloading, began = dump.seat, self._ground.offloading, self._ground.world.now()
         deadline = self._ground.node.settings.dump_deadline_s
-        dumping = below.dumper.dump(
+        dumping = offloading.dumper.dump(
             init_of(seat), seat.tree.handle, dump.folder, deadline, goes_on=dump.stays
         )
         going = self._departures.going.get(dump.key)
         phases = await (going.follow(dump.folder, dumping) if going else dumping)
-        seat.saved.written(below.first(dump.folder))
+        seat.saved.written(offloading.first(dump.folder))
         return {**phases, "dump": self._ground.world.now() - began}
 
     async def _heal(self, seat: Seat) -> bool:
@@ -267,7 +267,9 @@ class Dumps:
         deadline = self._ground.node.settings.dump_deadline_s
         try:
             await retry(
-                lambda: self._ground.below.dumper.keep(init_of(seat), seat.tree.handle, deadline),
+                lambda: self._ground.offloading.dumper.keep(
+                    init_of(seat), seat.tree.handle, deadline
+                ),
                 self._ground.complains(seat, "KeepIncomplete"),
                 on=KybernateError,
                 but=(NotFoundError, DumpError),
@@ -283,10 +285,12 @@ class Dumps:
     # --- seal, deliver, note ------------------------------------------------------------------
 
     async def _seal(self, dump: _Dump) -> Phases:
-        seat, below, began = dump.seat, self._ground.below, self._ground.world.now()
+        seat, offloading, began = dump.seat, self._ground.offloading, self._ground.world.now()
         await _see_uncalled(dump)
-        facts, deadline = await below.facts(seat), self._ground.node.settings.dump_deadline_s
-        dump.artifact = await self._sealer.seal(below.vault, seat.uid, dump.folder, facts, deadline)
+        facts, deadline = await offloading.facts(seat), self._ground.node.settings.dump_deadline_s
+        dump.artifact = await self._sealer.seal(
+            offloading.vault, seat.uid, dump.folder, facts, deadline
+        )
         self._custody.unnoted[seat.uid] = dump.artifact
         return {"seal": self._ground.world.now() - began}
 
@@ -306,7 +310,7 @@ class Dumps:
         """Raises Reverted if what was sealed is gone: that is not the container's end."""
         began = self._ground.world.now()
         try:
-            manifest = await self._ground.below.vault.manifest(dump.artifact, _LOOK_DEADLINE)
+            manifest = await self._ground.offloading.vault.manifest(dump.artifact, _LOOK_DEADLINE)
         except NotFoundError as error:
             raise Reverted(f"its saved state is gone: {error}") from error
         dump.seat.saved.sealed(dump.artifact, manifest.stored)

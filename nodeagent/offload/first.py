@@ -19,7 +19,7 @@ from kybernate.adapters.criu import record
 from kybernate.adapters.kernel import smallfile
 from kybernate.core.swap.drivermemory import read
 from kybernate.errors import CorruptError, NotFoundError, RestoreError
-from nodeagent.seat.below import GuardedDumper
+from nodeagent.seat.offloading import GuardedDumper
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,7 +78,7 @@ class MarkingDumper(GuardedDumper):
 
 
 def first_of(images: Path) -> int:
-    """`Below.first`, as the images say."""
+    """`Offloading.first`, as the images say."""
     try:
         return record.Record.read(images).first
     except RestoreError as error:

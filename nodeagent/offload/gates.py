@@ -31,11 +31,11 @@ _LOOK_AGAIN = 0.001
 
 
 class Gates:
-    """Shuts and opens them. `call_for` is told of what arrives at a shut gate."""
+    """Shuts and opens them. `request_wake` is told of what arrives at a shut gate."""
 
-    def __init__(self, ground: Ground, call_for: Callable[[Seat, str], None]) -> None:
+    def __init__(self, ground: Ground, request_wake: Callable[[Seat, str], None]) -> None:
         self._ground = ground
-        self._call_for = call_for
+        self._request_wake = request_wake
         self._gates: KeyedLocks[PodUid, asyncio.Lock] = KeyedLocks(asyncio.Lock)
 
     async def shut(self, seat: Seat, port: int = 0) -> None:
@@ -49,10 +49,10 @@ class Gates:
             mine = self._ground.node.seats.get(uid)
             if mine is not None:
                 metrics.ARRIVALS.inc()
-                self._call_for(mine, what)
+                self._request_wake(mine, what)
 
         async with self._gates[uid]:
-            await self._ground.below.gatekeeper.shut(init, heard, _GATE_DEADLINE, port)
+            await self._ground.offloading.gatekeeper.shut(init, heard, _GATE_DEADLINE, port)
 
     async def see_looked(self, seat: Seat) -> None:
         """Nothing waits at its sockets that nobody has heard of: a request that has just come,
@@ -76,7 +76,7 @@ class Gates:
         async def opened() -> None:
             async with self._gates[seat.uid]:
                 if (init := seat.tree.init) is not None and still():
-                    gatekeeper = self._ground.below.gatekeeper
+                    gatekeeper = self._ground.offloading.gatekeeper
                     dropped = await gatekeeper.open(init.pid, _GATE_DEADLINE)
                     metrics.HELD_PACKETS.inc(dropped)
 
@@ -87,6 +87,6 @@ class Gates:
 
     async def hang_up(self, init: int) -> None:
         """Nobody needs to hear any more of who calls a container that has ended."""
-        if self._ground.world.below is not None:
+        if self._ground.world.offloading is not None:
             with contextlib.suppress(OSError, KybernateError):
-                await self._ground.below.gatekeeper.open(init, _GATE_DEADLINE)
+                await self._ground.offloading.gatekeeper.open(init, _GATE_DEADLINE)

@@ -13,9 +13,9 @@ from nodeagent.seat.steps import Broken
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from nodeagent.seat.below import Below
     from nodeagent.seat.lifecycle import Lifecycle
     from nodeagent.seat.node import Node, World
+    from nodeagent.seat.offloading import Offloading
     from nodeagent.seat.record import Seat
     from nodeagent.seat.steps import Steps
 
@@ -37,12 +37,12 @@ class Ground:
         return self.node.world
 
     @property
-    def below(self) -> Below:
+    def offloading(self) -> Offloading:
         """What it takes to leave RAM. Raises Broken."""
-        below = self.world.below
-        if below is None:
+        offloading = self.world.offloading
+        if offloading is None:
             raise Broken("this agent can't park or wake below RAM: it has no CRIU")
-        return below
+        return offloading
 
     def work(self, seat: Seat, what: Coroutine[object, object, None]) -> None:
         """Begin it. While something is under way nothing else is decided for the seat: look when
@@ -65,7 +65,7 @@ class Ground:
         deadline = self.node.settings.confirm_deadline_s
         try:
             await retry(
-                lambda: self.below.dumper.end(init_of(seat), seat.tree.handle, deadline),
+                lambda: self.offloading.dumper.end(init_of(seat), seat.tree.handle, deadline),
                 self.complains(seat, "EndIncomplete"),
                 on=KybernateError,
                 but=NotFoundError,

@@ -90,13 +90,13 @@ class Lazies:
 
     async def abandon(self, seat: Seat, paging: str = "") -> None:
         """Remove what was dumped, or fetched, of the seat: once nobody reads it."""
-        below = self._node.world.below
-        if below is None:
+        offloading = self._node.world.offloading
+        if offloading is None:
             # Nothing was ever dumped by an agent that can't.
             return
         await self.all_in(paging or seat.saved.paging)
         try:
-            await below.vault.abandon(seat.uid)
+            await offloading.vault.abandon(seat.uid)
         except (KybernateError, OSError) as error:
             log.warning("%s: what was dumped can't be removed yet: %s", seat, error)
 
@@ -128,11 +128,11 @@ class Lazies:
 
     async def _come_in(self, seat: Seat) -> str:
         """Why it never comes; empty once it is in, or nobody needs it."""
-        below, init = self._node.world.below, seat.tree.init
+        offloading, init = self._node.world.offloading, seat.tree.init
 
         async def came() -> None:
-            if below is not None and init is not None and seat.tree.init == init:
-                await below.dumper.pages_done(init.pid, _DEADLINE)
+            if offloading is not None and init is not None and seat.tree.init == init:
+                await offloading.dumper.pages_done(init.pid, _DEADLINE)
 
         def say(error: Exception) -> None:
             if not isinstance(error, DeadlineError):
@@ -173,18 +173,18 @@ class Fillings:
 
     async def give_back(self, seat: Seat) -> None:
         """All that was lent the seat is in its memory."""
-        below = self._node.world.below
-        if below is None or seat.saved.images:
+        offloading = self._node.world.offloading
+        if offloading is None or seat.saved.images:
             return
         try:
-            await below.vault.abandon(seat.uid)
+            await offloading.vault.abandon(seat.uid)
         except (KybernateError, OSError) as error:
             log.warning("%s: what its memory came from can't be removed yet: %s", seat, error)
 
     async def _fill(self, seat: Seat, artifact: ArtifactId) -> None:
         deadline = self._node.settings.dump_deadline_s
-        below = self._node.world.below
-        if below is None:
+        offloading = self._node.world.offloading
+        if offloading is None:
             return
 
         def say(error: Exception) -> None:
@@ -197,7 +197,7 @@ class Fillings:
                 log.error("%s: its memory can't be verified", seat, exc_info=error)
 
         try:
-            fill = partial(below.vault.fill, artifact, seat.uid, deadline)
+            fill = partial(offloading.vault.fill, artifact, seat.uid, deadline)
             await retry(fill, say, on=Exception, but=CorruptError)
         except CorruptError as error:
             log.warning("%s: %s", seat, error)

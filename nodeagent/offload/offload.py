@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class Offload:
-    """All that carries out the tier manager's steps. `call_for` is told of what arrives at a shut
-    gate; `departures`: seats whose workloads go to other nodes."""
+    """All that carries out the tier manager's steps. `request_wake` is told of what arrives at a
+    shut gate; `departures`: seats whose workloads go to other nodes."""
 
     def __init__(
         self,
         ground: Ground,
-        call_for: Callable[[Seat, str], None],
+        request_wake: Callable[[Seat, str], None],
         custody: Custody,
         succession: Succession,
         departures: Departures,
@@ -40,7 +40,7 @@ class Offload:
         self.custody = custody
         self.departures = departures
         self.sealer = Sealer(custody)
-        self.gates = Gates(ground, call_for)
+        self.gates = Gates(ground, request_wake)
         self.lazies = Lazies(ground.node, ground.life, ground.kick)
         self.transfers = Transfers(ground)
         self.restores = Restores(ground, self.gates, self.lazies, self.transfers)
@@ -48,8 +48,8 @@ class Offload:
 
     def others_in(self, tier: Tier) -> int:
         """Bytes of it that no seat has: what is on its way from other nodes, and what is held."""
-        below = self.ground.world.below
-        inbox = below.inbox if below else None
+        offloading = self.ground.world.offloading
+        inbox = offloading.inbox if offloading else None
         coming = inbox.room.taken if inbox is not None and tier is Tier.NVME else 0
         return coming + self.custody.bytes_in(tier)
 

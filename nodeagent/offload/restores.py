@@ -65,14 +65,14 @@ class Restores:
         began = self._ground.world.now()
         try:
             await written
-            await cut_off(self._ground.below, seat)
+            await cut_off(self._ground.offloading, seat)
             await self._ground.steps.open_devices(seat)
             images = await self._images(seat)
             if seat.saved.paging:
                 self._lazies.fillings.begin(seat)
             read = self._ground.world.now()
             deadline, stopped = self._ground.node.settings.dump_deadline_s, stays_stopped(seat)
-            phases = await self._ground.below.dumper.restore(
+            phases = await self._ground.offloading.dumper.restore(
                 init_of(seat),
                 seat.tree.handle,
                 images,
@@ -99,8 +99,8 @@ class Restores:
         if seat.saved.images:
             await self._see_fit(seat)
             return Path(seat.saved.images)
-        vault, deadline = self._ground.below.vault, self._ground.node.settings.dump_deadline_s
-        artifact, into = ArtifactId(seat.saved.artifact), await self._ground.below.into(seat)
+        vault, deadline = self._ground.offloading.vault, self._ground.node.settings.dump_deadline_s
+        artifact, into = ArtifactId(seat.saved.artifact), await self._ground.offloading.into(seat)
         try:
             if seat.saved.paging:
                 return await vault.lend(artifact, seat.uid, deadline, into)
@@ -122,7 +122,7 @@ class Restores:
 
     async def _see_fit(self, seat: Seat) -> None:
         """What was fetched may have lain here for long. Raises UnfitError."""
-        into = await self._ground.below.into(seat)
+        into = await self._ground.offloading.into(seat)
         if seat.saved.needs and into.container is not None:
             saved = Target(UNKNOWN, UNKNOWN, **seat.saved.needs)
             see_fit(seat.saved.artifact, saved, into.container.target)
@@ -134,7 +134,9 @@ class Restores:
         what is here."""
         try:
             async with asyncio.timeout(_GLANCE):
-                await self._ground.below.vault.admit(ArtifactId(seat.saved.artifact), into, _GLANCE)
+                await self._ground.offloading.vault.admit(
+                    ArtifactId(seat.saved.artifact), into, _GLANCE
+                )
         except UnfitError:
             raise
         except (KybernateError, OSError) as error:
@@ -143,7 +145,7 @@ class Restores:
     async def _other_images(self, seat: Seat) -> Path:
         """Of its copy in the object store. Raises CorruptError, RefusedError if that can't be used
         either."""
-        vault, into = self._ground.below.vault, await self._ground.below.into(seat)
+        vault, into = self._ground.offloading.vault, await self._ground.offloading.into(seat)
         try:
             await self._transfers.bring(seat, into)
         except (NotFoundError, CorruptError) as error:

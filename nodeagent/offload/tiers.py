@@ -71,7 +71,7 @@ class Tiers:
 
     def look(self, *, stood: bool = False) -> None:
         """Begin what is to be done now. `stood`: nothing has been done since `stand`."""
-        if self._node.world.below is None:
+        if self._node.world.offloading is None:
             _, held = self._node.in_tier(Tier.RAM)
             metrics.TIER_BYTES.labels(Tier.RAM.value).set(held)
             return
@@ -89,7 +89,7 @@ class Tiers:
 
     def makes_room(self, seat: Seat, size: int) -> bool:
         """Whether other seats' states can leave RAM so that so many bytes of this one fit."""
-        if self._node.world.below is None:
+        if self._node.world.offloading is None:
             return False
         one = Parked(seat.uid, str(seat), size)
         view = replace(self._standing(), free_ram=self._node.free_ram)
@@ -184,12 +184,12 @@ class Tiers:
 
     def _weight(self, seat: Seat) -> int:
         """About how many bytes its dump takes, 0 if nobody can tell; a frozen tree keeps them."""
-        below = self._node.world.below
-        if below is None or seat.state is not SeatState.PARKED:
+        offloading = self._node.world.offloading
+        if offloading is None or seat.state is not SeatState.PARKED:
             return 0
         since, weight = self._weights.get(seat.uid, (None, 0))
         if since != seat.history.since:
-            weight = below.weigh(seat)
+            weight = offloading.weigh(seat)
             self._weights[seat.uid] = seat.history.since, weight
         return max(weight, self._node.park_size(seat)) if weight else 0
 

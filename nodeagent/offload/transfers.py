@@ -52,7 +52,7 @@ class Transfers:
                 self._ground.node.settings.transfer_deadline_s,
                 self._ground.world.now(),
             )
-            await self._ground.below.vault.pack(
+            await self._ground.offloading.vault.pack(
                 ArtifactId(seat.saved.artifact), Tier.OBJECT, deadline
             )
             metrics.observe_move("pack", {"all": self._ground.world.now() - began}, seat.saved.size)
@@ -82,8 +82,8 @@ class Transfers:
     async def drop_local(self, seat: Seat) -> None:
         """Remove what of a seat that is parked in the object store is still on NVMe."""
         if not seat.saved.borrowed:
-            await self._ground.below.vault.drop(ArtifactId(seat.saved.artifact), Tier.NVME)
-        await self._ground.below.vault.abandon(seat.uid)
+            await self._ground.offloading.vault.drop(ArtifactId(seat.saved.artifact), Tier.NVME)
+        await self._ground.offloading.vault.abandon(seat.uid)
         seat.saved.dropped_here()
         seat.saved.moved(self._ground.world.now())
         await self._ground.node.save(seat)
@@ -112,7 +112,7 @@ class Transfers:
     async def _into(self, seat: Seat) -> Into | None:
         """None if its container has ended, and then it is seen to its end."""
         try:
-            return await self._ground.below.into(seat)
+            return await self._ground.offloading.into(seat)
         except NotFoundError as error:
             self._ground.is_gone(seat, error)
             return None
@@ -120,7 +120,10 @@ class Transfers:
     async def bring(self, seat: Seat, into: Into) -> None:
         """Its images into a folder of its own, and what they need: the place where that is written
         may be away when they are restored. Raises like `Vault.begin` and `Vault.fetch`."""
-        vault, deadline = self._ground.below.vault, self._ground.node.settings.transfer_deadline_s
+        vault, deadline = (
+            self._ground.offloading.vault,
+            self._ground.node.settings.transfer_deadline_s,
+        )
         images = await vault.begin(seat.uid)
         try:
             manifest = await vault.fetch(ArtifactId(seat.saved.artifact), images, deadline, into)

@@ -259,7 +259,7 @@ class Operations:
                 self._carriers[operation.kind].begin(operation, again=again)
             case Kind.WAKE:
                 wishes.let_stay(operation.uid)
-                wishes.call_for(operation.uid, why)
+                wishes.request_wake(operation.uid, why)
             case Kind.DRAIN:
                 wishes.drain_node(why)
                 self._announce("Draining", f"{why}: seats are parked, nothing starts or wakes")

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from kybernate.core.seat.operations import SeatFacts, Verdict
     from nodeagent.offload.offload import Offload
     from nodeagent.operations.record import Ask, Operation
-    from nodeagent.seat.below import Below
     from nodeagent.seat.lifecycle import Lifecycle
+    from nodeagent.seat.offloading import Offloading
     from nodeagent.seat.operatorside import OperatorSide
     from nodeagent.seat.record import Seat
 
@@ -92,8 +92,8 @@ class Saves:
         self._sealing: set[PodUid] = set()
 
     @property
-    def _below(self) -> Below:
-        return self._offload.ground.below
+    def _offloading(self) -> Offloading:
+        return self._offload.ground.offloading
 
     # --- the wish -------------------------------------------------------------------------------
 
@@ -114,7 +114,7 @@ class Saves:
         if kept is not None:
             operation.artifact, one.phase = kept.artifact, Phase.COPYING
             self._life.aside(self._copy(one, kept))
-        elif seat is not None and self._node.world.below is not None:
+        elif seat is not None and self._node.world.offloading is not None:
             seat.wishes.ask_for_copy(wanted=True)
             self._life.aside(self._see_room(one, seat))
         else:
@@ -151,7 +151,7 @@ class Saves:
 
     async def _see_room(self, one: _Save, seat: Seat) -> None:
         try:
-            self._offload.custody.listed(Tier.NVME, await self._below.vault.ls(Tier.NVME))
+            self._offload.custody.listed(Tier.NVME, await self._offloading.vault.ls(Tier.NVME))
         except (KybernateError, OSError) as error:
             self._fail(one, f"what is on NVMe can't be listed: {error}")
             return
@@ -169,7 +169,7 @@ class Saves:
     def _room(self) -> int:
         used = sum(s.saved.size for s in self._node.seats.values() if Tier.NVME in s.saved.copies)
         others = self._offload.others_in(Tier.NVME)
-        return self._below.limits.get(Tier.NVME, 0) - used - others
+        return self._offloading.limits.get(Tier.NVME, 0) - used - others
 
     def _step(self, one: _Save) -> None:
         seat = self._node.seats.get(one.operation.uid)
@@ -223,7 +223,7 @@ class Saves:
         seat.wishes.ask_for_copy(wanted=False)
         if one.operation.wakes:
             self._operators.let_stay(seat.uid)
-            self._operators.call_for(seat.uid, "it goes on after it was saved")
+            self._operators.request_wake(seat.uid, "it goes on after it was saved")
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -235,7 +235,7 @@ class Saves:
                 await self._drop_unnoticed(seat)
             dumps, key = self._offload.dumps, _folder(seat.uid)
             images, one.phases = await dumps.write_down(seat, key)
-            facts = await self._below.facts(seat)
+            facts = await self._offloading.facts(seat)
         except NotFoundError as error:
             self._offload.ground.is_gone(seat, error)
             await self._unwritten(one, f"its container ended while it was saved: {error}")
@@ -265,7 +265,7 @@ class Saves:
         lost line of the journal did."""
         if self._node.world.journal.damage:
             return
-        for found in await self._below.vault.ls(Tier.NVME):
+        for found in await self._offloading.vault.ls(Tier.NVME):
             if found.uid == seat.uid:
                 self._offload.custody.void(found.id, "the agent was restarted before it was kept")
 
@@ -275,7 +275,7 @@ class Saves:
 
     async def _abandon(self, one: _Save) -> None:
         try:
-            await self._below.vault.abandon(_folder(one.operation.uid))
+            await self._offloading.vault.abandon(_folder(one.operation.uid))
         except (KybernateError, OSError) as error:
             log.warning("what was written for %s stays for now: %s", one.operation, error)
         self._sealing.discard(one.operation.uid)
@@ -283,7 +283,7 @@ class Saves:
     # --- sealing, copying -----------------------------------------------------------------------
 
     async def _seal(self, one: _Save, images: Path, facts: Mapping[str, object]) -> None:
-        began, vault, uid = self._node.world.now(), self._below.vault, one.operation.uid
+        began, vault, uid = self._node.world.now(), self._offloading.vault, one.operation.uid
         deadline = self._node.settings.transfer_deadline_s
         try:
             if one.dropped:
@@ -362,7 +362,7 @@ class Saves:
 
         async def packed() -> bool:
             if not one.dropped:
-                await self._below.vault.pack(kept.artifact, Tier.OBJECT, deadline, progress)
+                await self._offloading.vault.pack(kept.artifact, Tier.OBJECT, deadline, progress)
                 return True
             return False
 
@@ -380,7 +380,7 @@ class Saves:
         if seat is not None and seat.saved.artifact == kept.artifact:
             return
         with contextlib.suppress(KybernateError, OSError):
-            await self._below.vault.drop(kept.artifact, Tier.NVME)
+            await self._offloading.vault.drop(kept.artifact, Tier.NVME)
             await self._note(replace(kept, places={Tier.OBJECT: kept.places[Tier.OBJECT]}))
 
 

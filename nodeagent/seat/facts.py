@@ -32,9 +32,9 @@ _MOST_DIGESTS = 1024
 
 
 class Facts:
-    """Implements `Below.facts` by a call, and `Below.into`. `criu` is the version of ours;
-    `files_missing` says by process 1 why its container's files didn't travel. `grants` are those of
-    other namespaces; it may raise RetryableError."""
+    """Implements `Offloading.facts` by a call, and `Offloading.into`. `criu` is the version of
+    ours; `files_missing` says by process 1 why its container's files didn't travel. `grants` are
+    those of other namespaces; it may raise RetryableError."""
 
     def __init__(  # noqa: PLR0913 - all but the last are required
         self,
@@ -57,7 +57,7 @@ class Facts:
         self._digests: dict[PodUid, tuple[Process | None, str]] = {}
 
     async def __call__(self, seat: Seat) -> Mapping[str, object]:
-        """See `Below.facts`."""
+        """See `Offloading.facts`."""
         pids = self._freezer.pids(seat.tree.handle)
         if seat.tree.init is None or seat.tree.root is None or not pids:
             raise NotFoundError("its tree is gone")

@@ -142,12 +142,12 @@ class Lifecycle:
     async def make_network_plain(self, seat: Seat) -> None:
         """MPTCP, which keeps a seat in RAM, is off before its program can ask for it. It starts in
         any case; a pod in the node's network has the node's."""
-        below = self._world.below
-        if below is None or seat.tree.init is None:
+        offloading = self._world.offloading
+        if offloading is None or seat.tree.init is None:
             return
         try:
             with contextlib.suppress(RefusedError, NotFoundError):
-                await below.gatekeeper.plain(seat.tree.init.pid, _NETWORK_DEADLINE)
+                await offloading.gatekeeper.plain(seat.tree.init.pid, _NETWORK_DEADLINE)
         except (KybernateError, OSError) as error:
             self._node.complain(
                 seat, "MptcpStays", f"MPTCP can't be switched off in its pod: {error}"

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     )
     from kybernate.settings.agent import AgentSettings
     from kybernate.types import PodUid
-    from nodeagent.seat.below import Below
     from nodeagent.seat.leases import Leases
+    from nodeagent.seat.offloading import Offloading
     from nodeagent.seat.record import Seat
 
 log = logging.getLogger(__name__)
@@ -70,8 +70,8 @@ def undisturbed(seat: Seat) -> bool:
 @dataclass(frozen=True, slots=True)
 class World:
     """All ports of the agent, and the two clocks. `asking` is `blocking` for calls of `gpus`;
-    without `below` nothing is parked deeper than in RAM, without `registry` only this node's own
-    pods are succeeded. `imaging`: whether somebody takes an image of a seat's tree just now."""
+    without `offloading` nothing is parked deeper than in RAM, without `registry` only this node's
+    own pods are succeeded. `imaging`: whether somebody takes an image of a seat's tree just now."""
 
     gpus: Gpus
     helpers: DriverHelpers
@@ -86,7 +86,7 @@ class World:
     asking: Blocking
     now: Callable[[], float]
     wall: Callable[[], float]
-    below: Below | None = None
+    offloading: Offloading | None = None
     registry: Registry | None = None
     imaging: Callable[[Seat], bool] = undisturbed
 
@@ -410,8 +410,8 @@ class Node:
 
     def tiers(self) -> Mapping[Tier, int]:
         """Bytes that parked seats' states may take in each tier of this node."""
-        below = self.world.below
-        return {Tier.RAM: self.park_budget, **(below.limits if below else {})}
+        offloading = self.world.offloading
+        return {Tier.RAM: self.park_budget, **(offloading.limits if offloading else {})}
 
     def in_tier(self, tier: Tier) -> tuple[int, int]:
         """How many parked seats' states are in the tier, and their bytes."""
@@ -436,8 +436,8 @@ class Node:
     def dump_size(self, seat: Seat) -> tuple[int, int]:
         """About how many bytes a dump of its tree would write now: of its GPUs' memory, and of the
         host's besides."""
-        below, gpu = self.world.below, self.park_size(seat)
-        held = below.weigh(seat) if below is not None else 0
+        offloading, gpu = self.world.offloading, self.park_size(seat)
+        held = offloading.weigh(seat) if offloading is not None else 0
         # A parked tree has what was its GPUs' in its own memory.
         return gpu, held if seat.state in OCCUPYING else max(0, held - gpu)
 

@@ -25,7 +25,7 @@ class OperatorSide:
         self.node = node
         self.kick = kick
 
-    def call_for(self, uid: PodUid, why: str) -> bool:
+    def request_wake(self, uid: PodUid, why: str) -> bool:
         """Somebody other than a proxy wants the seat awake; whether there is such a seat.
 
         The call holds until the seat is awake, also over a restart of the agent.
@@ -40,7 +40,7 @@ class OperatorSide:
         return True
 
     def call_off(self, uid: PodUid) -> bool:
-        """Take `call_for` back; whether there is such a seat."""
+        """Take `request_wake` back; whether there is such a seat."""
         seat = self.node.seats.get(uid)
         if seat is None:
             return False

@@ -30,11 +30,11 @@ class Restored:
     """Which containers the runtime has announced, and seats whose start nobody saw."""
 
     def __init__(
-        self, node: Node, life: Lifecycle, call_for: Callable[[PodUid, str], object]
+        self, node: Node, life: Lifecycle, request_wake: Callable[[PodUid, str], object]
     ) -> None:
         self._node = node
         self._life = life
-        self._call_for = call_for
+        self._request_wake = request_wake
         self._expected: dict[str, float] = {}
         self._unseen: set[PodUid] = set()
 
@@ -44,14 +44,14 @@ class Restored:
         self._expected = {one: until for one, until in self._expected.items() if now < until}
         self._expected[container] = now + _EXPECTED_FOR
 
-    def arrived(self, seat: Seat, container: str) -> None:
+    def entered(self, seat: Seat, container: str) -> None:
         """The seat's process 1 is in this container: called for if it is one that was announced."""
         if seat.unverified:
             self._unseen.add(seat.uid)  # it may be one that no agent was there to be told of
         until = self._expected.pop(container, 0.0)
         if self._node.world.now() < until:
             self._unseen.add(seat.uid)
-            self._call_for(seat.uid, "the container runtime has restored it")
+            self._request_wake(seat.uid, "the container runtime has restored it")
 
     def changed(self, seat: Seat) -> None:
         """Look at it when it is awake for the first time."""

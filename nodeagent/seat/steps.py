@@ -351,11 +351,11 @@ class Steps:
 
     def _end_empty(self, seat: Seat) -> None:
         """kyb-init takes the end of a tree that is dumped for nothing: end its container."""
-        below, init = self._world.below, seat.tree.init
-        if below is not None and init is not None:
+        offloading, init = self._world.offloading, seat.tree.init
+        if offloading is not None and init is not None:
             with contextlib.suppress(NotFoundError):
-                if below.dumper.state(init.pid) is not DumpState.RUNNING:
-                    below.culprits.kill(init.pid, init.start)
+                if offloading.dumper.state(init.pid) is not DumpState.RUNNING:
+                    offloading.culprits.kill(init.pid, init.start)
 
     async def gone(self, seat: Seat) -> bool:
         """Whether nothing of it is left, not on the GPUs either."""

@@ -23,9 +23,9 @@ from nodeagent.migration.source import Source
 from nodeagent.migration.target import Target
 from nodeagent.migration.within import Within
 from nodeagent.operations.operations import Operations
-from nodeagent.seat.below import Below
 from nodeagent.seat.leases import Leases
 from nodeagent.seat.node import Node, World
+from nodeagent.seat.offloading import Offloading
 from tests.simulation.actors import StormProxy, StormyMachine
 from tests.simulation.clock import Spinning, TimerLoop
 from tests.simulation.cluster import Cluster
@@ -231,7 +231,7 @@ class Life:
             asking=fakes.inline,
             now=self.loop.time,
             wall=self.loop.time,
-            below=self._below() if self.plan.tiers else None,
+            offloading=self._offloading() if self.plan.tiers else None,
         )
         world, reports = self._with_registry(world)
         settings = SETTINGS.model_copy(update={"node": self.plan.node})
@@ -245,16 +245,18 @@ class Life:
 
     def _with_registry(self, world: World) -> tuple[World, Reports | None]:
         """As the agent is wired to one, where there is one."""
-        if self.elsewhere is None or world.below is None:
+        if self.elsewhere is None or world.offloading is None:
             return world, None
         registry = fakes.FakeRegistry(self.machine, self.elsewhere)
-        reports = Reports(world.journal, registry, world.below.vault.manifest)
-        below = replace(world.below, vault=ReportingVault(world.below.vault, reports))
-        return replace(world, below=below, registry=registry), reports
+        reports = Reports(world.journal, registry, world.offloading.vault.manifest)
+        offloading = replace(
+            world.offloading, vault=ReportingVault(world.offloading.vault, reports)
+        )
+        return replace(world, offloading=offloading, registry=registry), reports
 
-    def _below(self) -> Below:
+    def _offloading(self) -> Offloading:
         store = {Tier.OBJECT: _ENOUGH} if self.plan.object_store else {}
-        return Below(
+        return Offloading(
             dumper=fakes.FakeDumper(self.machine),
             vault=fakes.FakeVault(self.machine),
             gatekeeper=fakes.FakeGatekeeper(self.machine),

@@ -82,7 +82,7 @@ class Misfortunes:
 
     def _call(self, draw: float, pod: Pod | None) -> None:
         if pod and self._cluster.agent:
-            self._cluster.agent.operators.call_for(pod.uid, "a test")
+            self._cluster.agent.operators.request_wake(pod.uid, "a test")
 
     def _send_away(self, draw: float, pod: Pod | None) -> None:
         if pod and self._cluster.agent:

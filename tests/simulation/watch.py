@@ -174,10 +174,10 @@ class Watch:
         """Where no tree is, TCP is held back, and a saved state is kept; nowhere else."""
         machine, found, seats = self._life.machine, self._life.found, self._seats
         plan = self._life.plan
-        below = {uid for uid, seat in seats.items() if seat.state in WITHOUT_TREE}
+        treeless = {uid for uid, seat in seats.items() if seat.state in WITHOUT_TREE}
         for uid in self._gates_askew():
             found.append(f"{uid}: TCP is {'' if uid in machine.gates else 'not '}held back")
-        for artifact in {seats[uid].saved.artifact for uid in below} - machine.vault.keys():
+        for artifact in {seats[uid].saved.artifact for uid in treeless} - machine.vault.keys():
             found.append(f"{artifact} is gone")
         if not (plan.lose_tail or plan.lose_journal or plan.spoil_journal):
             self._look_for_leftovers()

@@ -62,7 +62,7 @@ def note_of(record: Mapping[str, object]) -> MoveNote:
     )
 
 
-def kept(note: MoveNote, artifact: str) -> MoveNote:
+def delivered(note: MoveNote, artifact: str) -> MoveNote:
     """The other node keeps this state of the pod."""
     return replace(note, artifact=artifact)
 

@@ -377,7 +377,7 @@ def advance(
     noted = note or one.note
     if noted is not None:
         if taken.to is State.DELIVERED:
-            noted = notes.kept(noted, artifact)
+            noted = notes.delivered(noted, artifact)
         elif taken.to is State.CANCELLING:
             noted = notes.outdated(noted)
         elif taken.to in (State.MOVED, State.LOST):

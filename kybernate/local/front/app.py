@@ -200,7 +200,7 @@ class Front:
         return web.Response(text="OK")
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
-        return await logs.kept(request, self._box)
+        return await logs.so_far(request, self._box)
 
     async def _log_stream(self, request: web.Request) -> web.StreamResponse:
         asked = request.match_info.get("model")

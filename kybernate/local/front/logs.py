@@ -25,7 +25,7 @@ _HEADERS = {
 _AHEAD = 64
 
 
-async def kept(request: web.Request, box: Box) -> web.StreamResponse:
+async def so_far(request: web.Request, box: Box) -> web.StreamResponse:
     """All that is kept, one model after the other."""
     response = web.StreamResponse(headers=_HEADERS)
     await response.prepare(request)

@@ -140,9 +140,9 @@ async def _obey(above: Above, orders: Orders, command: dict[str, Any]) -> None:
     elif "park" in command:
         above.park(Tier(command["park"]))
     else:
-        below = loop.node.world.below
-        assert below is not None
-        kept = {tier.value: len(await below.vault.ls(tier)) for tier in below.limits}
+        offloading = loop.node.world.offloading
+        assert offloading is not None
+        kept = {tier.value: len(await offloading.vault.ls(tier)) for tier in offloading.limits}
         seat = above.seat()
         resting = seat.state is SeatState.ACTIVE and not (seat.wishes.leave or seat.saved.artifact)
         say(

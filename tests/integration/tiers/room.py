@@ -219,7 +219,7 @@ class Above:
             asking=blocking,
             now=time.monotonic,
             wall=time.time,
-            below=make_offload(
+            offloading=make_offload(
                 self.settings, freezer, inits, lambda: None, fakes.FakeImages(machine)
             ),
         )

@@ -44,8 +44,8 @@ async def test_a_tree_that_is_saved_serves_on_with_its_connections_pids_and_outp
     seat, client = await room.begin(SeatState.ACTIVE), Client()
     _, who = await client.ask()
     assert room.loop is not None
-    below = room.loop.node.world.below
-    assert below is not None
+    offloading = room.loop.node.world.offloading
+    assert offloading is not None
     for number, tier in enumerate((Tier.NVME, Tier.OBJECT), 2):
         await quiet()
         one = await saved(room, tier)
@@ -53,8 +53,8 @@ async def test_a_tree_that_is_saved_serves_on_with_its_connections_pids_and_outp
         print(tier, {name: round(took, 4) for name, took in one.phases.items()})
         await room.until(SeatState.ACTIVE)
         assert await client.ask() == (number, who), "the connection that was open before"
-        await below.vault.verify(ArtifactId(one.artifact), tier, LIMIT)
-        assert [kept.id for kept in await below.vault.ls(tier)] == [one.artifact]
+        await offloading.vault.verify(ArtifactId(one.artifact), tier, LIMIT)
+        assert [kept.id for kept in await offloading.vault.ls(tier)] == [one.artifact]
     assert seat.history.wakes == 2
     lines = len(room.pod.lines())
     await asyncio.sleep(0.3)

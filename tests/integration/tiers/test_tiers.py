@@ -138,9 +138,9 @@ async def test_a_container_that_is_parked_below_ram_ends_at_once(room: Room) -> 
     os.kill(seat.tree.init.pid, signal.SIGTERM)
     await room.until(SeatState.WAITING)
     assert time.monotonic() - began < 20, "it was woken first, or given time"
-    below = room.loop.node.world.below
-    assert below is not None
+    offloading = room.loop.node.world.offloading
+    assert offloading is not None
     (left,) = [one.successor for one in room.loop.custody.all()]
-    assert [one.id for one in await below.vault.ls(Tier.NVME)] == [left.artifact]
+    assert [one.id for one in await offloading.vault.ls(Tier.NVME)] == [left.artifact]
     client.close()
     await room.end()

@@ -6,18 +6,20 @@ import ast
 import functools
 import re
 import tomllib
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
 REPOSITORY = Path(__file__).parents[3]
 PAGES = sorted(
     [*REPOSITORY.glob("docs/**/*.md"), REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md"]
 )
-PRODUCT = ("deviceplugin", "extender", "kybernate", "nodeagent", "proxy", "registry", "sidecar")
+PRODUCT = (
+    "controller", "deviceplugin", "extender", "kybernate", "nodeagent", "proxy", "registry",
+    "sidecar", "webhook",
+)  # fmt: skip
 PROSE_LIMIT = 20
 
 PROSE = {
@@ -86,9 +88,9 @@ def prose(markdown: str) -> str:
 
 
 @functools.cache
-def in_names() -> Mapping[str, int]:
-    """How often each such name is given in the product."""
-    return Counter(
+def in_names() -> frozenset[str]:
+    """Such names that are given in the product."""
+    return frozenset(
         name
         for folder in PRODUCT
         for file in (REPOSITORY / folder).rglob("*.py")
@@ -96,11 +98,6 @@ def in_names() -> Mapping[str, int]:
         for name in named(file.stem, ast.parse(file.read_text()))
         if _ANY_NAME.fullmatch(snake(name))
     )
-
-
-def number_of(word: str, names: Mapping[str, int]) -> int:
-    """How often names with this word are given."""
-    return sum(n for name, n in names.items() if re.fullmatch(NAMES[word], snake(name)))
 
 
 def named(stem: str, module: ast.Module) -> Iterator[str]:
@@ -123,12 +120,6 @@ def snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().strip("_")
 
 
-def allowed() -> tuple[dict[str, str], dict[str, int]]:
-    """Names that stay, with the reason; and those that are yet to be renamed, with their number."""
-    lists = tomllib.loads((Path(__file__).parent / "words.toml").read_text())
-    return lists["stays"], lists["remains"]
-
-
-if __name__ == "__main__":  # what to write into words.toml once names have gone
-    stays, _ = allowed()
-    print("\n".join(f"{name} = {n}" for name, n in sorted(in_names().items()) if name not in stays))
+def allowed() -> dict[str, str]:
+    """Names that stay, with the reason."""
+    return tomllib.loads((Path(__file__).parent / "words.toml").read_text())

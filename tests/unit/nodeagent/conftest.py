@@ -34,9 +34,9 @@ from nodeagent.app.loop import Loop
 from nodeagent.app.recover import recover
 from nodeagent.kube.pods import PodCache, PodFacts, read_pod
 from nodeagent.offload.arrivals import Arriving, GuardedFreezer
-from nodeagent.seat.below import Below, GuardedDumper
 from nodeagent.seat.leases import Demand, Leases
 from nodeagent.seat.node import Inventory, Node, World
+from nodeagent.seat.offloading import GuardedDumper, Offloading
 from nodeagent.seat.record import Seat, SeatIdentity
 from tests.unit.core.swap.invariant import violations
 
@@ -146,7 +146,7 @@ class Proxy:
 
 
 class Rig:
-    """One agent on one machine. `first`: see `Below.first`, of each dump."""
+    """One agent on one machine. `first`: see `Offloading.first`, of each dump."""
 
     first = 0
 
@@ -176,7 +176,7 @@ class Rig:
             asking=fakes.inline,
             now=self.clock.time,
             wall=lambda: 1_700_000_000 + self.clock.time(),
-            below=self._below(freezer, tiers) if tiers else None,
+            offloading=self._offloading(freezer, tiers) if tiers else None,
         )
         self.node = Node(self.settings, world, Leases(self.settings.lease_break_s))
         self.loop = Loop(self.node)
@@ -184,7 +184,7 @@ class Rig:
         self.arriving = Arriving(self.loop.proxies, self.loop.operators, self.arrivals, freezer)
         self.node.observe(self.seen, self.arriving)
 
-    def _below(self, freezer: GuardedFreezer, tiers: dict[Tier, int]) -> Below:
+    def _offloading(self, freezer: GuardedFreezer, tiers: dict[Tier, int]) -> Offloading:
         async def facts(seat: Seat) -> dict[str, object]:
             gpus = [*seat.tree.gpu_map] or seat.identity.gpus
             return {
@@ -200,7 +200,7 @@ class Rig:
             pod = seat.identity.pod
             return Into(pod.namespace, seat.uid, self.container, parked=not seat.awaits_state)
 
-        return Below(
+        return Offloading(
             dumper=GuardedDumper(fakes.FakeDumper(self.machine), freezer.forget),
             vault=fakes.FakeVault(self.machine),
             gatekeeper=fakes.FakeGatekeeper(self.machine),

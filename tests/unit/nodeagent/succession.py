@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from kybernate.core.artifacts.restores import RestoreWish
-from tests.unit.nodeagent.below import OBJECT, app_of, down, two, when
+from tests.unit.nodeagent.offloading import OBJECT, app_of, down, two, when
 
 
 async def left(r, state=OBJECT):

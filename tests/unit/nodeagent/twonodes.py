@@ -85,8 +85,8 @@ class Two:
         seen = self.seen_there = Seen()
         self.vault = Vault({Tier.NVME: self.there}, Tier.NVME, KEYS, seen=seen)
         self.inbox = Inbox(self.there, KEYS, seen)
-        below = replace(node.world.below, vault=self.vault, inbox=self.inbox)
-        node.world = replace(node.world, below=below)
+        offloading = replace(node.world.offloading, vault=self.vault, inbox=self.inbox)
+        node.world = replace(node.world, offloading=offloading)
         self.receiver = Target(agent_of(self.r.loop), self.inbox, self.adopter)
         self.adopter.changed, self.adopter.claim = self.receiver.seat_changed, self._claim
         self.r.loop.custody.load(self.r.machine.journal)

@@ -11,7 +11,7 @@ from kybernate.types import NodeName, PodRef, PodUid
 MET = MoveNote(
     "m1", PodRef("ns", "a", PodUid("uid-a")), PodRef("ns", "b", PodUid("uid-b")), NodeName("n2")
 )
-KEPT = notes.kept(MET, "ns/a@1")
+KEPT = notes.delivered(MET, "ns/a@1")
 
 
 @pytest.mark.parametrize("note", [MET, KEPT, notes.done(KEPT), notes.done(KEPT, "why")])

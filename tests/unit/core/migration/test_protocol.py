@@ -32,7 +32,7 @@ from tests.unit.core.migration.world import ACTIVE, POD, SUCCESSOR, World
 
 BOTH = pytest.mark.parametrize("within", [False, True], ids=["between", "within"])
 MET = MoveNote("m1", POD, SUCCESSOR, NodeName("n2"))
-KEPT = notes.kept(MET, "s1")
+KEPT = notes.delivered(MET, "s1")
 
 
 def at(*when):

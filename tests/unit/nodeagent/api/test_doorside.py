@@ -7,7 +7,7 @@ import pytest
 from kybernate.core.seat.seats import TIER_OF, shown
 from kybernate.errors import RestoreError
 from kybernate.types import PodUid, SeatState, Tier
-from tests.unit.nodeagent.below import ACTIVE, NVME, OBJECT, PARKED, TIERS, down, two, when
+from tests.unit.nodeagent.offloading import ACTIVE, NVME, OBJECT, PARKED, TIERS, down, two, when
 
 NAMED = {Tier.RAM: "RAM", Tier.NVME: "NVMe", Tier.OBJECT: "the object store"}
 
@@ -47,7 +47,7 @@ async def test_a_seat_on_its_way_down_and_back(rig):
     await when(lambda: told()[1] == "parked on NVMe, being copied to the object store")
     await when(lambda: r.state(cold) is OBJECT)
     await when(lambda: told()[1].startswith("parked in the object store; "))
-    r.loop.operators.call_for(cold, "a test")
+    r.loop.operators.request_wake(cold, "a test")
     await when(lambda: ", being brought back to NVMe" in told()[1])
     await when(lambda: r.state(cold) is SeatState.RESTORING)
     assert told()[1].startswith("parked on NVMe, being brought back to RAM; ")
@@ -67,8 +67,8 @@ async def test_a_seat_that_could_not_be_restored(rig):
     async def fails(*_, **__):
         raise RestoreError("no memory")
 
-    r.node.world.below.dumper.restore = fails
-    r.loop.operators.call_for(cold, "a test")
+    r.node.world.offloading.dumper.restore = fails
+    r.loop.operators.request_wake(cold, "a test")
     await r.until(cold, SeatState.RESTORING)
     await r.until(cold, NVME)
     assert r.loop.doors.on_status(cold) == ("parked", "parked on NVMe; not restored: no memory")

@@ -13,7 +13,7 @@ from kybernate.types import Gpu, Group, SeatState, of_record
 from nodeagent import metrics
 from nodeagent.seat.parts.saved import Begins
 from nodeagent.seat.record import from_record
-from tests.unit.nodeagent.below import ACTIVE, NVME, TIERS, down, two, when
+from tests.unit.nodeagent.offloading import ACTIVE, NVME, TIERS, down, two, when
 from tests.unit.nodeagent.succession import left, of, went
 
 PARKED = SeatState.PARKED

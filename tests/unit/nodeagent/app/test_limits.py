@@ -61,7 +61,7 @@ async def test_a_seat_s_own_swaps_tell_more_than_the_table(rig):
     a, _ = await two(r)
     wants_within(r, a, 10.0)
     before = shown(r, a).wakes_in
-    r.loop.operators.call_for(a, "an operator wakes it")
+    r.loop.operators.request_wake(a, "an operator wakes it")
     await r.until(a, ACTIVE)
     history = r.node.seats[a].history
     assert shown(r, a).wakes_in == history.last_wake_ms / 1000 != before

@@ -14,7 +14,7 @@ from kybernate.types import Tier
 from nodeagent.app.recoveroffload import drop_unnoticed
 from nodeagent.operations.operations import Operations
 from nodeagent.operations.record import Ask
-from tests.unit.nodeagent.below import ACTIVE, NVME, PARKED, TIERS, down, two, when
+from tests.unit.nodeagent.offloading import ACTIVE, NVME, PARKED, TIERS, down, two, when
 
 OLD = "default/cold@20260131T110000Z-0000000f"
 
@@ -39,10 +39,10 @@ async def unnoticed(r, monkeypatch):
     cold, hot = await two(r)
     await down(r, cold)
     of = r.machine.vault[r.node.seats[cold].saved.artifact]
-    r.loop.operators.call_for(cold, "a test")
+    r.loop.operators.request_wake(cold, "a test")
     await r.until(cold, ACTIVE)
     await when(lambda: not r.machine.vault)
-    r.loop.operators.call_for(hot, "a test")
+    r.loop.operators.request_wake(hot, "a test")
     await r.until(cold, PARKED)
     r.machine.vault[OLD] = replace(of, folder=f"/artifacts/{OLD}", places={Tier.NVME})
     listing = Listing(monkeypatch)
@@ -79,7 +79,7 @@ async def test_what_was_sealed_since_stays(rig, monkeypatch, when_listed):
     await r.until(cold, NVME)
     await when(lambda: OLD not in r.machine.vault)
     assert list(r.machine.vault) == [r.node.seats[cold].saved.artifact]
-    r.loop.operators.call_for(cold, "a test")
+    r.loop.operators.request_wake(cold, "a test")
     await r.until(cold, ACTIVE)
     r.check()
 

@@ -70,7 +70,7 @@ async def test_one_that_an_operator_parks_stays_parked_until_it_is_called_for(ri
     await r.until(uid, PARKED)
     await asyncio.sleep(100)
     assert r.state(uid) is PARKED
-    r.loop.operators.call_for(uid, "an operator wakes it")
+    r.loop.operators.request_wake(uid, "an operator wakes it")
     await r.until(uid, ACTIVE)
     await asyncio.sleep(100)
     assert r.node.seats[uid].turn == Turn("default", 1.0)
@@ -103,7 +103,7 @@ async def test_one_that_an_operator_parks_while_it_wakes_stays_parked_too(rig):
     r.loop.operators.send_away(uid, "an operator parks it")
     await r.until(uid, PARKED)
     r.node.observe(ParksWhileWaking(r.loop))
-    r.loop.operators.call_for(uid, "an operator wakes it")
+    r.loop.operators.request_wake(uid, "an operator wakes it")
     await asyncio.sleep(100)
     assert (r.state(uid), r.node.seats[uid].history.wakes) == (PARKED, 1)
     r.check()

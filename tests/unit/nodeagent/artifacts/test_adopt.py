@@ -19,7 +19,7 @@ from kybernate.types import SeatState, Tier
 from nodeagent.seat.node import SEAT
 from nodeagent.seat.parts.saved import Begins
 from nodeagent.seat.record import Seat, from_record
-from tests.unit.nodeagent.below import (
+from tests.unit.nodeagent.offloading import (
     ACTIVE,
     NVME,
     OBJECT,
@@ -107,7 +107,7 @@ async def test_what_can_not_be_told_of_its_container_is_asked_again(rig, state, 
     r = rig(tiers=TIERS)
     cold, _, (inner, _), telling = await left(r, state)
     new, asked = await r.seat("new", restore=of(cold)), []
-    sound = r.node.world.below
+    sound = r.node.world.offloading
 
     async def into(seat):
         if seat.saved.borrowed and seat.saved.begins is Begins.ADOPTED and len(asked) < 3:
@@ -115,7 +115,7 @@ async def test_what_can_not_be_told_of_its_container_is_asked_again(rig, state, 
             raise error
         return await sound.into(seat)
 
-    object.__setattr__(r.node.world, "below", replace(sound, into=into))
+    object.__setattr__(r.node.world, "offloading", replace(sound, into=into))
     await r.until(new, ACTIVE)
     assert len(asked) == 3
     assert (app_of(r, new).inner, went(r, new)) == (inner, [])
@@ -141,7 +141,7 @@ async def test_copies_need_no_claim_and_leave_the_state(rig, groups):
     wish = RestoreWish(artifact=artifact, kind=RestoreAs.TEMPLATE)
     copies = [await r.seat(name, groups["G1"], restore=wish) for name in ("x", "y")]
     for uid in copies:
-        r.loop.operators.call_for(uid, "a test")
+        r.loop.operators.request_wake(uid, "a test")
         await r.until(uid, ACTIVE)
         assert app_of(r, uid).inner == inner
         r.loop.operators.send_away(uid, "a test")
@@ -294,7 +294,7 @@ async def test_a_successor_that_is_found_running_without_a_record_runs_on(rig):
     await r.until(new, ACTIVE)
     r.loop.operators.send_away(new, "a test")
     await r.until(new, PARKED)
-    r.loop.operators.call_for(new, "a test")
+    r.loop.operators.request_wake(new, "a test")
     await r.until(new, ACTIVE)
     assert went(r, new) == []
     r.check()

@@ -12,7 +12,7 @@ from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
 from kybernate.errors import ConflictError
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier
 from nodeagent.artifacts.reports import Kind
-from tests.unit.nodeagent.below import (
+from tests.unit.nodeagent.offloading import (
     ACTIVE,
     NVME,
     OBJECT,
@@ -65,7 +65,7 @@ async def test_nobody_can_claim_what_is_going(rig, begun):
     lines, claim = r.loop.registry, ("default", cold, ArtifactId(artifact))
     if begun:
         await lines.claim(*claim, cold, 1.0)
-    drop, seen = r.node.world.below.vault.drop, []
+    drop, seen = r.node.world.offloading.vault.drop, []
 
     async def dropped(artifact, place, *, forget):
         with pytest.raises(ConflictError):
@@ -73,7 +73,7 @@ async def test_nobody_can_claim_what_is_going(rig, begun):
         seen.append(place)
         await drop(artifact, place, forget=forget)
 
-    r.node.world.below.vault.drop = dropped
+    r.node.world.offloading.vault.drop = dropped
     telling.cancel()  # it ends once all is told
     await asyncio.sleep(150)
     assert seen
@@ -93,7 +93,7 @@ async def test_a_container_that_starts_anew_outdates_what_it_left(rig):
     await r.until(cold, WAITING)
     assert len(r.machine.vault) == 1
     r.machine.restart_container(cold)
-    r.loop.operators.call_for(cold, "a test")
+    r.loop.operators.request_wake(cold, "a test")
     await r.until(cold, ACTIVE)
     await when(lambda: r.machine.vault == {})
     r.check()
@@ -110,7 +110,7 @@ async def test_a_state_outlives_a_successor_that_fails_to_go_on(rig, waits, faul
     await r.until(new, WAITING)
     assert artifact in r.machine.vault
     r.machine.restart_container(new)
-    r.loop.operators.call_for(new, "a test")
+    r.loop.operators.request_wake(new, "a test")
     await r.until(new, ACTIVE, 200)
     assert (app_of(r, new).inner == inner) is waits
     assert len(went(r, new)) == (0 if waits else 1)
@@ -132,7 +132,7 @@ async def test_a_seat_that_is_written_down_before_it_has_run_has_a_state_of_its_
     copied = kind is RestoreAs.TEMPLATE
     await when(lambda: (artifact in r.machine.vault) is copied)
     r.loop.operators.let_stay(new)
-    r.loop.operators.call_for(new, "a test")
+    r.loop.operators.request_wake(new, "a test")
     await r.until(new, ACTIVE)
     await asyncio.sleep(5)
     assert set(r.machine.vault) == ({artifact} if copied else set())
@@ -177,7 +177,7 @@ async def test_a_successor_that_ends_while_it_wakes_begins_by_its_command_and_no
     await r.until(new, WAITING)
     assert artifact in r.machine.vault, "it is left to people"
     r.machine.restart_container(new)
-    r.loop.operators.call_for(new, "a test")
+    r.loop.operators.request_wake(new, "a test")
     await r.until(new, ACTIVE)
     assert len(went(r, new)) == 1
     r.check()

@@ -115,7 +115,9 @@ async def test_what_a_seat_goes_on_from_is_not_dropped_for_a_late_word(
     async with two_nodes(rig, tls, tmp_path) as (two, peers):
         artifact = await delivered(two, peers)
         seat, custody = two.r.node.seats[two.uid], two.r.loop.custody
-        monkeypatch.setattr(two.r.loop.operators, "call_for", lambda uid, why: True)  # or it starts
+        monkeypatch.setattr(
+            two.r.loop.operators, "request_wake", lambda uid, why: True
+        )  # or it starts
         if found == "handed over":
             await peers.let_continue(two.to, artifact, LIMIT)
             seat.saved.artifact = ""

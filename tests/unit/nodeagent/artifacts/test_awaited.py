@@ -74,9 +74,9 @@ async def test_room_is_asked_for_before_anything_is_sent(rig, tls, tmp_path):
     async with two_nodes(rig, tls, tmp_path) as (two, peers):
         artifact = two.sealed(two.dump(1))
         total = read_manifest(two.here, artifact, KEYS).total
-        below = two.r.node.world.below
+        offloading = two.r.node.world.offloading
         limits = {Tier.NVME: total}
-        two.r.node.world = replace(two.r.node.world, below=replace(below, limits=limits))
+        two.r.node.world = replace(two.r.node.world, offloading=replace(offloading, limits=limits))
         await peers.expect(two.to, LIMIT, size=total)
         words = f"of node n1 has room for {total} bytes, and the state of .* about {total + 1};"
         with pytest.raises(RefusedError, match=words):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
 from kybernate.ports import Line
 from kybernate.types import ArtifactId
-from tests.unit.nodeagent.below import (
+from tests.unit.nodeagent.offloading import (
     ACTIVE,
     OBJECT,
     TIERS,

@@ -7,7 +7,7 @@ import asyncio
 from kybernate.core.artifacts.restores import RestoreAs
 from kybernate.ports import ProcessState
 from nodeagent.api.streams import as_told
-from tests.unit.nodeagent.below import ACTIVE, NVME, TIERS, WAITING, app_of, down, two, when
+from tests.unit.nodeagent.offloading import ACTIVE, NVME, TIERS, WAITING, app_of, down, two, when
 from tests.unit.nodeagent.succession import left, of, went
 
 CLONE = {"kind": RestoreAs.CLONE, "waits": True}

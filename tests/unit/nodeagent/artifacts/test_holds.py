@@ -65,7 +65,7 @@ class Storm:
         self.journal = DyingJournal(self.machine)
         world = SimpleNamespace(
             journal=self.journal,
-            below=SimpleNamespace(limits={NVME: 1, OBJECT: 1}, vault=self),
+            offloading=SimpleNamespace(limits={NVME: 1, OBJECT: 1}, vault=self),
             registry=None,
             wall=self.now,
         )

@@ -15,7 +15,7 @@ from kybernate.errors import (
 from kybernate.testing.machine import FakeJournal
 from kybernate.types import PodRef, Tier
 from nodeagent.migration.taken import TAKEN
-from nodeagent.seat.below import whole_in
+from nodeagent.seat.offloading import whole_in
 from nodeagent.seat.parts.saved import Begins
 from tests.unit.nodeagent.twonodes import LIMIT, POD, delivered, two_nodes
 

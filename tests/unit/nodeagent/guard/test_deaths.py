@@ -120,14 +120,14 @@ async def parked(r, p):
 
 async def waking(r, p):
     await parked(r, p)
-    r.loop.operators.call_for("uid-a", "back")
+    r.loop.operators.request_wake("uid-a", "back")
     await caught(r, "uid-a", SeatState.WAKING)
 
 
 async def waking_in_vain(r, p):
     await parked(r, p)
     r.machine.faults.add("disk-full")
-    r.loop.operators.call_for("uid-a", "back")
+    r.loop.operators.request_wake("uid-a", "back")
     await caught(r, "uid-a", SeatState.WAKING)
 
 

@@ -226,7 +226,7 @@ async def test_one_that_takes_turns_stays_parked_for_its_excess_and_is_told_how_
         assert (r.state(a), r.state(b)) == (PARKED, ACTIVE)
         (said,) = g.events("OverDeclared")
         assert said.endswith(f"kybernate agent wake {r.node.seats[a].identity.pod}")
-        r.loop.operators.call_for(a, "an operator asked")
+        r.loop.operators.request_wake(a, "an operator asked")
         await r.until(a, ACTIVE)
         r.check()
 

@@ -15,7 +15,7 @@ from nodeagent.kube.attendance import Attendance
 from nodeagent.kube.publish import Publisher
 from nodeagent.operations.operations import Operations
 from nodeagent.operations.record import Ask
-from tests.unit.nodeagent.below import ACTIVE, GIB, TIERS, down, two, when
+from tests.unit.nodeagent.offloading import ACTIVE, GIB, TIERS, down, two, when
 from tests.unit.nodeagent.operations.test_saves import ended
 
 CRD = Path(__file__).parents[4] / "config/crd/gpunode.yaml"

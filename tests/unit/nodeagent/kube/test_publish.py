@@ -9,7 +9,7 @@ from kybernate.types import SeatState
 from nodeagent.kube.attendance import Attendance
 from nodeagent.kube.publish import _REWRITE_S, Publisher
 from nodeagent.seat.node import Notice
-from tests.unit.nodeagent.below import TIERS, down, two
+from tests.unit.nodeagent.offloading import TIERS, down, two
 
 
 class Api:

@@ -13,8 +13,8 @@ from kybernate.testing.machine import Machine
 from kybernate.types import SeatState
 from nodeagent.migration.cancel import CALL_OFF
 from nodeagent.migration.journal import MOVE
-from tests.unit.nodeagent.below import when
 from tests.unit.nodeagent.moving import MEMORY, There, begun, ended, killed, move, next_agent
+from tests.unit.nodeagent.offloading import when
 
 AWAY = RetryableError("its agent is away")
 

@@ -149,9 +149,9 @@ async def test_no_more_comes_than_nvme_may_hold(rig, tls, tmp_path):
     async with two_nodes(rig, tls, tmp_path) as (two, peers):
         first, second = two.sealed(two.dump(1)), two.sealed(two.dump(2), 2)
         total = read_manifest(two.here, first, KEYS).total
-        below = two.r.node.world.below
+        offloading = two.r.node.world.offloading
         limits = {Tier.NVME: 2 * total - 1}
-        two.r.node.world = replace(two.r.node.world, below=replace(below, limits=limits))
+        two.r.node.world = replace(two.r.node.world, offloading=replace(offloading, limits=limits))
         await peers.stage(two.to, first, LIMIT)
         await peers.deliver(two.to, first, LIMIT)
         with pytest.raises(RefusedError, match="nvme_bytes"):

@@ -61,7 +61,7 @@ async def test_all_of_it_is_saved_where_there_is_time(rig):
     assert all(Tier.OBJECT in r.node.seats[uid].saved.copies for uid in uids)
     assert len(operation_message(done).report) == 3
     assert r.node.draining
-    r.loop.operators.call_for(uids[0], "a test")
+    r.loop.operators.request_wake(uids[0], "a test")
     await asyncio.sleep(30)
     assert r.state(uids[0]) is not SeatState.ACTIVE, "the node stays drained"
     r.check()
@@ -82,12 +82,12 @@ async def test_what_has_no_time_is_named_and_the_rest_is_saved(rig):
 
 async def test_what_is_not_done_in_time_is_named(rig):
     r, operations, uids = await begun(rig, BOTH, names="a")
-    below = r.node.world.below
+    offloading = r.node.world.offloading
 
     async def never(*_, **__):
         await asyncio.sleep(1e6)
 
-    below.vault.pack = never
+    offloading.vault.pack = never
     done = await ended(await operations.ask(evacuate(100.0)))
     assert done.state is Progress.FAILED
     assert "default/a (not in time)" in done.sentence
@@ -99,7 +99,7 @@ async def test_a_cancelled_one_lets_all_go_on(rig):
     await operations.ask(evacuate(3000.0))
     operations.cancel("e1")
     assert not r.node.draining
-    r.loop.operators.call_for(uids[0], "a test")
+    r.loop.operators.request_wake(uids[0], "a test")
     await r.until(uids[0], SeatState.ACTIVE)
     r.check()
 
@@ -116,8 +116,8 @@ async def test_a_dry_run_names_each_seat(rig):
 async def test_the_hosts_memory_of_a_running_seat_counts_beside_its_gpus(rig):
     r, operations, uids = await begun(rig, BOTH, names="ab")
     world = r.node.world
-    below = replace(world.below, weigh=lambda s: 9 * GIB if s.uid == uids[0] else GIB)
-    r.node.world = replace(world, below=below)
+    offloading = replace(world.offloading, weigh=lambda s: 9 * GIB if s.uid == uids[0] else GIB)
+    r.node.world = replace(world, offloading=offloading)
     # 2 GiB are written at 200 MB/s and sent at 50 MB/s in 54 s, 10 GiB are not.
     told = operations.plan(evacuate(100.0))
     saved = "default/b is saved after about 54 s (2.0 GiB: 1.0 of GPUs, 1.0 of the host)."
@@ -130,7 +130,7 @@ async def test_of_one_that_is_parked_the_gpus_memory_counts_once(rig):
     r.loop.operators.send_away(uid, "a test", stays_away=True)
     await r.until(uid, SeatState.PARKED)
     world = r.node.world
-    r.node.world = replace(world, below=replace(world.below, weigh=lambda s: 3 * GIB))
+    r.node.world = replace(world, offloading=replace(world.offloading, weigh=lambda s: 3 * GIB))
     told = operations.plan(evacuate(1000.0))
     assert "(3.0 GiB: 1.0 of GPUs, 2.0 of the host)" in told[1]
 

@@ -8,13 +8,13 @@ import pytest
 
 from kybernate.errors import RefusedError
 from kybernate.types import PodRef, PodUid, Tier
-from tests.unit.nodeagent.below import ACTIVE, NVME, OBJECT, TIERS, app_of, reasons, when
+from tests.unit.nodeagent.offloading import ACTIVE, NVME, OBJECT, TIERS, app_of, reasons, when
 from tests.unit.nodeagent.succession import left, of, went
 
 
 def receives(r, whole):
     """Other nodes send it states, of which `whole` says whether all is there."""
-    r.node.world = replace(r.node.world, below=replace(r.node.world.below, whole=whole))
+    r.node.world = replace(r.node.world, offloading=replace(r.node.world.offloading, whole=whole))
 
 
 @pytest.mark.parametrize("wrong", [("default", "between"), ("other", "")])
@@ -60,7 +60,7 @@ async def test_what_is_damaged_on_nvme_is_waited_for_until_it_came_again(rig):
 async def test_where_the_object_store_has_it_too_it_comes_from_there(rig):
     r = rig(tiers=TIERS)
     cold, artifact, _, telling = await left(r, NVME)
-    await r.node.world.below.vault.pack(artifact, Tier.OBJECT, 10)
+    await r.node.world.offloading.vault.pack(artifact, Tier.OBJECT, 10)
 
     async def whole(artifact):
         return False

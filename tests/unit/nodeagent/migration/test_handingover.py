@@ -37,7 +37,7 @@ async def test_a_seat_whose_successor_may_go_on_wakes_for_nobody(rig):
     assert may_be_elsewhere(r.machine.journal) == {uid}
     assert may_be_elsewhere({MOVE + uid: r.machine.journal[MOVE + uid]}) == set()
     r.loop.operators.let_stay(uid)
-    r.loop.operators.call_for(uid, "a test")
+    r.loop.operators.request_wake(uid, "a test")
     while not operation.ended:
         assert r.state(uid) is NVME
         await asyncio.sleep(0.01)
@@ -117,7 +117,7 @@ def test_where_somebody_else_has_the_claim_it_goes_on_nowhere_else(rig):
         done = await ended(await operations.ask(move(uid)))
         assert done.state is Progress.FAILED
         assert "can't go on here: pod uid-b" in done.sentence
-        r.loop.operators.call_for(uid, "a test")
+        r.loop.operators.request_wake(uid, "a test")
         await asyncio.sleep(30)
         assert r.state(uid) is NVME
 
@@ -160,7 +160,7 @@ def test_an_agent_that_dies_before_it_ends_a_lost_move_has_it_go_on_nowhere(rig)
         (one,) = operations.known(ended_too=True)
         assert (await ended(one)).state is Progress.FAILED
         assert "can't go on here: pod uid-b" in one.sentence
-        r.loop.operators.call_for(PodUid("uid-a"), "a test")
+        r.loop.operators.request_wake(PodUid("uid-a"), "a test")
         await asyncio.sleep(30)
         assert r.state(PodUid("uid-a")) is NVME
 
@@ -214,7 +214,7 @@ async def test_once_the_successor_may_go_on_no_failure_has_it_go_on_here(rig, er
     done = await ended(await operations.ask(move(uid)))
     assert done.state is Progress.SUCCEEDED, done.sentence
     assert there.taken == r.node.seats[uid].saved.artifact
-    r.loop.operators.call_for(uid, "a test")
+    r.loop.operators.request_wake(uid, "a test")
     await asyncio.sleep(30)
     assert r.state(uid) is NVME
 
@@ -228,7 +228,7 @@ async def test_a_disk_that_is_full_when_a_move_is_done_has_it_go_on_in_one_place
     r.machine.faults.add("disk-full")
     assert (await ended(one)).state is Progress.SUCCEEDED, one.sentence
     assert r.machine.journal[MOVE + uid]["done"]
-    r.loop.operators.call_for(uid, "a test")
+    r.loop.operators.request_wake(uid, "a test")
     await asyncio.sleep(30)
     assert r.state(uid) is NVME
 
@@ -250,7 +250,7 @@ async def test_a_successor_that_is_gone_before_it_answers_ends_the_move(rig, cla
     done = await ended(one)
     assert done.state is Progress.FAILED
     assert "is gone from node n2" in done.sentence
-    r.loop.operators.call_for(uid, "a test")
+    r.loop.operators.request_wake(uid, "a test")
     await asyncio.sleep(30)
     assert r.state(uid) is (NVME if claimed else ACTIVE)
     r.check()
@@ -261,6 +261,6 @@ async def test_a_seat_that_was_moved_stays_below_ram_whoever_calls_for_it(rig):
     await ended(await operations.ask(move(uid)))
     r.loop.operators.ask_for_tier(uid, None)
     r.loop.operators.let_stay(uid)
-    r.loop.operators.call_for(uid, "a test")
+    r.loop.operators.request_wake(uid, "a test")
     await asyncio.sleep(30)
     assert r.state(uid) is NVME

@@ -11,7 +11,6 @@ from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Machine
 from kybernate.types import Tier
 from nodeagent.operations.record import Ask
-from tests.unit.nodeagent.below import when
 from tests.unit.nodeagent.moving import (
     ACTIVE,
     GIB,
@@ -23,6 +22,7 @@ from tests.unit.nodeagent.moving import (
     move,
     next_agent,
 )
+from tests.unit.nodeagent.offloading import when
 from tests.unit.nodeagent.seat.test_weights import weighing
 
 

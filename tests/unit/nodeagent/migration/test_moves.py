@@ -13,7 +13,6 @@ from nodeagent.api.streams import Streams
 from nodeagent.migration.journal import MOVE
 from nodeagent.operations.record import Ask
 from nodeagent.operations.wire import operation_message
-from tests.unit.nodeagent.below import when
 from tests.unit.nodeagent.moving import (
     ACTIVE,
     NVME,
@@ -22,6 +21,7 @@ from tests.unit.nodeagent.moving import (
     ended,
     move,
 )
+from tests.unit.nodeagent.offloading import when
 
 
 async def test_a_seat_that_serves_goes_on_elsewhere_and_never_wakes_here(rig, proxy):
@@ -37,7 +37,7 @@ async def test_a_seat_that_serves_goes_on_elsewhere_and_never_wakes_here(rig, pr
     assert operation_message(done).successor == "b"
     assert {"met", "staged", "sent", "delivered", "ended", "all"} <= done.phases.keys()
     p.request(uid)
-    r.loop.operators.call_for(uid, "a test")
+    r.loop.operators.request_wake(uid, "a test")
     await asyncio.sleep(60)
     assert r.state(uid) is NVME
     other = Ask(Kind.MOVE, "m2", uid, by="ops", successor="c")
@@ -137,12 +137,12 @@ async def test_what_can_not_be_dumped_is_not_moved(rig):
     there = There()
     r, operations, uid = await begun(rig, there)
     r.machine.refusals = {uid: "io_uring"}
-    below = r.node.world.below
+    offloading = r.node.world.offloading
 
     async def check(*_):
         return ("it has io_uring",)
 
-    below.dumper.check = check
+    offloading.dumper.check = check
     done = await ended(await operations.ask(move(uid)))
     assert done.state is Progress.FAILED
     assert "io_uring" in done.sentence
@@ -162,7 +162,7 @@ async def test_a_dry_run_says_what_would_happen(rig):
 async def test_a_dump_that_comes_to_nothing_after_its_delivery_is_repeated(rig):
     there = There()
     r, operations, uid = await begun(rig, there, dump_retry_s=1.0)
-    vault, sizes = r.node.world.below.vault, []
+    vault, sizes = r.node.world.offloading.vault, []
     manifest = vault.manifest
 
     async def unread(artifact, deadline):

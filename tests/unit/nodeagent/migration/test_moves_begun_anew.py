@@ -12,8 +12,8 @@ from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Crash, FakeJournal, Machine
 from kybernate.types import SeatState
 from nodeagent.migration.journal import MOVE
-from tests.unit.nodeagent.below import when
 from tests.unit.nodeagent.moving import MEMORY, There, begun, ended, killed, move, next_agent
+from tests.unit.nodeagent.offloading import when
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 

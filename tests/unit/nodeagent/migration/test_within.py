@@ -15,8 +15,8 @@ from kybernate.testing.machine import Machine
 from kybernate.types import SeatState, Tier
 from nodeagent.migration.journal import MOVE
 from nodeagent.operations.record import Ask
-from tests.unit.nodeagent.below import app_of, when
 from tests.unit.nodeagent.moving import ACTIVE, GIB, MEMORY, NVME, ended, move
+from tests.unit.nodeagent.offloading import app_of, when
 from tests.unit.nodeagent.within import A, B, begun, holders, inline, next_agent
 
 LEFT_NOTHING = (ARRIVED, "calloff/", "drop/", "left/", "outlived/")
@@ -42,7 +42,7 @@ async def test_a_seat_goes_on_on_other_gpus_of_its_node(rig, proxy, groups):
     assert (app_of(r, B).inner, holders(r)) == (inner, {"GPU-0": [], "GPU-1": [B]})
     p.request(A)
     p.request(B)
-    r.loop.operators.call_for(A, "a test")
+    r.loop.operators.request_wake(A, "a test")
     await asyncio.sleep(60)
     assert (r.state(A), r.state(B), p.answered) == (NVME, ACTIVE, {B: 1})
     left = r.node.seats[A]
@@ -142,7 +142,7 @@ async def test_a_state_of_one_whose_move_came_to_nothing_goes_with_the_next_wake
 
     r.loop.reports.flush = away
     assert (await ended(await operations.ask(move(A)))).state is Progress.FAILED
-    r.loop.operators.call_for(A, "a test")
+    r.loop.operators.request_wake(A, "a test")
     await r.until(A, ACTIVE)
     r.loop.pod_gone(A)
     r.machine.end_container(A)

@@ -15,8 +15,8 @@ from kybernate.testing.machine import Crash, FakeJournal, Machine
 from kybernate.types import SeatState
 from nodeagent.migration.journal import MOVE
 from nodeagent.offload.dumps import Dumps
-from tests.unit.nodeagent.below import app_of, when
 from tests.unit.nodeagent.moving import ACTIVE, MEMORY, ended, move
+from tests.unit.nodeagent.offloading import app_of, when
 from tests.unit.nodeagent.within import (
     A,
     B,

@@ -75,7 +75,7 @@ async def test_nothing_is_watched_when_a_tree_is_thawed(rig):
     freezer._freezer.thaw = spied
     mine = handle(r, a)
     assert mine in r.arrivals.watches
-    r.loop.operators.call_for(a, "an operator asked")
+    r.loop.operators.request_wake(a, "an operator asked")
     await r.until(a, ACTIVE, 2.0)
     assert mine in {one for one, _ in at_thaw}
     assert all(one not in watched for one, watched in at_thaw)
@@ -84,7 +84,7 @@ async def test_nothing_is_watched_when_a_tree_is_thawed(rig):
 async def test_what_came_between_freeze_and_watch_wakes_it_again(rig):
     r, a, b = await two(rig)
     r.arrivals.unread.add(handle(r, b))
-    r.loop.operators.call_for(a, "an operator asked")
+    r.loop.operators.request_wake(a, "an operator asked")
     await r.until(a, ACTIVE, 2.0)
     r.arrivals.unread.clear()
     await r.until(b, ACTIVE, 5.0)
@@ -118,7 +118,7 @@ async def test_its_client_that_closes_at_once_still_gives_the_workload_time(rig)
     r.arrivals.arrive(handle(r, a))
     await r.until(a, ACTIVE, 1.0)
     began = r.clock.time()
-    r.loop.operators.call_for(b, "an operator asked")
+    r.loop.operators.request_wake(b, "an operator asked")
     await r.until(b, ACTIVE, 5.0)
     assert r.clock.time() - began >= 2.0
 
@@ -126,7 +126,7 @@ async def test_its_client_that_closes_at_once_still_gives_the_workload_time(rig)
 async def test_requests_outstanding_for_longer_than_the_drain_limit_dont_hold_up_a_switch(rig):
     r, a, b = await two(rig, drain_limit_s=3.0)
     comes(r, b, BUSY)
-    r.loop.operators.call_for(a, "an operator asked")
+    r.loop.operators.request_wake(a, "an operator asked")
     await r.until(a, ACTIVE, 5.0)
     assert "Revoked" in [reason for reason, _ in r.seen.events]
     assert r.node.seats[b].demand.in_flight == 0
@@ -137,13 +137,13 @@ async def test_a_seat_parked_under_a_request_asks_once_for_another_turn(rig):
     r, a, b = await two(rig, drain_limit_s=3.0)
     comes(r, b, BUSY)
     r.arrivals.report = WatchReport(unanswered=frozenset({(7, 100)}))
-    r.loop.operators.call_for(a, "an operator asked")
+    r.loop.operators.request_wake(a, "an operator asked")
     await r.until(a, ACTIVE, 5.0)
     r.arrivals.report = WatchReport()
     await r.until(b, ACTIVE, 5.0)
     # The same connection in the same state is no request a second time.
     r.arrivals.report = WatchReport(unanswered=frozenset({(7, 100)}))
-    r.loop.operators.call_for(a, "an operator asked")
+    r.loop.operators.request_wake(a, "an operator asked")
     await r.until(a, ACTIVE, 5.0)
     await asyncio.sleep(30)
     assert (r.state(a), r.state(b)) == (ACTIVE, PARKED)
@@ -192,7 +192,7 @@ async def test_a_tie_is_a_request_where_no_proxy_knows_better(rig, proxy, throug
         p.request(b)
         await asyncio.sleep(1.0)
     comes(r, b, TIE)
-    r.loop.operators.call_for(a, "an operator asked")
+    r.loop.operators.request_wake(a, "an operator asked")
     await asyncio.sleep(1.0)
     assert r.state(a) is (ACTIVE if through_proxy else PARKED)
     comes(r, b, replace(TIE, since_received=DOUBT, since_sent=DOUBT))
@@ -202,7 +202,7 @@ async def test_a_tie_is_a_request_where_no_proxy_knows_better(rig, proxy, throug
 async def test_sockets_that_cant_be_looked_at_hold_up_nothing(rig):
     r, a, b = await two(rig)
     r.arrivals.running[handle(r, b)] = PermissionError(1, "setns")
-    r.loop.operators.call_for(a, "an operator asked")
+    r.loop.operators.request_wake(a, "an operator asked")
     await r.until(a, ACTIVE, 1.0)
 
 
@@ -213,7 +213,7 @@ async def test_trouble_with_the_watch_is_told_once(rig):
     a, b = await r.seat("a"), await r.seat("b")
     await r.until(b, ACTIVE)
     for uid in (a, b, a, b):
-        r.loop.operators.call_for(uid, "an operator asked")
+        r.loop.operators.request_wake(uid, "an operator asked")
         await r.until(uid, ACTIVE, 5.0)
         await asyncio.sleep(0.5)
     told = [sentence for reason, sentence in r.seen.events if reason == "SocketsUnwatched"]
@@ -229,7 +229,7 @@ async def test_a_pod_may_keep_its_idle_connections(rig):
     await r.until(b, ACTIVE)
     await asyncio.sleep(0.1)
     assert not r.arrivals.watches[handle(r, a)].terms.end_idle
-    r.loop.operators.call_for(a, "an operator asked")
+    r.loop.operators.request_wake(a, "an operator asked")
     await r.until(a, ACTIVE, 5.0)
     await asyncio.sleep(0.1)
     assert r.arrivals.watches[handle(r, b)].terms.end_idle
@@ -283,7 +283,7 @@ def test_the_agents_sockets_give_their_leases_back_after_a_restart(rig):
         await r.recover()
         r.arriving.join()
         r.begin()
-        r.loop.operators.call_for(a, "an operator asked")
+        r.loop.operators.request_wake(a, "an operator asked")
         await r.until(a, ACTIVE, 5.0)
         assert r.state(b) is PARKED
 
@@ -293,7 +293,7 @@ def test_the_agents_sockets_give_their_leases_back_after_a_restart(rig):
 async def test_a_seat_that_ends_while_it_drains_waits_for_nobody(rig):
     r, a, b = await two(rig)
     comes(r, b, BUSY)
-    r.loop.operators.call_for(a, "an operator asked")
+    r.loop.operators.request_wake(a, "an operator asked")
     await asyncio.sleep(0.1)
     assert r.state(b) is DRAINING
     r.machine.end_container(b)

@@ -10,7 +10,7 @@ from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
 from kybernate.errors import CorruptError
 from kybernate.testing.machine import FakeVault
 from kybernate.types import SeatState
-from tests.unit.nodeagent.below import ACTIVE, NVME, TIERS, app_of, reasons
+from tests.unit.nodeagent.offloading import ACTIVE, NVME, TIERS, app_of, reasons
 from tests.unit.nodeagent.succession import left, went
 
 KINDS = pytest.mark.parametrize("kind", [RestoreAs.SUCCESSOR, RestoreAs.TEMPLATE])
@@ -53,7 +53,7 @@ async def test_it_goes_on_from_a_sound_copy_that_comes_meanwhile(rig, monkeypatc
     await asyncio.sleep(5)
     assert r.state(new) is SeatState.WAITING
     mended()
-    r.loop.operators.call_for(new, "a test")
+    r.loop.operators.request_wake(new, "a test")
     await r.until(new, ACTIVE)
     assert app_of(r, new).inner == inner
     assert went(r, new) == []

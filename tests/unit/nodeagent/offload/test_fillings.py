@@ -11,7 +11,7 @@ from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import FakeVault
 from kybernate.types import Tier
 from nodeagent.seat.record import Seat
-from tests.unit.nodeagent.below import ACTIVE, TIERS, WAITING, down, reasons, two, when
+from tests.unit.nodeagent.offloading import ACTIVE, TIERS, WAITING, down, reasons, two, when
 
 
 def _after(failures, call):
@@ -177,7 +177,7 @@ async def test_a_restore_that_failed_is_begun_with_a_filling_of_its_own(rig, pro
 async def test_of_a_state_whose_small_files_are_wrong_the_other_copy_is_taken(rig, proxy):
     r, cold = await parked(rig)
     seat = r.node.seats[cold]
-    await r.loop.node.world.below.vault.pack(seat.saved.artifact, Tier.OBJECT, 60)
+    await r.loop.node.world.offloading.vault.pack(seat.saved.artifact, Tier.OBJECT, 60)
     seat.saved.copies |= {Tier.OBJECT}
     r.machine.faults.add("corrupt")
     proxy(r.loop).request(cold)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client import REGISTRY
 
-from tests.unit.nodeagent.below import ACTIVE, TIERS, down, two
+from tests.unit.nodeagent.offloading import ACTIVE, TIERS, down, two
 from tests.unit.nodeagent.succession import left, of
 
 

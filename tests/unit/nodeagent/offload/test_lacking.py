@@ -7,7 +7,16 @@ import pytest
 from kybernate.errors import CorruptError, NotFoundError
 from kybernate.testing.machine import FakeVault
 from nodeagent.offload.transfers import BELIEVED_AFTER
-from tests.unit.nodeagent.below import ACTIVE, OBJECT, TIERS, WAITING, app_of, down, reasons, two
+from tests.unit.nodeagent.offloading import (
+    ACTIVE,
+    OBJECT,
+    TIERS,
+    WAITING,
+    app_of,
+    down,
+    reasons,
+    two,
+)
 
 
 @pytest.mark.parametrize("error", [NotFoundError, CorruptError])

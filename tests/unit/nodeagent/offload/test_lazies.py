@@ -10,7 +10,7 @@ from kybernate.testing.clock import run_virtual
 from kybernate.types import SeatState, Tier
 from nodeagent.offload import lazies
 from nodeagent.seat.record import from_record
-from tests.unit.nodeagent.below import (
+from tests.unit.nodeagent.offloading import (
     ACTIVE,
     NVME,
     OBJECT,
@@ -53,7 +53,7 @@ async def test_nothing_is_dumped_or_saved_before_it_is_in(rig, proxy):
     r, cold, hot = await woken_lazily(rig, proxy, "pages-late")
     await r.until(cold, ACTIVE)
     r.loop.operators.ask_for_tier(cold, Tier.NVME)
-    r.loop.operators.call_for(hot, "a test")
+    r.loop.operators.request_wake(hot, "a test")
     await r.until(cold, NVME)
     assert r.machine.paging == {}
     r.check()
@@ -74,15 +74,15 @@ async def test_one_whose_container_ends_while_it_is_restored_is_parked_below_ram
     r.loop.offload.lazies.pays = lambda _: True
     cold, hot = await two(r)
     await down(r, cold)
-    r.loop.operators.call_for(cold, "a test")
+    r.loop.operators.request_wake(cold, "a test")
     await when(lambda: r.state(cold) is SeatState.RESTORING)
     r.machine.end_container(cold)
     await r.until(cold, WAITING)
     r.machine.restart_container(cold)
-    r.loop.operators.call_for(cold, "a test")
+    r.loop.operators.request_wake(cold, "a test")
     await r.until(cold, ACTIVE)
     await when(lambda: r.machine.vault == {})
-    r.loop.operators.call_for(hot, "a test")
+    r.loop.operators.request_wake(hot, "a test")
     await down(r, cold)
     r.check()
 

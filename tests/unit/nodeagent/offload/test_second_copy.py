@@ -9,7 +9,7 @@ import pytest
 from kybernate.errors import CorruptError, RetryableError
 from kybernate.testing.machine import FakeVault
 from kybernate.types import Tier
-from tests.unit.nodeagent.below import (
+from tests.unit.nodeagent.offloading import (
     ACTIVE,
     NVME,
     TIERS,

@@ -9,7 +9,7 @@ import pytest
 
 from kybernate.types import SeatState
 from nodeagent.offload.dumps import _Dump
-from tests.unit.nodeagent.below import ACTIVE, PARKED, TIERS, reasons, two
+from tests.unit.nodeagent.offloading import ACTIVE, PARKED, TIERS, reasons, two
 
 STAGES = 5
 

@@ -9,7 +9,7 @@ import pytest
 from kybernate.ports import DumpState
 from kybernate.testing.clock import run_virtual
 from kybernate.types import SeatState, Tier
-from tests.unit.nodeagent.below import (
+from tests.unit.nodeagent.offloading import (
     ACTIVE,
     NVME,
     OBJECT,
@@ -27,7 +27,7 @@ from tests.unit.nodeagent.below import (
 async def test_it_is_looked_at_while_tcp_is_being_held_back(rig):
     r = rig(tiers=TIERS)
     cold, _ = await two(r)
-    dumper = r.node.world.below.dumper
+    dumper = r.node.world.offloading.dumper
     check = dumper.check
 
     async def behind_the_gate(*how):
@@ -95,7 +95,7 @@ async def test_a_copy_that_was_cancelled_before_it_began_keeps_nobody_from_wakin
         r.machine.end_container(cold)
         await r.until(cold, WAITING)
         r.machine.restart_container(cold)
-    r.loop.operators.call_for(cold, "a test")
+    r.loop.operators.request_wake(cold, "a test")
     await r.until(cold, ACTIVE)
     r.check()
 
@@ -124,7 +124,7 @@ async def test_that_a_sealed_state_is_to_go_is_noted_before_its_seat_is_forgotte
     async def told(artifact, deadline):
         await asyncio.sleep(60)
 
-    r.node.world.below.vault.manifest = told
+    r.node.world.offloading.vault.manifest = told
     r.loop.operators.ask_for_tier(cold, Tier.NVME)
     await when(lambda: r.machine.vault)
     await asyncio.sleep(0.1)
@@ -171,7 +171,7 @@ async def test_a_dump_that_leaves_it_unfit_ends_it_and_says_so(rig):
     await r.until(cold, WAITING)
     assert any("unfit to run" in sentence for _, sentence in r.seen.events)
     r.machine.restart_container(cold)
-    r.loop.operators.call_for(cold, "a test")
+    r.loop.operators.request_wake(cold, "a test")
     await r.until(cold, ACTIVE)
     assert r.machine.gates == {}
     r.check()
@@ -244,11 +244,11 @@ async def test_a_state_that_can_not_be_restored_is_given_up_and_the_workload_sta
     cold, _ = await two(r)
     await down(r, cold)
     r.machine.faults.add("corrupt")
-    r.loop.operators.call_for(cold, "a test")
+    r.loop.operators.request_wake(cold, "a test")
     await r.until(cold, WAITING)
     assert any("is not what was written" in sentence for _, sentence in r.seen.events)
     r.machine.restart_container(cold)
-    r.loop.operators.call_for(cold, "a test")
+    r.loop.operators.request_wake(cold, "a test")
     await r.until(cold, ACTIVE)
     await asyncio.sleep(1)
     assert (r.machine.vault, r.machine.gates) == ({}, {})
@@ -277,12 +277,12 @@ async def test_a_seat_below_ram_ends_at_once(rig, state, how):
     else:
         if state is SeatState.RESTORING:
             await down(r, cold)
-            r.loop.operators.call_for(cold, "a test")
+            r.loop.operators.request_wake(cold, "a test")
         else:
             r.loop.operators.ask_for_tier(cold, Tier.NVME)
         await when(lambda: r.state(cold) is state)
         await asyncio.sleep(0.003)
-    init, hung_up = r.machine.inits[cold], heard_by(r.node.world.below.gatekeeper)
+    init, hung_up = r.machine.inits[cold], heard_by(r.node.world.offloading.gatekeeper)
     if how == "term":
         r.loop.doors.on_term(cold, 15)
         if r.machine.dumps.get(r.machine.inits[cold]) is DumpState.PARKED:
@@ -299,7 +299,7 @@ async def test_a_seat_below_ram_ends_at_once(rig, state, how):
     else:
         assert r.state(cold) is WAITING
         r.machine.restart_container(cold)
-        r.loop.operators.call_for(cold, "a test")
+        r.loop.operators.request_wake(cold, "a test")
         await r.until(cold, ACTIVE)
         assert r.machine.gates == {}
     await asyncio.sleep(1)
@@ -350,18 +350,18 @@ async def test_a_state_that_goes_before_it_is_noted_is_no_end_of_its_container(r
 
     r = rig(tiers=TIERS)
     cold, _ = await two(r)
-    inner, seal = app_of(r, cold).inner, r.node.world.below.vault.seal
+    inner, seal = app_of(r, cold).inner, r.node.world.offloading.vault.seal
 
     async def sealed(*what):
         artifact = await seal(*what)
         r.machine.vault.pop(artifact)
-        r.node.world.below.vault.seal = seal
+        r.node.world.offloading.vault.seal = seal
         return artifact
 
-    r.node.world.below.vault.seal = sealed
+    r.node.world.offloading.vault.seal = sealed
     r.loop.operators.ask_for_tier(cold, Tier.NVME)
     await r.until(cold, SeatState.DUMPING)
     await r.until(cold, PARKED)
-    r.loop.operators.call_for(cold, "a test")
+    r.loop.operators.request_wake(cold, "a test")
     await r.until(cold, ACTIVE)
     assert app_of(r, cold).inner == inner

@@ -13,7 +13,7 @@ from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Crash, Machine, Snapshot
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier
 from nodeagent.seat.record import Seat
-from tests.unit.nodeagent.below import (
+from tests.unit.nodeagent.offloading import (
     ACTIVE,
     GIB,
     MEMORY,
@@ -53,7 +53,7 @@ def test_killed_at_any_write_of_a_move_it_goes_on(rig, proxy, kind, write, after
         if kind in ("dump", "object", "again"):
             r.loop.operators.ask_for_tier(cold, Tier.OBJECT if kind == "object" else Tier.NVME)
             await asyncio.sleep(3)
-        r.loop.operators.call_for(cold, "a test")
+        r.loop.operators.request_wake(cold, "a test")
         await asyncio.sleep(20)
 
     with contextlib.suppress(Crash, RuntimeError):
@@ -91,7 +91,7 @@ def test_killed_at_any_moment_of_a_move_it_goes_on(rig, proxy, state, moment):
         cold, _ = await two(r)
         if state is SeatState.RESTORING:
             await down(r, cold)
-            r.loop.operators.call_for(cold, "a test")
+            r.loop.operators.request_wake(cold, "a test")
         else:
             r.loop.operators.ask_for_tier(cold, Tier.NVME)
         await when(lambda: r.state(cold) is state)
@@ -215,9 +215,9 @@ def test_a_save_game_outlives_an_agent_that_is_killed_in_a_later_dump(rig):
         await down(r, cold)
         kept.append(ArtifactId(r.node.seats[cold].saved.artifact))
         await r.loop.custody.keep(PersonHold(kept[0], "save-1", cold, {Tier.NVME: 1}))
-        r.loop.operators.call_for(cold, "a test")
+        r.loop.operators.request_wake(cold, "a test")
         await r.until(cold, ACTIVE)
-        r.loop.operators.call_for(hot, "a test")
+        r.loop.operators.request_wake(hot, "a test")
         await r.until(hot, ACTIVE)
         r.loop.operators.ask_for_tier(cold, Tier.NVME)
         await when(lambda: len(machine.vault) == 2)
@@ -251,7 +251,7 @@ def test_an_agent_without_criu_says_that_it_can_not_wake_what_is_below_ram(rig):
         r = rig(machine)
         await r.recover()
         r.begin()
-        r.loop.operators.call_for("uid-cold", "a test")
+        r.loop.operators.request_wake("uid-cold", "a test")
         await asyncio.sleep(3)
         assert r.state("uid-cold") is NVME
         assert "CannotWake" in reasons(r)
@@ -272,7 +272,7 @@ async def test_with_the_journal_lost_a_seat_below_ram_starts_anew(rig):
     assert r.state(cold) is WAITING
     assert any("without a record" in sentence for _, sentence in r.seen.events)
     r.machine.restart_container(cold)
-    r.loop.operators.call_for(cold, "a test")
+    r.loop.operators.request_wake(cold, "a test")
     await r.until(cold, ACTIVE)
     await asyncio.sleep(100)
     assert [*r.machine.vault] == [artifact]

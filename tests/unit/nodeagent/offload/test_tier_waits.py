@@ -11,7 +11,7 @@ import pytest
 from kybernate.errors import DeadlineError, LockedError, RestoreError
 from kybernate.testing.machine import FakeDumper, FakeVault
 from kybernate.types import Tier
-from tests.unit.nodeagent.below import (
+from tests.unit.nodeagent.offloading import (
     ACTIVE,
     NVME,
     OBJECT,
@@ -103,7 +103,7 @@ async def test_a_lack_for_which_nothing_is_killed_is_believed_for_a_while(rig, m
         raise RestoreError("Cannot allocate memory", starved=True, killed=len(tried) == 10)
 
     monkeypatch.setattr(FakeDumper, "restore", lacks)
-    r.loop.operators.call_for(cold, "a test")
+    r.loop.operators.request_wake(cold, "a test")
     await r.until(cold, WAITING, 4000)
     assert len(tried) == 10 + 20 + 3
     assert "a limit on maps or locked memory" in told(r, "RestoreFailed")[0]
@@ -120,7 +120,7 @@ async def test_a_pod_that_is_deleted_while_it_waits_for_that_goes_at_once(rig, l
         starving(r, 1000)
     else:
         await another(r, driver="570.1")
-    r.loop.operators.call_for(cold, "a test")
+    r.loop.operators.request_wake(cold, "a test")
     await asyncio.sleep(100)
     assert (r.state(cold), len(r.machine.vault)) == (NVME, 1)
     r.loop.doors.on_term(cold, 15)
@@ -145,12 +145,12 @@ async def test_what_criu_refuses_three_times_is_given_up_and_started_anew(rig, m
 
     with monkeypatch.context() as patched:
         patched.setattr(FakeDumper, "restore", refused)
-        r.loop.operators.call_for(cold, "a test")
+        r.loop.operators.request_wake(cold, "a test")
         await r.until(cold, WAITING)
     assert len(tried) == 4
     assert "could not be recreated" in told(r, "SeatFailed")[0]
     r.machine.restart_container(cold)
-    r.loop.operators.call_for(cold, "a test")
+    r.loop.operators.request_wake(cold, "a test")
     await r.until(cold, ACTIVE)
     await asyncio.sleep(1)
     assert (r.machine.vault, r.machine.gates) == ({}, {})
@@ -251,7 +251,7 @@ async def test_a_store_that_is_away_holds_up_nothing_that_was_fetched(rig, monke
     monkeypatch.setattr(FakeVault, "admit", silent)
     back = await another(r, driver="570.1")
     began = r.clock.time()
-    r.loop.operators.call_for(cold, "a test")
+    r.loop.operators.request_wake(cold, "a test")
     if noted:
         await when(lambda: told(r, "RestoreFailed"))
         assert "has 570.1" in told(r, "RestoreFailed")[0]

@@ -18,7 +18,7 @@ from nodeagent import metrics
 from nodeagent.kube.attendance import Attendance
 from nodeagent.kube.publish import Publisher
 from nodeagent.operations.wire import seat_message
-from tests.unit.nodeagent.below import (
+from tests.unit.nodeagent.offloading import (
     ACTIVE,
     GIB,
     NVME,
@@ -168,7 +168,7 @@ async def test_when_ram_is_full_the_coldest_makes_room_instead_of_a_refusal(rig,
     r.begin()
     uids = [await r.seat(name, vram=40 * GIB) for name in "abc"]
     for uid in uids:
-        r.loop.operators.call_for(uid, "a test")
+        r.loop.operators.request_wake(uid, "a test")
     await r.until(uids[2], ACTIVE)
     assert [r.state(uid) for uid in uids] == [NVME, PARKED, ACTIVE]
     p = proxy(r.loop)
@@ -210,7 +210,7 @@ async def test_a_seat_pinned_to_ram_is_not_dumped(rig):
     await r.until(uids[1], ACTIVE)
     r.node.seats[uids[0]].wishes.park_tier = Tier.RAM.value
     third = await r.seat("c", vram=40 * GIB)
-    r.loop.operators.call_for(third, "a test")
+    r.loop.operators.request_wake(third, "a test")
     await asyncio.sleep(20)
     assert [r.state(uid) for uid in (*uids, third)] == [PARKED, ACTIVE, WAITING]
     assert "ParkRefused" in reasons(r)
@@ -299,7 +299,7 @@ async def test_a_seat_that_would_wake_late_from_ram_stays_in_gpu_memory(rig):
     r.loop.operators.send_away(uid, "an operator parks it")
     await r.until(uid, PARKED)
     r.node.seats[uid].wishes.ready_within = 60.0
-    r.loop.operators.call_for(uid, "an operator wakes it")
+    r.loop.operators.request_wake(uid, "an operator wakes it")
     await r.until(uid, ACTIVE)
     await asyncio.sleep(60)
     assert r.state(uid) is PARKED

@@ -22,7 +22,7 @@ async def _two(rig):
 
 async def test_a_seat_that_is_called_for_wakes_once_and_stays_until_it_is_needed_elsewhere(rig):
     r, a, b = await _two(rig)
-    assert r.loop.operators.call_for(a, "an operator asked")
+    assert r.loop.operators.request_wake(a, "an operator asked")
     await r.until(a, ACTIVE, 5.0)
     assert r.state(b) is PARKED
     assert r.node.seats[a].demand.asked_since is None
@@ -33,9 +33,9 @@ async def test_a_seat_that_is_called_for_wakes_once_and_stays_until_it_is_needed
 
 async def test_a_call_for_a_seat_that_serves_or_does_not_exist_changes_nothing(rig):
     r, _, b = await _two(rig)
-    assert r.loop.operators.call_for(b, "again")
+    assert r.loop.operators.request_wake(b, "again")
     assert r.node.seats[b].demand.asked_since is None
-    assert not r.loop.operators.call_for(PodUid("nobody"), "x")
+    assert not r.loop.operators.request_wake(PodUid("nobody"), "x")
     assert not r.loop.operators.send_away(PodUid("nobody"), "x")
     assert not r.loop.operators.let_stay(PodUid("nobody"))
 
@@ -98,7 +98,7 @@ def test_a_drain_and_what_was_asked_of_seats_survive_the_agent(rig):
     async def first():
         r, a, b = await _two(rig)
         r.loop.operators.drain_node("maintenance")
-        r.loop.operators.call_for(a, "an operator asked")
+        r.loop.operators.request_wake(a, "an operator asked")
         r.loop.operators.send_away(b, "it is evicted", stays_away=True)
         await r.until(b, PARKED, 5.0)
         return r, a, b
@@ -140,7 +140,7 @@ def test_an_unloaded_seat_starts_by_a_call_alone_also_where_the_agent_dies_befor
         await asyncio.sleep(60)
         assert r.state(a) is WAITING
         assert not await r.loop.operators.unload(a)
-        r.loop.operators.call_for(a, "a request")
+        r.loop.operators.request_wake(a, "a request")
         await r.until(a, ACTIVE)
         r.check()
 

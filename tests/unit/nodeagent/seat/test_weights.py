@@ -11,7 +11,7 @@ from kybernate.core.seat.operations import Kind, Progress
 from kybernate.types import Tier
 from nodeagent.operations.operations import Operations
 from nodeagent.operations.record import Ask
-from tests.unit.nodeagent.below import PARKED, down, two
+from tests.unit.nodeagent.offloading import PARKED, down, two
 
 GIB = 1 << 30
 ROOM = {Tier.NVME: 60 * GIB}
@@ -20,8 +20,8 @@ ROOM = {Tier.NVME: 60 * GIB}
 def weighing(r, size):
     """The agent, told that each tree has so many bytes."""
     world = r.node.world
-    below = replace(world.below, weigh=lambda _: size)
-    r.node.world = replace(world, below=below)
+    offloading = replace(world.offloading, weigh=lambda _: size)
+    r.node.world = replace(world, offloading=offloading)
     r.loop.offload._world = r.node.world
 
 
@@ -39,8 +39,8 @@ async def test_nor_does_it_go_where_bytes_from_other_nodes_lie(rig):
     r = rig(tiers=ROOM)
     weighing(r, 20 * GIB)
     room = SimpleNamespace(taken=41 * GIB)
-    below = replace(r.node.world.below, inbox=SimpleNamespace(room=room))
-    r.node.world = replace(r.node.world, below=below)
+    offloading = replace(r.node.world.offloading, inbox=SimpleNamespace(room=room))
+    r.node.world = replace(r.node.world, offloading=offloading)
     cold, _ = await two(r)
     r.loop.operators.ask_for_tier(cold, Tier.NVME)
     await asyncio.sleep(30)

@@ -21,28 +21,28 @@ if TYPE_CHECKING:
 
 
 async def own_state(seat: Seat) -> Into:
-    """`Below.into` where no seat goes on from another pod's state."""
+    """`Offloading.into` where no seat goes on from another pod's state."""
     return Into(seat.identity.pod.namespace, seat.uid)
 
 
 def none_first(images: Path) -> int:
-    """`Below.first` where nobody can tell."""
+    """`Offloading.first` where nobody can tell."""
     return 0
 
 
 def weighs_nothing(seat: Seat) -> int:
-    """`Below.weigh` where nobody can tell."""
+    """`Offloading.weigh` where nobody can tell."""
     return 0
 
 
 async def all_whole(artifact: ArtifactId) -> bool:
-    """`Below.whole` where nothing comes from other nodes."""
+    """`Offloading.whole` where nothing comes from other nodes."""
     return True
 
 
 def whole_in(inbox: Inbox) -> Callable[[ArtifactId], Awaitable[bool]]:
-    """`Below.whole` of what came by this one, of which a power cut may have left a part. Raises
-    DeadlineError, OSError."""
+    """`Offloading.whole` of what came by this one, of which a power cut may have left a part.
+    Raises DeadlineError, OSError."""
 
     async def is_whole(artifact: ArtifactId) -> bool:
         try:
@@ -55,7 +55,7 @@ def whole_in(inbox: Inbox) -> Callable[[ArtifactId], Awaitable[bool]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Below:
+class Offloading:
     """`facts` gathers what a saved state's manifest says of its seat; raises NotFoundError if the
     seat's container is gone. `limits`: bytes that each tier below RAM may hold; one that isn't
     named isn't there. `into`: the seat's container as a state is held against it; raises like
