@@ -89,7 +89,12 @@ class Served:
         pids = tuple(holders.descendants(self.enter))
         for pid in pids:
             self.held += holders.duplicates(pid, self.lock)
-        self._lend()
+        try:
+            self._lend()
+        except BrokenPipeError:
+            # kyb-enter has ended, and told before: a server without it is none to rely on.
+            self.let_go()
+            return self._told() == _WELL
         # What it has closed by now is in, unless it died of it.
         while (well := self.well) is None:
             if not all(holders.has_ended(pid) for pid in pids):

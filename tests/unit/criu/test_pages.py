@@ -161,6 +161,19 @@ async def test_what_is_lent_to_kyb_enter_stays_open_without_server_and_agent(
         os.close(lent[0])
 
 
+@pytest.mark.real_time
+@pytest.mark.parametrize(("told", "well"), [("0", True), ("1", False), ("-", False)])
+async def test_a_kyb_enter_that_ended_just_before_it_is_lent_anything_has_told(
+    tmp_path: Path, told: str, well: bool
+) -> None:
+    async with server(tmp_path / "1-2") as one:
+        one.served.keeper, theirs = socket.socketpair()
+        theirs.close()
+        (one.served.work / pages.STATUS).write_text(told)
+        assert await one.served.hold(Deadline(LIMIT)) is well
+        assert one.served.held == []
+
+
 def myself(root: Path) -> Path:
     """The folder of a container whose process 1 is this one."""
     start = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
