@@ -57,23 +57,21 @@ def test_who_asks_for_no_last_page_is_served_all_the_same(seat: Callable[..., Se
 
 
 def test_a_tree_whose_server_died_ends_rather_than_see_zeros(seat: Callable[..., Seat]) -> None:
-    one = redis(seat, keys=1_000_000)
+    one = redis(seat, keys=200_000)
     one.park()
-    one.restore(lazy=True)
+    server = mortal.restore_stopped(one)
     assert held() > 0
-    os.kill(_server(one), signal.SIGKILL)
+    os.kill(server, signal.SIGKILL)
     one.thaw()
     _see_waiting(one)
     _see_ended(one)
 
 
 def test_nothing_is_dumped_before_all_memory_is_in(seat: Callable[..., Seat]) -> None:
-    one = redis(seat, keys=1_000_000)
+    one = redis(seat, keys=200_000)
     before = digest(one)
     one.park()
-    one.restore(lazy=True)
-    server = _server(one)
-    os.kill(server, signal.SIGSTOP)
+    server = mortal.restore_stopped(one)
     with pytest.raises(DumpError, match="on its way in"):
         one.run(one.criu.dump(one.container.init, one.handle, one.images, LIMIT))
     os.kill(server, signal.SIGCONT)
@@ -83,7 +81,7 @@ def test_nothing_is_dumped_before_all_memory_is_in(seat: Callable[..., Seat]) ->
 
 
 def test_the_next_agent_holds_on_to_what_a_server_does_not_bring(seat: Callable[..., Seat]) -> None:
-    one = redis(seat, keys=1_000_000)
+    one = redis(seat, keys=200_000)
     one.park()
     with mortal.agent(one):
         pass
@@ -101,7 +99,7 @@ def test_the_next_agent_holds_on_to_what_a_server_does_not_bring(seat: Callable[
 def test_a_tree_waits_whose_server_died_while_no_agent_was_there(
     seat: Callable[..., Seat], after: str
 ) -> None:
-    one = redis(seat, keys=1_000_000)
+    one = redis(seat, keys=200_000)
     one.park()
     with mortal.agent(one) as server:
         if after == "server":
@@ -116,7 +114,7 @@ def test_a_tree_waits_whose_server_died_while_no_agent_was_there(
 
 
 def test_a_tree_is_not_trusted_of_whose_server_nobody_tells(seat: Callable[..., Seat]) -> None:
-    one = redis(seat, keys=1_000_000)
+    one = redis(seat, keys=200_000)
     one.park()
     with mortal.agent(one):
         pass
@@ -128,7 +126,7 @@ def test_a_tree_is_not_trusted_of_whose_server_nobody_tells(seat: Callable[..., 
 
 
 def test_a_server_that_has_ended_well_meanwhile_is_known_to_have(seat: Callable[..., Seat]) -> None:
-    one = redis(seat, keys=1_000_000)
+    one = redis(seat, keys=200_000)
     before = digest(one)
     one.park()
     with mortal.agent(one) as server:
@@ -148,7 +146,7 @@ def test_a_server_that_has_ended_well_meanwhile_is_known_to_have(seat: Callable[
 
 @pytest.mark.parametrize("stops", [False, True], ids=["killed", "stopped"])
 def test_the_next_agent_sees_all_memory_come_in(seat: Callable[..., Seat], stops: bool) -> None:
-    one = redis(seat, keys=1_000_000)
+    one = redis(seat, keys=200_000)
     before = digest(one)
     one.park()
     with mortal.agent(one, stops=stops) as server:
@@ -231,11 +229,12 @@ def test_what_a_dead_agent_began_to_restore_is_restored_anew(
 
 
 def test_who_waits_too_short_may_wait_again(seat: Callable[..., Seat]) -> None:
-    one = redis(seat, keys=1_000_000)
+    one = redis(seat, keys=200_000)
     one.park()
-    one.restore(lazy=True)
+    server = mortal.restore_stopped(one)
     with pytest.raises(DeadlineError):
         one.run(one.criu.pages_done(one.container.init, 0.0))
+    os.kill(server, signal.SIGCONT)
     one.thaw()
     one.pages_done()
     assert b"PONG" in ask(one, "PING")
@@ -266,10 +265,3 @@ def _serving(one: Seat) -> list[int]:
     """What serves the tree's memory: CRIU, and its kyb-enter."""
     (work,) = (one.node.work / "criu").glob(f"{one.container.init}-*")
     return list(holders.find(work / running.PAGES))
-
-
-def _server(one: Seat) -> int:
-    """The CRIU that serves the tree's memory."""
-    program = str(one.node.tools.criu)
-    (server,) = (pid for pid in _serving(one) if os.readlink(f"/proc/{pid}/exe") == program)
-    return server

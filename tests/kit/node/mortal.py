@@ -23,7 +23,7 @@ from kybernate.adapters.kernel.freezer import CgroupFreezer
 from tests.cluster.layout import REPOSITORY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from kybernate.lib.deadline import Deadline
     from tests.kit.node.parking import Seat
@@ -78,6 +78,11 @@ class SlowReads:
                 raise OSError(ctypes.get_errno(), f"{file} can't be watched")
         asyncio.get_running_loop().add_reader(self._asked, self._answer)
 
+    def close(self) -> None:
+        """Nobody is slowed down any more."""
+        asyncio.get_running_loop().remove_reader(self._asked)
+        os.close(self._asked)
+
     def _answer(self) -> None:
         for *_, file, pid in _EVENT.iter_unpack(os.read(self._asked, 1 << 16)):
             serves = b"lazy-pages" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
@@ -88,33 +93,56 @@ class SlowReads:
         os.close(file)
 
 
-def main(enter: str, criu: str, work: str, init: str, handle: str, images: str, *how: str) -> None:
-    """Restores it, and waits for its own end."""
+async def restore_and_stop(
+    engine: Criu,
+    tree: tuple[int, str, Path],
+    slow: Iterable[Path],
+    then: Callable[[int], None] = lambda _: None,
+) -> int:
+    """Lazily from parked to frozen; the PID of what serves the memory, which is stopped. `tree`:
+    its init, handle and images, of which `slow` are read slowly. `then` is called with the PID once
+    the memory is held, before anything else is done."""
     stopped: list[int] = []
     hold = pages.Served.hold
-
-    def wait() -> None:
-        print("restored", *stopped, flush=True)
-        sys.stdin.read()
 
     async def hold_and_stop(served: pages.Served, clock: Deadline) -> bool:
         (server,) = holders.descendants(served.enter)
         os.kill(server, signal.SIGSTOP)
         stopped.append(server)
         well = await hold(served, clock)
-        if "half" in how:
-            wait()
+        then(server)
         return well
 
+    reads = SlowReads(slow)
     pages.Served.hold = hold_and_stop  # type: ignore[method-assign, assignment]
-    engine = Criu(Tools(Path(enter), Path(criu)), CgroupFreezer(), Path(work))
+    try:
+        await engine.restore(*tree, _LIMIT, lazy=True)
+    finally:
+        pages.Served.hold = hold  # type: ignore[method-assign]
+        reads.close()
+    return stopped[0]
 
+
+def restore_stopped(seat: Seat) -> int:
+    """As the seat's own `restore`, by its own agent."""
+    tree = seat.container.init, seat.handle, seat.images
+    return seat.run(restore_and_stop(seat.criu, tree, seat.images.glob("pages-*.img")))
+
+
+def main(enter: str, criu: str, work: str, init: str, handle: str, images: str, *how: str) -> None:
+    """Restores it, and waits for its own end."""
+
+    def wait(server: int) -> None:
+        print("restored", server, flush=True)
+        sys.stdin.read()
+
+    engine = Criu(Tools(Path(enter), Path(criu)), CgroupFreezer(), Path(work))
     memory = [] if "lent" in how else list(Path(images).glob("pages-*.img"))
+    tree = int(init), handle, Path(images)
+    half = (wait,) if "half" in how else ()
 
     async def restore() -> None:
-        SlowReads(memory)
-        await engine.restore(int(init), handle, Path(images), _LIMIT, lazy=True)
-        wait()
+        wait(await restore_and_stop(engine, tree, memory, *half))
 
     asyncio.run(restore())
 
