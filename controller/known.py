@@ -91,12 +91,16 @@ class Requests(Generic[R]):
         with self._lock:
             return [one.request for key, one in self._seen.items() if key[0] == namespace]
 
+    def all(self) -> list[R]:
+        """Those of all namespaces, as they were last seen."""
+        with self._lock:
+            return [one.request for one in self._seen.values()]
+
     def wanted(self) -> frozenset[str]:
         """The UIDs of those that have not ended, as far as this version can tell."""
         with self._lock:
-            every = [one.request for one in self._seen.values()]
             unread = [*self._unread.values()]
-        return frozenset([*(one.uid for one in every if not one.ended), *unread])
+        return frozenset([*(one.uid for one in self.all() if not one.ended), *unread])
 
     def _read(self, item: Json) -> Seen[R] | None:
         meta = item["metadata"]

@@ -24,3 +24,8 @@ STRAYS = Counter(
     "kyb_controller_strays_total",
     "Operations that were cancelled on agents since their request is gone or has ended.",
 )
+ARTIFACT_WRITES = Counter(
+    "kyb_controller_artifact_writes_total",
+    "Writes of Artifacts; outcome is made, changed, dropped or failed.",
+    ["outcome"],
+)

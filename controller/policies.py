@@ -49,7 +49,10 @@ _SETTLE_S = 0.5
 _AGAIN_S = 60.0
 """Seconds until what an agent could not do is asked of it again."""
 _WAITS = STUCK | {Reason.AGENT_UNREACHABLE}
-_OF_META = ("namespace", "name", "uid", "resourceVersion", "labels", "deletionTimestamp")
+_OF_META = (
+    *("namespace", "name", "uid", "resourceVersion", "labels", "deletionTimestamp"),
+    "ownerReferences",
+)
 
 
 class SeenPolicy(NamedTuple):
@@ -66,10 +69,11 @@ class SeenPolicy(NamedTuple):
 
 class Seated(NamedTuple):
     """A pod with a seat. `since`: when it began to run, in seconds since 1970, infinite if it does
-    not."""
+    not; `owner`: the name of what made it, empty if nothing did."""
 
     labelled: Labelled
     since: float
+    owner: str = ""
 
 
 class Policies:
@@ -135,6 +139,17 @@ class Policies:
         """A namespace's pods with seats."""
         with self._lock:
             return tuple(self._pods.get(namespace, {}).values())
+
+    def all_pods(self) -> list[Seated]:
+        """The pods with seats of all namespaces."""
+        with self._lock:
+            return [one for those in self._pods.values() for one in those.values()]
+
+    def names(self) -> dict[str, str]:
+        """The names of all policies, by UID."""
+        with self._lock:
+            every = [one.policy for those in self._policies.values() for one in those.values()]
+        return {one.uid: one.name for one in every if one is not None}
 
 
 class PolicyWorker(Shift):
@@ -253,7 +268,9 @@ def _seated(pod: pods.Pod) -> Seated:
     runs = pod.status.get("phase") == "Running" and not pod.leaving
     since = pods.seconds(text(pod.status.get("startTime"))) if runs else None
     return Seated(
-        Labelled(pod.ref.uid, pod.ref.name, pod.labels), math.inf if since is None else since
+        Labelled(pod.ref.uid, pod.ref.name, pod.labels),
+        math.inf if since is None else since,
+        text((pod.owner or {}).get("name")),
     )
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import socket
 import uuid
+from functools import partial
 from typing import TYPE_CHECKING
 
 from controller import metrics
 from controller.agents import Agents
+from controller.artifacts import Artifacts, Projection, describing, slim_artifact
 from controller.cluster import Cluster
 from controller.kinds import CHECKPOINT
 from controller.known import Nodes, Requests, slim_node, slim_request
@@ -17,6 +19,7 @@ from controller.sweep import Sweep
 from controller.worker import Worker
 from kybernate import keys
 from kybernate.adapters.k8s import OF_USERS, Api, Watcher
+from kybernate.adapters.registry.client import Registry
 from kybernate.api import pods
 from kybernate.errors import ConfigError
 from kybernate.runtime.background import Background
@@ -42,7 +45,7 @@ class Service:
         self._api = Api(settings.kubeconfig, "kyb-controller")
         self._revocations = Revocations(self._revoked)
         self._queue, self._policy_queue, self._nodes = Queue(), Queue(), Nodes()
-        self._policies = Policies(self._policy_queue.add)
+        self._policies, self._artifacts = Policies(self._policy_queue.add), Artifacts()
         # What becomes of a snapshot is for its policy to know.
         self._requests = Requests(
             CHECKPOINT, self._queue.add, lambda key: self._policies.touch(key[0])
@@ -66,6 +69,7 @@ class Service:
                 page=OF_USERS,
             ),
             Watcher(*(self._api, pods.PATH, MANAGED, self._policies.on_pod, "pods"), keep=slim_pod),
+            *self._projected(settings),
         )
         self._agents = Agents(
             settings.tls_dir,
@@ -84,6 +88,8 @@ class Service:
         )
         workers = {f"worker-{number}": worker.run for number in range(settings.threads)}
         workers |= {f"policies-{number}": policies.run for number in range(_POLICY_THREADS)}
+        if settings.registry_url:
+            workers["artifacts"] = self._projection(settings, fence).run
         self._threads = Background(**workers, sweep=sweep.run)
         self._probes = ProbeServer(*host_port(settings.probe_listen), self.not_ready)
         metrics.LEADING.set_function(lambda: fence.closed() is None)
@@ -138,6 +144,28 @@ class Service:
         leases = Leases(self._api, timeout)
         leader = Leader(leases, settings.lease, identity, terms, self)
         return leader, leader
+
+    def _projected(self, settings: ControllerSettings) -> tuple[Watcher, ...]:
+        if not settings.registry_url:
+            return ()
+        seen = Watcher(
+            *(self._api, keys.ARTIFACTS_PATH, {}, self._artifacts.on_event, "Artifacts"),
+            keep=slim_artifact,
+            names_only=True,
+        )
+        return (seen,)
+
+    def _projection(self, settings: ControllerSettings, fence: Fence) -> Projection:
+        return Projection(
+            self._api,
+            self._artifacts,
+            partial(Registry, settings.registry_url, settings.tls_dir, "controller"),
+            partial(describing, self._requests, self._policies),
+            fence,
+            timeout=settings.api_timeout_s,
+            every=settings.artifacts_s,
+            each=settings.artifacts_shown,
+        )
 
     def _why_not(self, node: str) -> str:
         found = self._revocations.of(node)

@@ -11,6 +11,8 @@ GPU_NODE_KIND = "GPUNode"
 GPU_NODES_PATH = f"/apis/{GROUP}/{VERSION}/gpunodes"
 ARTIFACT_GRANT_KIND = "ArtifactGrant"
 ARTIFACT_GRANTS_PATH = f"/apis/{GROUP}/{VERSION}/artifactgrants"
+ARTIFACT_KIND = "Artifact"
+ARTIFACTS_PATH = f"/apis/{GROUP}/{VERSION}/artifacts"
 CHECKPOINT_REQUEST_KIND = "CheckpointRequest"
 CHECKPOINT_REQUESTS_PATH = f"/apis/{GROUP}/{VERSION}/checkpointrequests"
 CHECKPOINT_POLICY_KIND = "CheckpointPolicy"
@@ -29,6 +31,13 @@ GPUS_ANNOTATION = "kyb.ai/gpus"
 
 # Opt-in label
 MANAGED_LABEL = "kyb.ai/managed"
+
+# Labels of an Artifact: its pod, what made that pod, the deepest tier that has it, and the
+# CheckpointPolicy that had it made
+OF_POD_LABEL = "kyb.ai/pod"
+OF_OWNER_LABEL = "kyb.ai/owner"
+TIER_LABEL = "kyb.ai/tier"
+OF_POLICY_LABEL = "kyb.ai/checkpoint-policy"
 
 # Node label: the node's GPUs belong to Kybernate, not to the vendor's device plugin
 GPU_NODE_LABEL = "kyb.ai/gpu-node"

@@ -178,8 +178,12 @@ class Artifacts:
             for name in (*_BY_COPY, *_BY_ARTIFACT)
             if (value := getattr(wanted, name)) is not None
         }
-        query = _page_query(tuple(given), after=wanted.after is not None)
         values: Json = {**given, "most": wanted.limit + 1}
+        if wanted.newest is not None:
+            values["newest"] = wanted.newest
+        query = _page_query(
+            tuple(given), after=wanted.after is not None, newest=wanted.newest is not None
+        )
         if wanted.after is not None:
             values["before_ms"], values["before_id"] = _read_cursor(wanted.after)
         with self._database.read() as connection:
@@ -348,9 +352,9 @@ def _gathered(found: CursorResult[Any]) -> list[Json]:
 
 
 @functools.cache
-def _page_query(given: tuple[str, ...], *, after: bool) -> Select[Any]:
+def _page_query(given: tuple[str, ...], *, after: bool, newest: bool) -> Select[Any]:
     """A page's artifacts and one more, with their copies; made once for each kind of page."""
-    table = COPIES if set(given) & set(_BY_COPY) else ARTIFACTS
+    table = _ranked() if newest else COPIES if set(given) & set(_BY_COPY) else ARTIFACTS
     created, id_ = table.c.created_ms, table.c.artifact if table is COPIES else table.c.id
     keys = select(created.label("created_ms"), id_.label("id"))
     if table is COPIES:
@@ -360,6 +364,8 @@ def _page_query(given: tuple[str, ...], *, after: bool) -> Select[Any]:
     for name in given:
         column = (COPIES if name in _BY_COPY else ARTIFACTS).c[name]
         keys = keys.where(column == bindparam(name))
+    if newest:
+        keys = keys.where(table.c.rank <= bindparam("newest"))
     if after:
         before = bindparam("before_ms", type_=BigInteger), bindparam("before_id", type_=Text)
         keys = keys.where(tuple_(created, id_) < tuple_(*before))
@@ -370,6 +376,14 @@ def _page_query(given: tuple[str, ...], *, after: bool) -> Select[Any]:
         .outerjoin(COPIES, COPIES.c.artifact == ARTIFACTS.c.id)
         .order_by(page.c.created_ms.desc(), page.c.id.desc())
     )
+
+
+def _ranked() -> Any:
+    """Artifacts, numbered in their namespaces from the newest one on."""
+    columns = ARTIFACTS.c
+    order = columns.created_ms.desc(), columns.id.desc()
+    number = func.row_number().over(partition_by=columns.namespace, order_by=order)
+    return select(columns.id, columns.created_ms, number.label("rank")).subquery()
 
 
 def _cursor(entry: Json) -> str:

@@ -10,6 +10,7 @@ import yaml
 from pydantic import TypeAdapter
 
 from kybernate import keys
+from kybernate.api.artifacts import Artifact
 from kybernate.api.gpunodes import GPUNode
 from kybernate.api.grants import ArtifactGrant
 from kybernate.api.policies import CheckpointPolicy
@@ -56,6 +57,28 @@ def artifact_grant() -> Json:
         "ArtifactGrant takes that back for what doesn't run yet."
     )
     return _definition(names, "Namespaced", columns, _schema(ArtifactGrant, told), {})
+
+
+def artifact() -> Json:
+    """The CustomResourceDefinition of Artifact."""
+    columns = (
+        ("Pod", "string", ".status.pod"),
+        ("Tier", "string", f".metadata.labels.{_escaped(keys.TIER_LABEL)}"),
+        ("Bytes", "integer", ".status.bytes"),
+        ("Taken", "date", ".status.takenAt"),
+        ("Node", "string", ".status.copies[*].node", 1),
+        ("Model", "string", ".status.model", 1),
+        ("Policy", "string", f".metadata.labels.{_escaped(keys.OF_POLICY_LABEL)}", 1),
+        ("Artifact", "string", ".status.artifact", 1),
+    )
+    told = (
+        "What the registry knows of an artifact of this namespace: the newest ones are shown. "
+        "Written by the controller, and gone when the registry drops the artifact; deleting it "
+        "deletes no artifact, and the controller writes it again."
+    )
+    return _definition(
+        _names(keys.ARTIFACT_KIND, "art"), "Namespaced", columns, _schema(Artifact, told), {}
+    )
 
 
 def checkpoint_request() -> Json:
@@ -121,6 +144,7 @@ def checkpoint_policy() -> Json:
 
 CRDS = {
     "gpunode": gpu_node,
+    "artifact": artifact,
     "artifactgrant": artifact_grant,
     "checkpointpolicy": checkpoint_policy,
     "checkpointrequest": checkpoint_request,
@@ -143,6 +167,10 @@ class _Dumper(yaml.SafeDumper):
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
+
+
+def _escaped(label: str) -> str:
+    return label.replace(".", "\\.")
 
 
 def _names(kind: str, short: str, plural: str = "") -> Json:

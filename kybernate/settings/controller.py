@@ -51,8 +51,24 @@ class ControllerSettings(Settings):
     snapshots_at_once: int = Field(
         4, ge=1, description="snapshots of one namespace that are under way at a time"
     )
+    registry_url: str = Field(
+        "", description="https://host:port of the registry; empty: there are no Artifacts"
+    )
+    artifacts_s: float = Field(
+        10.0, ge=1, le=3600, description="how often Artifacts are compared with the registry (s)"
+    )
+    artifacts_shown: int = Field(
+        200, ge=1, le=2000, description="Artifacts of a namespace: its newest ones"
+    )
     threads: int = Field(8, ge=1, le=64, description="requests looked at at the same time")
     log_level: Level = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")
+
+    @field_validator("registry_url")
+    @classmethod
+    def _secure(cls, value: str) -> str:
+        if value and not value.startswith("https://"):
+            raise ValueError("must be written as https://host:port")
+        return value
 
     @field_validator("lease_s")
     @classmethod

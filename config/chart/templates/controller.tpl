@@ -47,6 +47,8 @@ spec:
           value: 0.0.0.0:9448
         - name: KYB_CONTROLLER_LEASE
           value: kyb-controller
+        - name: KYB_CONTROLLER_REGISTRY_URL
+          value: https://kyb-registry.kyb-system.svc:9446
         ports:
         - name: probes
           containerPort: 9448

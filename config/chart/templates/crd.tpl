@@ -2,6 +2,131 @@
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata:
+  name: artifacts.kyb.ai
+spec:
+  group: kyb.ai
+  scope: Namespaced
+  names:
+    kind: Artifact
+    listKind: ArtifactList
+    plural: artifacts
+    singular: artifact
+    shortNames:
+    - art
+    categories:
+    - kyb
+    - kybernate
+  versions:
+  - name: v1alpha1
+    served: true
+    storage: true
+    additionalPrinterColumns:
+    - name: Pod
+      type: string
+      jsonPath: .status.pod
+    - name: Tier
+      type: string
+      jsonPath: .metadata.labels.kyb\.ai/tier
+    - name: Bytes
+      type: integer
+      jsonPath: .status.bytes
+    - name: Taken
+      type: date
+      jsonPath: .status.takenAt
+    - name: Node
+      type: string
+      priority: 1
+      jsonPath: .status.copies[*].node
+    - name: Model
+      type: string
+      priority: 1
+      jsonPath: .status.model
+    - name: Policy
+      type: string
+      priority: 1
+      jsonPath: .metadata.labels.kyb\.ai/checkpoint-policy
+    - name: Artifact
+      type: string
+      priority: 1
+      jsonPath: .status.artifact
+    schema:
+      openAPIV3Schema:
+        type: object
+        description: 'What the registry knows of an artifact of this namespace: the newest ones are shown. Written by the controller, and gone when the registry drops
+          the artifact; deleting it deletes no artifact, and the controller writes it again.'
+        properties:
+          apiVersion:
+            type: string
+          kind:
+            type: string
+          metadata:
+            type: object
+          status:
+            description: What the registry knew when the controller last looked.
+            properties:
+              artifact:
+                description: Its name everywhere else, as for kyb.ai/restore-from.
+                maxLength: 400
+                minLength: 1
+                type: string
+              pod:
+                description: The pod whose state it is, by its name.
+                maxLength: 253
+                type: string
+              podUID:
+                maxLength: 128
+                type: string
+              model:
+                description: The model that the pod serves.
+                maxLength: 1024
+                type: string
+              bytes:
+                description: Its size; a copy may take less.
+                format: int64
+                minimum: 0
+                type: integer
+              takenAt:
+                format: date-time
+                type: string
+              copies:
+                description: Where it lies.
+                items:
+                  description: A copy of it.
+                  properties:
+                    tier:
+                      enum:
+                      - nvme
+                      - object
+                      type: string
+                    state:
+                      description: 'pending: on its way, or not read back yet. verified: read back from there. missing: lost or damaged.'
+                      enum:
+                      - pending
+                      - verified
+                      - missing
+                      type: string
+                    node:
+                      description: The node that has it, if it is on a node.
+                      maxLength: 253
+                      type: string
+                    bytes:
+                      format: int64
+                      minimum: 0
+                      type: integer
+                  required:
+                  - tier
+                  - state
+                  type: object
+                maxItems: 16
+                type: array
+                x-kubernetes-list-type: atomic
+            required:
+            - artifact
+            type: object
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
   name: artifactgrants.kyb.ai
 spec:
   group: kyb.ai

@@ -183,6 +183,42 @@ spec:
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata:
+  name: kyb-artifacts
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - apiGroups:
+      - kyb.ai
+      apiVersions:
+      - v1alpha1
+      operations:
+      - CREATE
+      - UPDATE
+      resources:
+      - artifacts
+      scope: Namespaced
+  validations:
+  - expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-controller'
+    reason: Forbidden
+    message: nobody but Kybernate's controller writes an Artifact
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: kyb-artifacts
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  policyName: kyb-artifacts
+  validationActions:
+  - Deny
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
   name: kyb-checkpoint-policies
   labels:
     app.kubernetes.io/part-of: kybernate

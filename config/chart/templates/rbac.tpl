@@ -163,6 +163,17 @@ rules:
 - apiGroups:
   - kyb.ai
   resources:
+  - artifacts
+  verbs:
+  - create
+  - delete
+  - get
+  - list
+  - patch
+  - watch
+- apiGroups:
+  - kyb.ai
+  resources:
   - checkpointrequests
   verbs:
   - create
@@ -519,6 +530,7 @@ rules:
 - apiGroups:
   - kyb.ai
   resources:
+  - artifacts
   - checkpointpolicies
   - checkpointrequests
   verbs:

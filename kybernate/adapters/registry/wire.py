@@ -268,7 +268,8 @@ class Query(BaseModel):
 
 
 class Filter(Query):
-    """Which artifacts to list. With `node`, `place` or `state`: those with such a copy."""
+    """Which artifacts to list. With `node`, `place` or `state`: those with such a copy. `newest`:
+    so many of each namespace at most, of all namespaces."""
 
     namespace: Namespace | None = None
     model: Text | None = None
@@ -277,8 +278,15 @@ class Filter(Query):
     node: Name | None = None
     place: Tier | None = None
     state: CopyState | None = None
+    newest: Annotated[int, Field(ge=1, le=10_000)] | None = None
     limit: Annotated[int, Field(ge=1, le=500)] = 100
     after: After | None = None
+
+    @model_validator(mode="after")
+    def _newest_of_all(self) -> Filter:
+        if self.newest is not None and self.model_fields_set - {"newest", "limit", "after"}:
+            raise ValueError("newest is of all namespaces; leave the other conditions out")
+        return self
 
 
 class Latest(Query):

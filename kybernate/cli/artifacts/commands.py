@@ -15,6 +15,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from kybernate import keys as keys_of_objects
 from kybernate.adapters.keys import artifactkeys
 from kybernate.adapters.objects.tar import TarReader, TarWriter
 from kybernate.checkpoint import catalogue, gc
@@ -31,9 +32,9 @@ from kybernate.cli.artifacts.keys import (
     shred,
     tls_option,
 )
-from kybernate.cli.cluster.lines import artifacts_of, statuses
-from kybernate.cli.cluster.link import NODES, cluster_options, link_to, listed
-from kybernate.cli.output import show
+from kybernate.cli.cluster.lines import artifact_lines, artifacts_of, statuses
+from kybernate.cli.cluster.link import NODES, cluster_options, link_to, listed, may_list
+from kybernate.cli.output import FORMS, show
 from kybernate.core.quantity import parse_quantity
 from kybernate.errors import ConfigError, KybernateError
 from kybernate.lib.deadline import Deadline
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from kybernate.adapters.keys.artifactkeys import ArtifactKeys
+    from kybernate.cli.cluster.link import Link
+    from kybernate.cli.output import Listing
     from kybernate.core.artifacts.manifest import Manifest
 
 _HELP = """Artifacts: list them, look at them, read them back, sweep, carry them elsewhere.
@@ -53,7 +56,7 @@ store's own tools use (AWS_ACCESS_KEY_ID, AWS_ENDPOINT, GOOGLE_APPLICATION_CREDE
 \b
   kybernate artifacts keys --dir /etc/kyb-artifacts          once per cluster
   export KYB_ARTIFACT_KEYS=/etc/kyb-artifacts
-  kubectl kyb artifacts ls                                   what the cluster's nodes tell of
+  kubectl kyb artifacts ls                                   what the registry knows
   kybernate artifacts ls s3://states/kyb                     what is there, how large, of when
   kybernate artifacts show s3://states/kyb ID                where it can be restored
   kybernate artifacts verify s3://states/kyb ID...           read it back, byte by byte
@@ -100,20 +103,29 @@ command.add_command(shred)
 @click.argument("place", required=False)
 @click.option("-n", "--namespace", default="", help="Only of this namespace.")
 @click.option("--keys", "folder", **{**_KEYS, "required": False})
+@click.option("-A", "--all-namespaces", is_flag=True, help="Without PLACE: of all namespaces.")
+@click.option("-o", "--output", type=click.Choice(FORMS), default="table", help="Without PLACE.")
 @cluster_options(namespaced=False)
 @as_json_option
 def ls(
-    place: str | None, folder: Path | None, namespace: str, *, as_json: bool, **options: Any
+    place: str | None,
+    folder: Path | None,
+    namespace: str,
+    output: str,
+    *,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """List the artifacts of PLACE: age, bytes, what was stored for each, GPUs, and the UID of the
     namespace whose key opens it, which tells a namespace from an earlier one of the same name.
 
-    One whose manifest isn't signed by a key of ours is listed with the reason. Without PLACE those
-    that the cluster's nodes tell of in their GPUNodes are listed, from anywhere and without keys.
+    One whose manifest isn't signed by a key of ours is listed with the reason. Without PLACE the
+    Artifacts of a namespace are listed, from anywhere and without keys: what the registry knows.
+    Where there are none, those that the cluster's nodes tell of in their GPUNodes.
     """
     if place is None:
-        nodes, _ = statuses(listed(link_to(options).api, NODES))
-        show(artifacts_of(nodes, namespace or None), "json" if as_json else "table")
+        link = link_to({**options, "namespace": namespace})
+        show(_of_cluster(link), "json" if as_json else output)
         return
     if folder is None:
         raise click.MissingParameter(param_type="option", param_hint="'--keys'")
@@ -309,6 +321,14 @@ def import_command(
             (source, theirs), target, naming, Deadline(options["timeout"]), tell
         )
     click.echo(made.id)
+
+
+def _of_cluster(link: Link) -> Listing:
+    found = listed(link.api, link.all_of(keys_of_objects.ARTIFACTS_PATH))
+    if not found and may_list(link.api, NODES):
+        nodes, _ = statuses(listed(link.api, NODES))
+        return artifacts_of(nodes, link.namespace)
+    return artifact_lines(found, datetime.now(UTC))
 
 
 def _verified(place: Place, artifact: str, own: ArtifactKeys, deadline: Deadline) -> str:

@@ -7,6 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
+from kybernate.api.artifacts import read_artifact
 from kybernate.api.events import stamp
 from kybernate.api.gpunodes import read_status
 from kybernate.api.pods import read_pod
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from kybernate.api.gpunodes import GpuRow, SeatRow, Status
     from kybernate.api.pods import Pod
+    from kybernate.core.artifacts.listed import Listed
     from kybernate.core.policy.effective import Effective
 
     Json = dict[str, Any]
@@ -35,6 +37,18 @@ SEATS_WIDE = (*SEATS, "NODE", "SEAT", "MODEL", "REASON")
 GPUS = ("NODE", "GPU", "PRODUCT", "MEMORY", "HEALTH", "ACTIVE", "PARKED", "WAITING")
 TIERS = ("NODE", "TIER", "SEATS", "USED", "BUDGET")
 ARTIFACTS = ("ARTIFACT", "TIER", "SIZE", "NODE", "POD UID")
+OBJECTS = (
+    "NAMESPACE",
+    "NAME",
+    "POD",
+    "TIER",
+    "SIZE",
+    "AGE",
+    "NODES",
+    "MODEL",
+    "POLICY",
+    "ARTIFACT",
+)
 NODES = ("NODE", "READY", "WHY")
 
 
@@ -138,6 +152,25 @@ def artifacts_of(nodes: Mapping[str, Status], namespace: str | None) -> Listing:
         if namespace is None or one.artifact.startswith(f"{namespace}/")
     )
     return Listing(ARTIFACTS, len(ARTIFACTS), rows, "No node tells of an artifact.")
+
+
+def artifact_lines(items: Iterable[Json], now: datetime) -> Listing:
+    """Artifacts, the newest first; one that can't be read is left out."""
+    found = [(item, one) for item in items if (one := read_artifact(item)) is not None]
+    found.sort(key=lambda pair: pair[1].created_ms, reverse=True)
+    rows = tuple(_artifact(item, one, now) for item, one in found)
+    return Listing(OBJECTS, OBJECTS.index("NODES"), rows, "The registry tells of no artifact.")
+
+
+def _artifact(item: Json, one: Listed, now: datetime) -> Row:
+    meta = item["metadata"]
+    nodes = sorted({copy.node for copy in one.copies if copy.node})
+    cells = (
+        *(meta["namespace"], meta["name"], one.pod, one.tier or "-", human(one.size)),
+        age(item["status"]["takenAt"], now),
+        *(",".join(nodes) or "-", one.model or "-", one.policy or "-", one.artifact),
+    )
+    return Row(f"artifact.{keys.GROUP}/{meta['name']}", item, cells)
 
 
 def unready(nodes: Mapping[str, Status]) -> Listing:

@@ -44,6 +44,12 @@ class Link:
         """Where the namespace has objects of one of our kinds."""
         return f"/apis/{keys.API_VERSION}/namespaces/{self.namespace}/{kind}"
 
+    def all_of(self, path: str) -> Source:
+        """Objects of the kind that has this path, of the namespace that is meant, or of all."""
+        group, _, plural = path.rpartition("/")
+        inside = "" if self.namespace is None else f"/namespaces/{self.namespace}"
+        return Source(f"{group}{inside}/{plural}", {})
+
     def pods(self) -> Source:
         """The pods that may hold seats."""
         return Source(

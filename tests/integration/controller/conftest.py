@@ -35,7 +35,9 @@ LIMIT_S = 30.0
 class Controller:
     """One replica."""
 
-    def __init__(self, cluster: Cluster, folder: Path, port: int, lease: str = "") -> None:
+    def __init__(
+        self, cluster: Cluster, folder: Path, port: int, lease: str = "", **settings: str
+    ) -> None:
         self._environment = {
             **os.environ,
             "KYB_CONTROLLER_KUBECONFIG": str(cluster.layout.kubeconfig("controller")),
@@ -46,6 +48,7 @@ class Controller:
             "KYB_CONTROLLER_AGENT_TIMEOUT_S": "2",
             "KYB_CONTROLLER_LEASE": lease,
             "KYB_CONTROLLER_LEASE_S": "6",
+            **{f"KYB_CONTROLLER_{name.upper()}": value for name, value in settings.items()},
         }
         self.log = folder / f"controller-{port}.log"
         self._port = port

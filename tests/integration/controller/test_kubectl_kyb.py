@@ -203,7 +203,7 @@ def test_artifacts_that_nodes_tell_of(
     row = {"artifact": f"{NAMESPACE}/a@1-2", "uid": "u", "tier": "object", "bytes": 1 << 20}
     path = f"{keys.GPU_NODES_PATH}/{NODE}/status"
     control_plane.api("agent").patch(path, {"status": {"saved": [row]}})
-    lines = kubectl("kyb", "artifacts", "ls").stdout.splitlines()
+    lines = kubectl("kyb", "artifacts", "ls", "-A").stdout.splitlines()
     assert lines[1].split() == [f"{NAMESPACE}/a@1-2", "object", "1.0", "MiB", NODE, "u"]
     assert "No node tells" in kubectl("kyb", "artifacts", "ls", "-n", "other").stdout
     assert kubectl("kyb", "artifacts", "ls", "s3://x").returncode == 2

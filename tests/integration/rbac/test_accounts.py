@@ -73,6 +73,7 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
     "proxy": {**SEES_NODES, **SEES_REVOKED},
     "controller": {
         "pods": READ,
+        "artifacts.kyb.ai": READ | {"create", "delete", "patch"},
         "pods/eviction": {"create"},
         "events": {"create"},
         "checkpointpolicies.kyb.ai": READ,

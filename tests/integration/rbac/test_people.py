@@ -23,7 +23,7 @@ NAMESPACE, ELSEWHERE = "people", "elsewhere"
 READ = {"get", "list", "watch"}
 WRITE = {"create", "update", "patch", "delete", "deletecollection"}
 ASKED_BY = ("checkpointrequests", "checkpointpolicies")
-KINDS = (*ASKED_BY, "artifactgrants", "gpunodes")
+KINDS = (*ASKED_BY, "artifactgrants", "artifacts", "gpunodes")
 VIEW = ("kyb-requests-view", "kyb-grants-view")
 EDIT = (*VIEW, "kyb-requests-edit")
 ADMIN = (*EDIT, "kyb-grants")
@@ -85,7 +85,7 @@ def may(cluster: Cluster, user: str, verb: str, what: str, namespace: str) -> bo
 def test_people_of_a_namespace_may_what_their_role_says(
     control_plane: Cluster, user: str, asks: set[str], grants: set[str]
 ) -> None:
-    wanted = {**dict.fromkeys(ASKED_BY, asks), "artifactgrants": grants}
+    wanted = {**dict.fromkeys(ASKED_BY, asks), "artifactgrants": grants, "artifacts": READ}
     assert rights(control_plane, user) == wanted
     assert rights(control_plane, user, ELSEWHERE) == {}
 

@@ -12,7 +12,7 @@ AGGREGATE = "rbac.authorization.k8s.io/aggregate-to-"
 READ = {"get", "list", "watch"}
 WRITE = {"create", "update", "patch", "delete", "deletecollection"}
 ASKED_BY = ("checkpointrequests", "checkpointpolicies")
-GRANTS, NODES, VIEW_NODES = "artifactgrants", "gpunodes", "kyb-view-nodes"
+SHOWN, GRANTS, NODES, VIEW_NODES = "artifacts", "artifactgrants", "gpunodes", "kyb-view-nodes"
 
 
 def added() -> dict[str, dict[str, set[str]]]:
@@ -37,7 +37,7 @@ def test_kubernetes_own_roles_get_the_objects_of_a_namespace() -> None:
     all memory of a pod, and is an admin's to write."""
     both = READ | WRITE
     assert added() == {
-        "view": {**dict.fromkeys(ASKED_BY, READ), GRANTS: READ},
+        "view": {**dict.fromkeys(ASKED_BY, READ), GRANTS: READ, SHOWN: READ},
         "edit": dict.fromkeys(ASKED_BY, both),
         "admin": {GRANTS: both},
     }

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.unit.registry.replica import BEGINNING, DIGEST, STORE, artifact, name_of
+from tests.unit.registry.replica import (
+    BEGINNING,
+    DIGEST,
+    STORE,
+    artifact,
+    name_of,
+    pod,
+    recording,
+)
 
 if TYPE_CHECKING:
     from tests.unit.registry.replica import Clock, Replica
@@ -160,6 +168,17 @@ def test_lists_are_filtered_and_paged(
         id_ for number, id_ in zip(reversed(range(40)), newest, strict=True) if chosen(number)
     ]
     assert pages(replica, query) == wanted
+
+
+def test_the_newest_of_each_namespace(replica: Replica, token: int) -> None:
+    newest = many(replica, 20, token)
+    assert pages(replica, "&newest=9") == newest[:9]
+    leased = replica.agent("n1", "POST", pod("u9", "zz") + "/lease", {"seconds": 30, "runs": True})
+    body = recording("n1", leased.body["token"], pod_uid="u9", created_ms=1)
+    assert replica.agent("n1", "PUT", artifact(name_of(1), "zz"), body).status == 201
+    assert pages(replica, "&newest=9") == [*newest[:9], f"zz/{name_of(1)}"]
+    refused = replica.proxy("/v1/artifacts?newest=9&namespace=ns")
+    assert (refused.status, "leave the other conditions out" in refused.error) == (400, True)
 
 
 def test_pages_stay_apart_while_artifacts_come_and_go(replica: Replica, token: int) -> None:

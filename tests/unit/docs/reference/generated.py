@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import yaml
 from pydantic_core import PydanticUndefined
 
+from kybernate.api.crds import CRDS
 from kybernate.api.models import ModelsFile
 from kybernate.api.models.tidying import MEANINGLESS
 from kybernate.api.models.values import Part
@@ -138,7 +139,7 @@ def settings_page() -> str:
 def objects_page() -> str:
     """docs/reference/objects.md, whole."""
     lines = [OBJECTS]
-    for name in ("gpunode", "artifactgrant", "checkpointpolicy", "checkpointrequest"):
+    for name in CRDS:
         crd = yaml.safe_load((REPOSITORY / "config" / "crd" / f"{name}.yaml").read_text())["spec"]
         (version,) = crd["versions"]
         schema = version["schema"]["openAPIV3Schema"]

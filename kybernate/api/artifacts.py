@@ -1,0 +1,132 @@
+"""Artifact: what the registry knows of an artifact, for people of its namespace and for rights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from kybernate import keys
+from kybernate.api.lenient import mapping, mappings, text, texts, whole
+from kybernate.api.schema import CAMEL, TIME, items, one_of
+from kybernate.api.schema import text as words
+from kybernate.api.schema import whole as number
+from kybernate.core.artifacts.listed import MOST_COPIES, HeldCopy, Listed, labelled, object_name
+from kybernate.types import Tier
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    Json = dict[str, Any]
+
+_DEEP = (Tier.NVME, Tier.OBJECT)
+_STATES = ("pending", "verified", "missing")
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRow:
+    """A copy of it."""
+
+    __pydantic_config__ = CAMEL
+    tier: Annotated[str, one_of(_DEEP)]
+    state: Annotated[
+        str,
+        one_of(
+            _STATES,
+            "pending: on its way, or not read back yet. verified: read back from there. missing: "
+            "lost or damaged.",
+        ),
+    ]
+    node: Annotated[str, words(253, "The node that has it, if it is on a node.")] = ""
+    bytes: Annotated[int, number()] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactStatus:
+    """What the registry knew when the controller last looked."""
+
+    __pydantic_config__ = CAMEL
+    artifact: Annotated[
+        str, words(400, "Its name everywhere else, as for kyb.ai/restore-from.", least=1)
+    ]
+    pod: Annotated[str, words(253, "The pod whose state it is, by its name.")] = ""
+    pod_uid: Annotated[str, Field(alias="podUID"), words(128)] = ""
+    model: Annotated[str, words(1024, "The model that the pod serves.")] = ""
+    bytes: Annotated[int, number(told="Its size; a copy may take less.")] = 0
+    taken_at: Annotated[str | None, TIME] = None
+    copies: Annotated[tuple[CopyRow, ...], items(MOST_COPIES, "atomic", "Where it lies.")] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """The object as a whole."""
+
+    __pydantic_config__ = CAMEL
+    status: ArtifactStatus | None = None
+
+
+def dump_artifact(one: Listed) -> Json:
+    """The object, as it is created; `labels` and `status` are what may change later."""
+    labels = {
+        keys.OF_POD_LABEL: one.pod,
+        keys.OF_OWNER_LABEL: one.owner,
+        keys.TIER_LABEL: one.tier,
+        keys.OF_POLICY_LABEL: one.policy,
+    }
+    return {
+        "apiVersion": keys.API_VERSION,
+        "kind": keys.ARTIFACT_KIND,
+        "metadata": {
+            "name": object_name(one.artifact),
+            # One that no label can have is left out, and taken away by a merge.
+            "labels": {name: labelled(value) or None for name, value in labels.items()},
+        },
+        "status": {
+            "artifact": one.artifact,
+            "pod": one.pod,
+            "podUID": one.pod_uid,
+            "model": one.model,
+            "bytes": one.size,
+            "takenAt": _stamp(one.created_ms),
+            "copies": [_row(copy) for copy in one.copies],
+        },
+    }
+
+
+def read_artifact(item: Mapping[str, Any]) -> Listed | None:
+    """What an object says; None if it says nothing that this version can read. Pure."""
+    labels, status = texts(mapping(item.get("metadata")).get("labels")), mapping(item.get("status"))
+    if not (artifact := text(status.get("artifact"))):
+        return None
+    try:
+        taken = datetime.fromisoformat(text(status.get("takenAt")))
+    except ValueError:
+        return None
+    copies = tuple(
+        HeldCopy(text(one.get("tier")), text(one.get("node")), text(one.get("state")), size)
+        for one in mappings(status.get("copies"))
+        for size in (whole(one.get("bytes")),)
+    )
+    return Listed(
+        artifact,
+        text(status.get("pod")),
+        text(status.get("podUID")),
+        text(status.get("model")),
+        whole(status.get("bytes")),
+        round(taken.timestamp() * 1000),
+        copies,
+        labels.get(keys.OF_OWNER_LABEL, ""),
+        labels.get(keys.OF_POLICY_LABEL, ""),
+    )
+
+
+def _row(copy: HeldCopy) -> Json:
+    row = {"tier": copy.tier, "state": copy.state, "bytes": copy.size}
+    return {**row, "node": copy.node} if copy.node else row
+
+
+def _stamp(at_ms: int) -> str:
+    at = datetime.fromtimestamp(at_ms / 1000, UTC).replace(tzinfo=None)
+    return f"{at.isoformat(timespec='milliseconds')}Z"
