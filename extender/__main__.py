@@ -69,7 +69,7 @@ def run(settings: ExtenderSettings) -> None:
     fence, leader = _fence(settings, api, watches)
     binder = _binder(settings, snapshot, cluster, fence)
     evicted = Evicted(api, snapshot, settings.api_timeout_s)
-    binder.continues = evicted.claim
+    binder.continues, binder.target = evicted.claim, evicted.target
     nudge = Nudge(api, settings.api_timeout_s)
     gangs, planner, events = _gangs(settings, api, snapshot, fence, nudge)
     watches.hear, binder.admit = gangs.pod_event, gangs.admit
@@ -77,6 +77,7 @@ def run(settings: ExtenderSettings) -> None:
     waiting = Waiting(snapshot.follow(), _fitting(snapshot), snapshot.pod)
     verbs = Verbs(snapshot, binder, waiting.rejected)
     preemption = Preemption(snapshot, cluster)
+    verbs.target = evicted.target
     verbs.narrow, verbs.veto = gangs.narrow, preemption.veto
     verbs.most = settings.most_offered
     app = create_app(verbs, closed, refuse_caller, settings.max_body_bytes)

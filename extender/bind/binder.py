@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from extender.state.objects import SeatPod
     from extender.state.snapshot import Snapshot
     from kybernate.core.placement import Demand
+    from kybernate.core.requests.checkpoint import Target
     from kybernate.runtime.lead import Fence
     from kybernate.types import GroupName, NodeName, PodUid
 
@@ -70,6 +71,8 @@ class Binder:
         self.continues: Callable[[SeatPod], str] = lambda _pod: ""
         """Says from which pod's state it continues, by its UID, which is no other pod's from then
         on. Raises KybernateError."""
+        self.target: Callable[[SeatPod], Target | None] = lambda _pod: None
+        """Says where a pod is to go while it fits there."""
         self.places = threading.BoundedSemaphore(PLACES)
         """For so many calls at a time: more would only be in each other's way, and in filter's."""
         self._turns: dict[NodeName, threading.Lock] = defaultdict(threading.Lock)
@@ -148,9 +151,18 @@ class Binder:
         """Hold a seat for the pod, if it asks for one."""
         if pod.demand is None:
             return None
-        group = self._admitted(pod, node) if pod.gang else None
+        group = self._admitted(pod, node) if pod.gang else self._aimed(pod, node)
         demand = replace(pod.demand, require_group=group) if group else pod.demand
         return self._reserve(pod, demand, node)
+
+    def _aimed(self, pod: SeatPod, node: NodeName) -> GroupName | None:
+        """The group that it is to get there, while it fits."""
+        target = self.target(pod)
+        if target is None or target.node != node:
+            return None
+        demand = pod.aimed(target).demand
+        found = self._snapshot.best(pod.ref.uid, demand, node) if demand else None
+        return demand.require_group if demand and found and found[0].groups else None
 
     def _admitted(self, pod: SeatPod, node: NodeName) -> GroupName | None:
         self.places.release()

@@ -18,18 +18,21 @@ from kybernate import keys
 from kybernate.api import pods
 from kybernate.errors import RefusedError
 from kybernate.runtime.http import peer_certificate
+from kybernate.types import NodeName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from wsgiref.types import StartResponse, WSGIApplication
 
     from extender.bind.binder import Binder
+    from extender.http.verbs import Judge
     from extender.http.wire import Victims
     from extender.state.objects import SeatPod
     from extender.state.snapshot import Snapshot
     from kybernate.core.placement import Demand
     from kybernate.core.placement.verdicts import Fits
-    from kybernate.types import NodeName, PodUid
+    from kybernate.core.requests.checkpoint import Target
+    from kybernate.types import PodUid
 
     Caller = Callable[[Mapping[str, Any]], str | None]
     Veto = Callable[[SeatPod, Mapping[NodeName, Victims]], Mapping[NodeName, Victims]]
@@ -50,6 +53,8 @@ class Verbs:
         self._rejected = rejected
         self.narrow: Callable[[dict[str, Any], Fits], Fits] = lambda _pod, found: found
         """Leaves out nodes that fit but are not for this pod."""
+        self.target: Callable[[SeatPod], Target | None] = lambda _pod: None
+        """Says where a pod is to go while it fits there."""
         self.most = 0
         """So many nodes are offered at most, the best by the policy; 0: all that fit."""
         self.veto: Veto = lambda _pod, victims: allowed_victims(victims, snapshot.pod)
@@ -62,10 +67,18 @@ class Verbs:
         # No more nodes than the scheduler is to weigh, unless the pod has wishes of its own.
         chosen = not pod.gang and not pods.read_pod(args.pod).has_wishes
         judge = partial(self._snapshot.offer, most=self.most if chosen else 0)
-        found = filter_nodes(pod, args.names, judge)
+        found = self._at_target(pod, args.names, judge) or filter_nodes(pod, args.names, judge)
         if not found.passed and self._rejected is not None:
             self._rejected(pod, args.names)
         return wire.filter_answer(args, self.narrow(args.pod, found))
+
+    def _at_target(self, pod: SeatPod, names: Sequence[NodeName], judge: Judge) -> Fits | None:
+        """Only the node where it is to go, while it fits there."""
+        target = self.target(pod)
+        if target is None or target.node not in names:
+            return None
+        found = filter_nodes(pod.aimed(target), [NodeName(target.node)], judge)
+        return found if found.passed else None
 
     def prioritize(self, body: object) -> object:
         """How well each node suits the pod."""

@@ -1,6 +1,8 @@
-"""Plans of defragmentation, asked for by people and the operator: GET /defrag/NAMESPACE/POD.
+"""Plans of moves, asked for by people and the controller: GET /defrag/NAMESPACE/POD.
 
-`*/*` is all pods that wait. The query may say `moves`, `seconds` and `effort` (`defrag.Budget`).
+`*` stands for all: all pods that wait, or all namespaces. The query may say `moves`, `seconds` and
+`effort` (`defrag.Budget`); `node` and `group`, where a pod that has a seat is to go; or `empty`, a
+node that all pods are to leave. In a namespace no pods of others are moved.
 """
 
 from __future__ import annotations
@@ -8,15 +10,18 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from math import inf
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import flask
 
+from kybernate import keys
 from kybernate.core.defrag import Budget, Cluster, Pending, Seated, document, plan
 from kybernate.core.ledger.parking import seat_cost
 from kybernate.core.placement import Demand
-from kybernate.core.tiers.tiers import move_seconds
+from kybernate.core.tiers.tiers import rebalance_seconds
 from kybernate.errors import NotFoundError, RefusedError
+from kybernate.types import GroupName, NodeName
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,7 +30,7 @@ if TYPE_CHECKING:
     from extender.state.objects import SeatPod
     from extender.state.snapshot import Snapshot
     from kybernate.core.ledger.ledger import Claim, NodeView
-    from kybernate.types import NodeName, PodUid
+    from kybernate.types import PodUid
 
     Json = dict[str, Any]
 
@@ -43,34 +48,106 @@ class Defragmenter:
 
     def page(self, namespace: str, name: str) -> Json:
         """The plan for one pod or all, as JSON. Raises KybernateError."""
-        budget = read_budget(flask.request.args)
+        query = flask.request.args
+        budget, empty = read_budget(query), query.get("empty")
+        if empty is not None:
+            return self.emptied(NodeName(empty), namespace, budget)
+        if "node" in query or "group" in query:
+            target = query.get("node", ""), query.get("group", "")
+            return self.moved(namespace, name, target, budget)
         return self.plan(namespace, name, budget)
 
     def plan(self, namespace: str, name: str, budget: Budget) -> Json:
-        """See `page`."""
+        """How pods that wait get seats."""
         pods = {pod.ref.uid: pod for pod in self._snapshot.pods()}
-        wanted = self._all(pods) if name == _ALL else [self._one(namespace, name)]
+        wanted = self._all(pods, namespace) if name == _ALL else [self._one(namespace, name)]
         if not wanted:
             raise NotFoundError("no pod waits for a seat")
+        return self._answer(wanted, pods, namespace if name == _ALL else _ALL, budget)
+
+    def emptied(self, node: NodeName, namespace: str, budget: Budget) -> Json:
+        """How the pods of a node get seats on others."""
+        view = self._snapshot.views([node])[node]
+        if view is None:
+            raise NotFoundError(f"there is no GPUNode {node}")
+        pods = {pod.ref.uid: pod for pod in self._snapshot.pods()}
+        why = f"node {node} is to be emptied"
+        seats = [seat_of(view, claim, pods.get(claim.pod.uid)) for claim in view.claims]
+        wanted = [_leaves(one, why) for one in seats if one.seconds is not None]
+        found = [one for one in wanted if namespace in (_ALL, one.pod.namespace)]
+        return self._answer(found, pods, namespace, budget, closed={node: why})
+
+    def moved(self, namespace: str, name: str, target: tuple[str, str], budget: Budget) -> Json:
+        """How a pod that has a seat gets one of a group, or anywhere on a node; no other pod is
+        moved for it. `target`: node, empty for its own, and group, empty for any."""
+        pods = {pod.ref.uid: pod for pod in self._snapshot.pods()}
+        named = (
+            one for one in pods.values() if (one.ref.namespace, one.ref.name) == (namespace, name)
+        )
+        pod = next(named, None)
+        if pod is None or pod.node is None:
+            raise NotFoundError(f"no pod {namespace}/{name} has a seat")
+        node, group = NodeName(target[0]) or pod.node, GroupName(target[1])
+        view = self._snapshot.views([pod.node])[pod.node]
+        claim = (
+            next((one for one in view.claims if one.pod.uid == pod.ref.uid), None) if view else None
+        )
+        if view is None or claim is None:
+            raise NotFoundError(f"no GPUNode tells of the seat of pod {pod.ref}")
+        seat = seat_of(view, claim, pod)
+        if seat.seconds is None:
+            raise RefusedError(f"pod {pod.ref} must stay: of such pods, {seat.why}")
+        if (node, group or claim.group) == (claim.node, claim.group):
+            raise RefusedError(
+                f"pod {pod.ref} is on node {node}, group {claim.group}; name another"
+            )
+        own = seat.demand.require_group
+        if own and group and own != group:
+            raise RefusedError(f"pod {pod.ref} requires group {own} ({keys.REQUIRE_GROUP})")
+        wanted = _leaves(seat, "it is asked for")
+        wanted = replace(wanted, demand=replace(wanted.demand, require_group=group or own))
+        others = [one for one in self._snapshot.names() if one != node]
+        if node not in self._snapshot.names():
+            raise NotFoundError(f"there is no GPUNode {node}")
+        closed = dict.fromkeys(others, f"it is to go to node {node}")
+        return self._answer([wanted], {pod.ref.uid: pod}, _ALL, budget, closed=closed)
+
+    def _answer(
+        self,
+        wanted: Sequence[Pending],
+        pods: Mapping[PodUid, SeatPod],
+        namespace: str,
+        budget: Budget,
+        *,
+        closed: Mapping[NodeName, str] = MappingProxyType({}),
+    ) -> Json:
+        """The plan, in which pods of the namespace move, and only those that are known (`pods`);
+        nobody goes to nodes that are `closed`, and why not."""
         views = self._snapshot.views(self._snapshot.names())
-        known = {node: view for node, view in views.items() if view is not None}
+        known = {
+            node: _closed(view, closed.get(node, ""))
+            for node, view in views.items()
+            if view is not None
+        }
         seated = {
-            claim.pod.uid: seat_of(view, claim, pods.get(claim.pod.uid))
+            claim.pod.uid: seat_of(view, claim, pods.get(claim.pod.uid), namespace)
             for view in known.values()
             for claim in view.claims
         }
-        for one in wanted:
+        waiting = [one for one in wanted if one.home is None]
+        for one in waiting:
             # What is reserved for a pod that waits must not stand in its own way.
             seated.pop(one.pod.uid, None)
-        found = plan(Cluster(_without(known, wanted), seated), wanted, budget)
+        found = plan(Cluster(_without(known, waiting), seated), wanted, budget)
         fixed = Counter(one.why for one in seated.values() if one.seconds is None)
         return document(found, wanted, fixed)
 
-    def _all(self, pods: Mapping[PodUid, SeatPod]) -> list[Pending]:
+    def _all(self, pods: Mapping[PodUid, SeatPod], namespace: str) -> list[Pending]:
         return [
             Pending(pod.ref, pod.demand)
             for pod in sorted(pods.values(), key=lambda pod: (-pod.priority, str(pod.ref)))
             if pod.demand is not None and pod.node is None and not pod.leaving
+            if namespace in (_ALL, pod.ref.namespace)
         ]
 
     def _one(self, namespace: str, name: str) -> Pending:
@@ -82,8 +159,9 @@ class Defragmenter:
         return Pending(pod.ref, pod.demand)
 
 
-def seat_of(view: NodeView, claim: Claim, pod: SeatPod | None) -> Seated:
-    """What is known of a claim, and why its pod must stay, if it must."""
+def seat_of(view: NodeView, claim: Claim, pod: SeatPod | None, namespace: str = _ALL) -> Seated:
+    """What is known of a claim, and why its pod must stay, if it must: as do those of other
+    namespaces."""
     groups = {group.name: group for group in view.seats.groups}
     demand = pod.demand if pod is not None else None
     if claim.group not in groups or demand is None or pod is None:
@@ -91,10 +169,12 @@ def seat_of(view: NodeView, claim: Claim, pod: SeatPod | None) -> Seated:
         return Seated(claim, Demand(claim.resource, claim.vram), None, why)
     demand = replace(demand, prefer_group=None, traffic=claim.traffic)
     why = _stays(pod)
+    if not why and namespace not in (_ALL, pod.ref.namespace):
+        why = "they are of other namespaces"
     if why:
         return Seated(claim, demand, None, why)
     size = seat_cost(view.gpus(groups[claim.group]), claim.vram)
-    return Seated(claim, demand, move_seconds(size))
+    return Seated(claim, demand, rebalance_seconds(size))
 
 
 def _stays(pod: SeatPod) -> str:
@@ -102,7 +182,21 @@ def _stays(pod: SeatPod) -> str:
         return "they are about to be bound"
     if pod.leaving:
         return "they are being deleted"
-    return "they belong to a gang, which would have to move as a whole" if pod.gang else ""
+    if pod.gang:
+        return "they belong to a gang, which would have to move as a whole"
+    return (
+        "" if pod.succession else "nobody makes another pod in their place, as a Deployment would"
+    )
+
+
+def _leaves(seat: Seated, why: str) -> Pending:
+    claim = seat.claim
+    return Pending(claim.pod, seat.demand, (claim.node, claim.group), seat.seconds or 0.0, why)
+
+
+def _closed(view: NodeView, why: str) -> NodeView:
+    # It is like no other node any more.
+    return replace(view, seats=replace(view.seats, not_ready=why), layout=None) if why else view
 
 
 def _without(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from extender.state.objects import SeatPod
     from extender.state.snapshot import Snapshot
     from kybernate.adapters.k8s import Api
-    from kybernate.core.requests.checkpoint import Request
+    from kybernate.core.requests.checkpoint import Request, Target
 
     Json = dict[str, Any]
     Key = tuple[str, str]
@@ -76,13 +76,10 @@ class Evicted:
     def claim(self, pod: SeatPod) -> str:
         """The UID of the pod from whose state this one continues, which no other one does from now
         on; empty if it begins anew. Raises KybernateError if that can't be said now."""
-        if pod.restore or not pod.succession:
-            return ""
-        if not (self.watch.synced.is_set() or self.watch.last_error):
+        if _may_continue(pod) and not (self.watch.synced.is_set() or self.watch.last_error):
             # An API server that doesn't list requests holds up nobody.
             raise RetryableError("the first list of CheckpointRequests is under way")
-        with self._lock:
-            known = dict(self._by_owner.get((pod.ref.namespace, pod.succession), {}))
+        known = self._known(pod)
         if not known:
             return ""
         if self._snapshot.pod(pod.ref.uid) is None:
@@ -96,6 +93,21 @@ class Evicted:
             self._write(found, known[found.name][1], pod)
             log.info("pod %s continues from pod %s", pod.ref, found.status.pod_uid)
         return found.status.pod_uid
+
+    def target(self, pod: SeatPod) -> Target | None:
+        """Where the pod is to be bound, if it continues from an eviction that says so."""
+        known = self._known(pod)
+        if not any(request.target for request, _ in known.values()):
+            return None
+        requests = [request for request, _ in known.values()]
+        found = predecessor(pod.ref.uid, requests, self._snapshot, self._wall())
+        return found.target if found else None
+
+    def _known(self, pod: SeatPod) -> dict[str, tuple[Request, str]]:
+        if not _may_continue(pod):
+            return {}
+        with self._lock:
+            return dict(self._by_owner.get((pod.ref.namespace, pod.succession), {}))
 
     def _write(self, request: Request, version: str, pod: SeatPod) -> None:
         """Raises ConflictError if somebody else was faster."""
@@ -113,3 +125,7 @@ class Evicted:
         del left[name]
         if not left:
             del self._by_owner[owner]
+
+
+def _may_continue(pod: SeatPod) -> bool:
+    return bool(pod.succession) and not pod.restore

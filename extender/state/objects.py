@@ -5,7 +5,7 @@ What can't be understood becomes a sentence (`problem`) and never an exception.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from kybernate.types import GroupName
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kybernate.core.requests.checkpoint import Target
     from kybernate.types import NodeName, PodRef
 
     Json = dict[str, Any]
@@ -75,6 +76,13 @@ class SeatPod:
             return None
         vram = self.demand.vram if self.demand else None
         return Claim(self.ref, self.node, self.group, self.resource, vram, self.party)
+
+    def aimed(self, target: Target) -> SeatPod:
+        """The pod as if it asked for the target's group, unless it names one itself."""
+        demand = self.demand
+        if demand is None or demand.require_group or not target.group:
+            return self
+        return replace(self, demand=replace(demand, require_group=GroupName(target.group)))
 
 
 def read_pod(raw: Json, rules: Rules) -> SeatPod:

@@ -28,6 +28,7 @@ from kybernate.core.requests.checkpoint import (
     Outcome,
     Request,
     Status,
+    Target,
     operation_name,
 )
 from kybernate.core.requests.reasons import Reason, Standing
@@ -58,6 +59,15 @@ _STATUSES = {Standing.SUCCESS: "True", Standing.RETRYABLE: "False", Standing.TER
 
 
 @dataclass(frozen=True, slots=True)
+class SuccessorRow:
+    """Where the pod that takes its place is to go."""
+
+    __pydantic_config__ = CAMEL
+    node: Annotated[str, texts(253, "A node.", least=1, pattern=_NAME)]
+    group: Annotated[str, texts(63, "A group of its GPUs; absent: any.")] = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Spec:
     """What is asked for."""
 
@@ -69,6 +79,11 @@ class Spec:
         rule(
             "self.mode != 'Snapshot' || !has(self.tier) || self.tier != 'ram'",
             "a snapshot outlives the RAM of its processes; write tier: nvme or object",
+        ),
+        rule(
+            "!has(self.successor) || "
+            "(self.mode == 'Evict' && has(self.tier) && self.tier == 'object')",
+            "a successor anywhere continues from the object store; write mode: Evict, tier: object",
         ),
         rule(
             "self.mode != 'Wake' || !has(self.tier)",
@@ -96,6 +111,13 @@ class Spec:
             "Where its state is to rest, or its artifact to be kept. Park: ram, unless the node "
             "moves it on. Snapshot: the deepest tier that the node has and the pod lets it. Evict: "
             "where it is parked; with object it outlives its node.",
+        ),
+    ] = None
+    successor: Annotated[
+        SuccessorRow | None,
+        Field(
+            description="Of mode Evict: where the pod that takes its place is bound, if that pod "
+            "fits there then; else it goes wherever it fits."
         ),
     ] = None
     deadline_seconds: Annotated[
@@ -232,6 +254,7 @@ def read_request(item: Mapping[str, Any]) -> Request:
             keep_s=_keep(spec),
             status=_own(str(meta["uid"]), _read_status(mapping(item.get("status")))),
             successor=text(mapping(meta.get("annotations")).get(keys.SUCCESSOR)),
+            target=_target(mapping(spec.get("successor"))),
             policy=_policy(meta, text(spec.get("requestedBy"))),
         )
     except (KeyError, ValueError) as error:
@@ -309,6 +332,11 @@ def _policy(meta: Json, by: str) -> str:
     owners = mappings(meta.get("ownerReferences"))
     kinds = (one for one in owners if one.get("kind") == keys.CHECKPOINT_POLICY_KIND)
     return next((text(one.get("uid")) for one in kinds), "")
+
+
+def _target(given: Json) -> Target | None:
+    node = text(given.get("node"))
+    return Target(node, text(given.get("group"))) if node else None
 
 
 def _keep(spec: Json) -> float | None:

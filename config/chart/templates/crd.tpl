@@ -690,6 +690,22 @@ spec:
                 - nvme
                 - object
                 type: string
+              successor:
+                description: 'Of mode Evict: where the pod that takes its place is bound, if that pod fits there then; else it goes wherever it fits.'
+                properties:
+                  node:
+                    description: A node.
+                    maxLength: 253
+                    minLength: 1
+                    pattern: ^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$
+                    type: string
+                  group:
+                    description: 'A group of its GPUs; absent: any.'
+                    maxLength: 63
+                    type: string
+                required:
+                - node
+                type: object
               deadlineSeconds:
                 description: Seconds from its creation until it is cancelled, if it isn't done by then.
                 format: int32
@@ -715,6 +731,8 @@ spec:
               rule: self == oldSelf
             - message: 'a snapshot outlives the RAM of its processes; write tier: nvme or object'
               rule: self.mode != 'Snapshot' || !has(self.tier) || self.tier != 'ram'
+            - message: 'a successor anywhere continues from the object store; write mode: Evict, tier: object'
+              rule: '!has(self.successor) || (self.mode == ''Evict'' && has(self.tier) && self.tier == ''object'')'
             - message: a wake brings the seat into GPU memory; leave tier out
               rule: self.mode != 'Wake' || !has(self.tier)
           status:

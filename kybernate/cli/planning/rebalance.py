@@ -16,7 +16,7 @@ from kybernate.cli.extender_link import ask, extender_options
 from kybernate.core.defrag import Budget, Cluster, Pending, Seated, document, plan
 from kybernate.core.ledger.ledger import Ledger
 from kybernate.core.ledger.parking import seat_cost
-from kybernate.core.tiers.tiers import move_seconds
+from kybernate.core.tiers.tiers import rebalance_seconds
 from kybernate.core.views.dump import decode
 from kybernate.errors import NotFoundError
 
@@ -137,7 +137,7 @@ def _seated(view: NodeView, claim: Claim, demand: Demand) -> Seated:
     if group is None:
         return Seated(claim, demand, None)
     size = seat_cost(view.gpus(group), claim.vram)
-    return Seated(claim, replace(demand, prefer_group=None), move_seconds(size))
+    return Seated(claim, replace(demand, prefer_group=None), rebalance_seconds(size))
 
 
 def _read(file: BinaryIO) -> Dump:

@@ -14,15 +14,19 @@ if TYPE_CHECKING:
     from kybernate.core.ledger.ledger import Claim, NodeView
     from kybernate.core.placement import Demand
     from kybernate.core.plans.steps import Step
-    from kybernate.types import NodeName, PodRef, PodUid
+    from kybernate.types import GroupName, NodeName, PodRef, PodUid
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A pod that wants a seat."""
+    """A pod that wants a seat; or another one than it has (`home`), for so many `seconds`, as it is
+    to leave: then it has to be among those seated, and `why` says what for."""
 
     pod: PodRef
     demand: Demand
+    home: tuple[NodeName, GroupName | None] | None = None
+    seconds: float = 0.0
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,7 +159,8 @@ class _Order:
         seconds = item.seconds if kind is Kind.MOVE else 0.0
         size = size_of(view, claim)
         target = (one.node, one.group)
-        self._steps.append(Step(kind, item.pod, source, target, seconds, size, _WHY[kind]))
+        why = item.why or _WHY[kind]
+        self._steps.append(Step(kind, item.pod, source, target, seconds, size, why))
 
     def _suspend(self, item: Item) -> None:
         claim = self._cluster.seated[item.pod.uid].claim

@@ -43,6 +43,7 @@ class Item(NamedTuple):
     demand: Demand
     home: tuple[NodeName, GroupName | None] | None = None
     seconds: float = 0.0
+    why: str = ""
 
 
 class Placed(NamedTuple):
@@ -104,8 +105,10 @@ class Search:
 
     def run(self, pending: Sequence[Pending]) -> Found:
         """The cheapest solution within the budget, if there is one."""
-        items = _hardest_first(Item(one.pod, one.demand) for one in pending)
-        start = State(0.0, 0, items, {}, (), frozenset())
+        start = self._start(pending)
+        if start.moves > self.budget.moves or start.cost > self.budget.seconds:
+            self.pruned = True
+            return Found(None, start.cost, True, 0)
         first = self._best_first(start, self.budget.seconds, FIRST_EFFORT, greedy=True)
         limit = first.solution.cost if first.solution else self.budget.seconds
         best = self._best_first(start, limit, self.budget.effort, greedy=False)
@@ -114,6 +117,19 @@ class Search:
         if best.solution is None:
             best.solution = first.solution
         return best
+
+    def _start(self, pending: Sequence[Pending]) -> State:
+        """Nobody has a place; those that have a home have left it."""
+        items = [Item(one.pod, one.demand, one.home, one.seconds, one.why) for one in pending]
+        movers = [one for one in items if one.home is not None]
+        gone = frozenset(one.pod.uid for one in movers)
+        views = {
+            one.home[0]: without(self.cluster.views[one.home[0]], gone)
+            for one in movers
+            if one.home is not None
+        }
+        cost = sum(one.seconds for one in movers)
+        return State(cost, len(movers), _hardest_first(items), views, (), gone)
 
     def at_least(self, demand: Demand) -> float:
         """Seconds of moves without which no pod of this demand fits anywhere."""

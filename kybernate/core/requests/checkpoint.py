@@ -99,10 +99,19 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
+class Target:
+    """Where a successor is to be bound while it fits: a node, and a group, empty for any."""
+
+    node: str
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """A CheckpointRequest. `keep_s`: seconds for which it stays once ended, None for good.
     `successor`: the UID of the pod that continues from what it evicted.
-    `policy`: the UID of the CheckpointPolicy that has it made, empty for a person's."""
+    `policy`: the UID of the CheckpointPolicy that has it made, empty for a person's.
+    `target`: where the successor of what it evicts is to go, None for wherever."""
 
     uid: str
     namespace: str
@@ -117,6 +126,7 @@ class Request:
     status: Status
     successor: str = ""
     policy: str = ""
+    target: Target | None = None
 
     @property
     def ended(self) -> bool:

@@ -106,6 +106,9 @@ def _saved_first(
     last = max(made, key=lambda one: _number(one, seat), default=None)
     if last is not None and (settled := _settled(last, now)):
         return settled
+    if any(continues(one) and now - one.status.ended_at < _NEWS_S for one in mine):
+        # Its node is yet to tell that somebody else's request has put it there.
+        return _later("its state was just put there")
     taken = {_number(one, seat) for one in mine}
     free = next(n for n in count(1 + (_number(last, seat) if last else 0)) if n not in taken)
     ask = f"{EVICTION}{seat.uid}-{free}"

@@ -113,5 +113,11 @@ def move_seconds(size: int, speeds: Mapping[Tier, Speed] = SPEEDS) -> float:
     return min(w.latency + size / min(w.write, NETWORK) + size / w.read for w in ways)
 
 
+def rebalance_seconds(size: int) -> float:
+    """How long a pod of `size` bytes takes to any other group of the cluster, by the object store:
+    so its state goes where its successor may be bound anywhere."""
+    return move_seconds(size, {Tier.OBJECT: SPEEDS[Tier.OBJECT]})
+
+
 def _times(rate: float, speed: Speed, gpus: int) -> float:
     return rate * gpus if speed.per_gpu else rate

@@ -240,3 +240,14 @@ def test_what_a_lost_successor_never_had_is_the_next_ones():
     assert predecessor("new", known, Seen(lost=[("a", "lost")]), NOW).name == "a"
     stays = Seen([("a", "n1")], [("a", "lost")])
     assert predecessor("new", known, stays, NOW) is None
+
+
+def test_what_somebody_else_has_just_put_away_is_not_put_away_again():
+    """Its node has not told yet that it is in the object store."""
+    seat = EvictedSeat("a", shown(SeatState.PARKING), "", "", keeps=True)
+    fresh = replace(left("a", ago=5.0), pod="a")
+    answer = may_go(seat, [fresh], NOW)
+    assert (answer.allowed, answer.ask) == (False, "")
+    assert "just put there" in answer.sentence
+    stale = replace(left("a", ago=60.0), pod="a")
+    assert may_go(seat, [stale], NOW).ask == "evict-a-1"

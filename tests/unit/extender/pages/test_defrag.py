@@ -18,7 +18,7 @@ from kybernate.cli import main
 from kybernate.cli.planning.rebalance import show
 from kybernate.core.defrag import Budget
 from kybernate.core.ledger.ledger import Claim
-from kybernate.core.tiers.tiers import move_seconds
+from kybernate.core.tiers.tiers import rebalance_seconds
 from kybernate.errors import NotFoundError, RefusedError
 from kybernate.types import GroupName, NodeName
 from tests.unit.extender.conftest import FakeCluster
@@ -32,6 +32,13 @@ def of_product(name, product):
     return node
 
 
+def replaced(raw):
+    """The pod, if a Deployment makes another one in its place."""
+    owner = {"controller": True, "kind": "ReplicaSet", "uid": f"of-{raw['metadata']['name']}"}
+    raw["metadata"]["ownerReferences"] = [owner]
+    return raw
+
+
 @pytest.fixture
 def scene():
     """Two nodes: all seats for one GPU of the H100s are taken, one by a pod that is not picky."""
@@ -42,7 +49,7 @@ def scene():
         notes = {keys.ASSIGNED_GROUP: group, keys.VRAM: f"{10 + number}Gi"}
         if number != 2:
             notes[keys.GPU_PRODUCT] = "H100"
-        snapshot.pod_event("ADDED", pod(f"s{number}", node="n1", notes=notes))
+        snapshot.pod_event("ADDED", replaced(pod(f"s{number}", node="n1", notes=notes)))
     add(snapshot, cluster, "new", {keys.VRAM: "20Gi", keys.GPU_PRODUCT: "H100"})
     return snapshot, cluster
 
@@ -63,7 +70,7 @@ def test_a_plan_for_pods_that_wait(scene, who):
     assert (move["from"], move["to"]["node"]) == ({"node": "n1", "group": "G1"}, "n2")
     assert move["bytes"] == 12 * GIB
     assert (place["kind"], place["to"]) == ("place", {"node": "n1", "group": "G1"})
-    assert found["seconds"] == move["seconds"] == move_seconds(12 * GIB)
+    assert found["seconds"] == move["seconds"] == rebalance_seconds(12 * GIB)
     assert len(found["sentences"]) == 3
     assert orjson.loads(orjson.dumps(found)) == found
 
@@ -172,3 +179,80 @@ def test_a_dump_gives_the_same_plan(scene, tmp_path):
     assert "is not JSON" in broken.output
     bare = CliRunner().invoke(main, ["rebalance", "--dump", str(file)])
     assert (bare.exit_code, "say --dry-run" in bare.output) == (2, True)
+
+
+@pytest.fixture
+def spread():
+    """Two nodes of two GPUs; `a` and `b` on G0 of n1, `c` on G1 of n2."""
+    snapshot = Snapshot(lambda: 0.0)
+    for node in ("n1", "n2"):
+        snapshot.node_event("ADDED", gpu_node(node))
+    for name, node, group in (("a", "n1", "G0"), ("b", "n1", "G0"), ("c", "n2", "G1")):
+        notes = {keys.ASSIGNED_GROUP: group, keys.VRAM: "10Gi"}
+        snapshot.pod_event("ADDED", replaced(pod(name, node=node, notes=notes)))
+    return Defragmenter(snapshot, FakeCluster())
+
+
+@pytest.mark.parametrize(
+    ("target", "to"),
+    [
+        (("", "G1"), {"node": "n1", "group": "G1"}),
+        (("n2", "G0"), {"node": "n2", "group": "G0"}),
+        (("n2", ""), {"node": "n2", "group": "G0"}),
+    ],
+)
+def test_a_pod_goes_where_it_is_asked_to(spread, target, to):
+    found = spread.moved("default", "a", target, Budget())
+    (step,) = found["steps"]
+    assert (step["kind"], step["uid"], step["why"]) == ("move", "uid-a", "it is asked for")
+    assert (step["from"], step["to"]["node"]) == ({"node": "n1", "group": "G0"}, to["node"])
+    if target[1]:
+        assert step["to"] == to
+    assert found["moves"] == 1
+    assert found["seconds"] == rebalance_seconds(10 * GIB)
+
+
+def test_a_move_that_can_not_be_says_why(spread):
+    with pytest.raises(RefusedError, match="is on node n1, group G0; name another"):
+        spread.moved("default", "a", ("n1", "G0"), Budget())
+    with pytest.raises(NotFoundError, match="no pod default/x has a seat"):
+        spread.moved("default", "x", ("n1", "G1"), Budget())
+    with pytest.raises(NotFoundError, match="no GPUNode n9"):
+        spread.moved("default", "a", ("n9", ""), Budget())
+    found = spread.moved("default", "a", ("n1", "G01"), Budget())
+    assert (found["room"], found["proven"]) == (False, True)
+    spread._snapshot.pod_event("ADDED", pod("bare", node="n1", notes={keys.ASSIGNED_GROUP: "G1"}))
+    with pytest.raises(RefusedError, match="nobody makes another pod in their place"):
+        spread.moved("default", "bare", ("n2", ""), Budget())
+
+
+def test_all_pods_of_a_node_that_is_emptied_go_to_others(spread):
+    found = spread.emptied(NodeName("n1"), "*", Budget())
+    assert [(one["kind"], one["uid"]) for one in found["steps"]] == [
+        ("move", "uid-a"),
+        ("move", "uid-b"),
+    ]
+    assert {one["to"]["node"] for one in found["steps"]} == {"n2"}
+    assert found["seconds"] == pytest.approx(2 * rebalance_seconds(10 * GIB))
+    assert spread.emptied(NodeName("n1"), "lab", Budget())["steps"] == []
+    few = spread.emptied(NodeName("n1"), "*", Budget(moves=1))
+    assert not few["room"]
+    assert "within 1 moves" in few["sentences"][0]
+    with pytest.raises(NotFoundError, match="no GPUNode n9"):
+        spread.emptied(NodeName("n9"), "*", Budget())
+
+
+def test_in_a_namespace_no_pods_of_others_move(scene):
+    snapshot, cluster = scene
+    found = Defragmenter(snapshot, cluster).plan("default", "*", Budget())
+    assert found["moves"] == 1
+    with pytest.raises(NotFoundError, match="no pod waits"):
+        Defragmenter(snapshot, cluster).plan("lab", "*", Budget())
+    other = snapshot.pod("uid-s2")
+    assert other is not None
+    raw = replaced(pod("s2", node="n1", notes={keys.ASSIGNED_GROUP: "G1", keys.VRAM: "12Gi"}))
+    raw["metadata"]["namespace"] = "lab"
+    snapshot.pod_event("MODIFIED", raw)
+    found = Defragmenter(snapshot, cluster).plan("default", "*", Budget())
+    assert not found["room"]
+    assert found["fixed"]["they are of other namespaces"] == 1

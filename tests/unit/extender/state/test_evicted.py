@@ -6,13 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from extender.bind.binder import Binder
+from extender.http.app import Verbs
+from extender.http.wire import BindArgs
 from extender.state.evicted import Evicted
 from kybernate import keys
+from kybernate.core.requests.checkpoint import Target
 from kybernate.errors import ConflictError, RetryableError
+from kybernate.types import NodeName, PodRef, PodUid
 from tests.unit.extender.objects import gpu_node, pod, read_pod
 
 if TYPE_CHECKING:
     from extender.state.snapshot import Snapshot
+    from tests.unit.extender.conftest import FakeCluster
 
 NOW = 1_767_225_700.0
 STAMP = "2026-01-01T00:00:00Z"
@@ -43,7 +49,7 @@ class Site:
         made.watch.synced.set()
         return made
 
-    def evicted(self, uid: str, owner: str = "rs", node: str = "away") -> None:
+    def evicted(self, uid: str, owner: str = "rs", node: str = "away", **spec: Any) -> None:
         condition = {"type": "Complete", "status": "True", "reason": "Evicted", "message": ""}
         self.api.items[f"evict-{uid}"] = {
             "metadata": {
@@ -53,7 +59,7 @@ class Site:
                 "resourceVersion": "1",
                 "creationTimestamp": STAMP,
             },
-            "spec": {"pod": "before", "mode": "Evict", "tier": "object"},
+            "spec": {"pod": "before", "mode": "Evict", "tier": "object", **spec},
             "status": {
                 "podUID": uid,
                 "node": node,
@@ -189,3 +195,41 @@ def test_what_a_successor_left_that_never_ran_is_the_next_ones(site: Site) -> No
     site.snapshot.pod_event("DELETED", pod("p2"))
     site.snapshot.node_event("MODIFIED", gpu_node("n1"))
     assert site.known.claim(site.new("p3")) == "", "the second one ran: it was dropped"
+
+
+def test_a_successor_is_bound_where_its_eviction_says_while_it_fits(
+    site: Site, snapshot: Snapshot, cluster: FakeCluster
+) -> None:
+    """n1 has G0 and G1, of two seats each; best-fit would take G0."""
+    snapshot.node_event("ADDED", gpu_node("n2"))
+    bound = {}
+    verbs = Verbs(snapshot, Binder(snapshot, cluster, lambda: STAMP, 60.0))
+    binder = verbs._binder
+    binder.continues, binder.target = site.known.claim, site.known.target
+    verbs.target = site.known.target
+    for number in range(3):
+        site.evicted(f"u{number}", f"rs{number}", successor={"node": "n1", "group": "G1"})
+        item = pod(f"next{number}")
+        reference = {"controller": True, "kind": "ReplicaSet", "uid": f"rs{number}"}
+        item["metadata"]["ownerReferences"] = [reference]
+        snapshot.pod_event("ADDED", cluster.add(item))
+        asked = {"Pod": item, "NodeNames": ["n1", "n2"]}
+        answer: Any = verbs.filter(asked)
+        nodes = answer["NodeNames"]
+        ref = PodRef("default", f"next{number}", PodUid(f"uid-next{number}"))
+        assert binder.bind(BindArgs(ref, NodeName(nodes[0]))) == ""
+        notes = cluster.pods["default", f"next{number}"]["metadata"]["annotations"]
+        assert notes[keys.RESTORE_FROM] == f"pod/u{number}"
+        bound[number] = nodes, notes[keys.ASSIGNED_GROUP]
+    assert bound[0] == bound[1] == (["n1"], "G1")
+    nodes, group = bound[2]
+    assert (sorted(nodes), group) == (["n1", "n2"], "G0")
+
+
+def test_who_requires_another_group_itself_goes_there(site: Site, snapshot: Snapshot) -> None:
+    site.evicted("u1", successor={"node": "n1", "group": "G1"})
+    made = site.new("next", notes={keys.REQUIRE_GROUP: "G0"})
+    target = site.known.target(made)
+    assert target == Target("n1", "G1")
+    assert made.aimed(target).demand.require_group == "G0"
+    assert site.known.target(site.new("other", owner="rs9")) is None
