@@ -66,16 +66,17 @@ def _settings(work: Path) -> AgentSettings:
     words = [sys.executable, "-m", "kybernate.cli", "artifacts", "keys", "--dir"]
     subprocess.run([*words, str(work / "keys")], check=True, cwd=REPOSITORY, timeout=60)
     (work / "objects").mkdir()
-    return AgentSettings(
-        node="n1",
-        run_dir=work / "run",
-        state_dir=work / "state",
-        criu=found,
-        kyb_enter=ENTER,
-        artifact_keys=work / "keys",
-        object_store=str(work / "objects"),
-        tier_residency_s=0.0,
-    )
+    given = {
+        "node": "n1",
+        "run_dir": work / "run",
+        "state_dir": work / "state",
+        "criu": found,
+        "kyb_enter": ENTER,
+        "artifact_keys": work / "keys",
+        "object_store": str(work / "objects"),
+        "tier_residency_s": 0.0,
+    }
+    return AgentSettings.model_validate(given)
 
 
 @pytest.fixture
