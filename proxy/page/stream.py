@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from aiohttp import web
 
+from kybernate.lib.rounds import rounds
 from proxy.openai import ApiError
 from proxy.page.shape import changes
 
@@ -97,6 +98,7 @@ class Stream:
     def __init__(self, board: Board) -> None:
         self._board = board
         self._channels: dict[frozenset[str] | None, _Channel] = {}
+        self._untold: list[_Channel] = []
         self._task: asyncio.Task[None] | None = None
 
     async def serve(
@@ -161,21 +163,25 @@ class Stream:
         reader = _Reader(client.name, transport, BEHIND + len(first))
         reader.add(first)
         channel.readers.add(reader)
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run(), name="page")
+        if self._task is None:
+            self._task = asyncio.create_task(rounds(self._tell_all, PACE_S, "page"), name="page")
         return channel, reader
 
     def _leave(self, channel: _Channel, reader: _Reader) -> None:
         channel.readers.discard(reader)
         if not channel.readers and self._channels.get(channel.client.namespaces) is channel:
             del self._channels[channel.client.namespaces]
+        if not self._channels and self._task is not None:
+            self._task.cancel()
+            self._task = None
 
-    async def _run(self) -> None:
-        while self._channels:
-            await asyncio.sleep(PACE_S)
-            if self._board.changed():
-                for channel in list(self._channels.values()):
-                    self._tell(channel)
+    def _tell_all(self) -> None:
+        """A channel that can't be told is left out until the next change; the next round goes on
+        with those behind it."""
+        if not self._untold and self._board.changed():
+            self._untold = list(self._channels.values())
+        while self._untold:
+            self._tell(self._untold.pop())
 
     def _tell(self, channel: _Channel) -> None:
         page, now = self._board.page(channel.client), self._board.now

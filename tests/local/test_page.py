@@ -166,6 +166,22 @@ def test_names_and_logs_are_never_html(box: Box, page: Page):
     assert page.locator("#log-text > *").count() == 0
 
 
+def test_a_model_may_have_any_name(box: Box, page: Page):
+    box.has("a")
+    box.start()
+    show(page, box)
+    seen = page.evaluate("""async () => {
+        const { state, take } = await import("/ui/state.js?another");
+        take("page", { now: 0, models: {} });
+        for (const rate of [1, 2]) {
+            const models = `{"__proto__": {"rate": ${rate}}, "constructor": {"rate": ${rate}}}`;
+            take("change", JSON.parse(`{"now": 0, "models": ${models}}`));
+        }
+        return [Object.entries(state.models), "rate" in {}, "rate" in Object];
+    }""")
+    assert seen == [[["__proto__", {"rate": 2}], ["constructor", {"rate": 2}]], False, False]
+
+
 def test_it_asks_for_a_key_and_keeps_it_to_itself(box: Box, page: Page):
     box.has("a")
     box.keys["apiKeys"] = ["secret"]

@@ -33,12 +33,13 @@ export function take(kind, data) {
   }
 }
 
-// RFC 7396.
+// RFC 7396, of own properties alone: a model may be called __proto__.
 function merge(target, patch) {
   for (const [key, value] of Object.entries(patch)) {
+    const had = Object.hasOwn(target, key) ? target[key] : null;
     if (value === null) delete target[key];
-    else if (isObject(value) && isObject(target[key])) merge(target[key], value);
-    else target[key] = value;
+    else if (isObject(value) && isObject(had)) merge(had, value);
+    else Object.defineProperty(target, key, { value, writable: true, enumerable: true, configurable: true });
   }
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 from types import SimpleNamespace
 
@@ -11,8 +13,10 @@ from aiohttp.test_utils import make_mocked_request
 from kybernate.core import clients
 from proxy.clients import Clients
 from proxy.openai import ApiError
+from proxy.page.board import Board
 
 TEAM, ALL = "k" * 40, "a" * 40
+KEYS = {"team": TEAM, "all": ALL}
 
 
 def folder_of_clients(folder):
@@ -50,6 +54,62 @@ def test_it_shows_seats_as_they_change_and_nothing_to_press(play):
             assert [one["state"] for one in spans] == ["waking", "active", "parking"]
 
     play(scenario)
+
+
+def test_a_page_that_fails_once_is_told_of_later_changes(play, monkeypatch):
+    page, fails, failed = Board.page, [], asyncio.Event()
+
+    def fail_once(self, client):
+        if fails and fails.pop():
+            failed.set()
+            raise ValueError("a page that can't be made")
+        return page(self, client)
+
+    monkeypatch.setattr(Board, "page", fail_once)
+
+    async def scenario(stage):
+        await stage.seat(state="parked", granted=False)
+        async with stage.client.get("/ui/events") as answer:
+            await event(answer)
+            fails.append(True)
+            stage.agent.name_seat(stage.model.address, state="waking")
+            await failed.wait()
+            stage.agent.name_seat(stage.model.address, state="active")
+            seats = {}
+            while seats.get("a", {}).get("state") != "active":
+                seats |= (await event(answer))[1].get("seats", {})
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("order", [("team", "all"), ("all", "team")])
+def test_one_page_that_always_fails_keeps_no_other_waiting(play, monkeypatch, tmp_path, order):
+    page, failing = Board.page, []
+
+    def fail(self, client):
+        if failing and client.namespaces is not None:
+            raise ValueError("a page that can't be made")
+        return page(self, client)
+
+    monkeypatch.setattr(Board, "page", fail)
+
+    async def scenario(stage):
+        stage.agent.name_seat(stage.model.address, state="parked", namespace="team")
+        async with contextlib.AsyncExitStack() as stack:
+            pages = {}
+            for name in order:
+                headers = {"Authorization": f"Bearer {KEYS[name]}"}
+                asked = stage.client.get("/ui/events", headers=headers)
+                pages[name] = await stack.enter_async_context(asked)
+                await event(pages[name])
+            failing.append(True)
+            stage.agent.name_seat(stage.model.address, state="active", namespace="team")
+            states = set()
+            while "active" not in states:
+                seats = (await event(pages["all"]))[1].get("seats", {})
+                states |= {one.get("state") for one in seats.values()}
+
+    play(scenario, auth="keys", clients_dir=folder_of_clients(tmp_path))
 
 
 def test_it_says_who_waits_and_how_long_requests_waited(play):
