@@ -135,7 +135,4 @@ class Found:
             await retry(came_in, say, but=(NotFoundError, RestoreError))
         except (NotFoundError, RestoreError) as error:
             raise Broken(f"found without a record, and its memory never comes: {error}") from error
-        try:
-            await offloading.vault.abandon(seat.uid)
-        except (KybernateError, OSError) as error:
-            log.warning("%s: what its memory came from can't be removed yet: %s", seat, error)
+        self._life.aside(self._offload.lazies.abandon(seat))

@@ -60,10 +60,8 @@ async def clear_away(loop: Loop) -> None:
         return
     await _clear_of_the_gone(loop, offloading)
     for seat in (one for one in seats if one.state not in OFFLOADED and not one.saved.images):
-        if seat.saved.paging:
-            loop.life.aside(_abandon_later(loop, offloading, seat))
-        elif not await _may_read(offloading, seat):
-            await _abandon(offloading, seat.uid)
+        if seat.saved.paging or not await _may_read(offloading, seat):
+            loop.life.aside(loop.offload.lazies.abandon(seat))
 
 
 async def _may_read(offloading: Offloading, seat: Seat) -> bool:
@@ -90,21 +88,12 @@ async def _clear_of_the_gone(loop: Loop, offloading: Offloading) -> None:
         log.warning("what was dumped of pods that are gone can't be listed: %s", error)
         return
     for uid in begun:
-        if PodUid(uid.removesuffix(OF_SAVE)) not in loop.node.seats:
-            await _abandon(offloading, uid)
+        known = partial(_is_known, loop, PodUid(uid.removesuffix(OF_SAVE)))
+        loop.life.aside(loop.offload.lazies.remove(uid, known))
 
 
-async def _abandon_later(loop: Loop, offloading: Offloading, seat: Seat) -> None:
-    """Its memory may come from there; until it is in nothing else is dumped."""
-    await loop.offload.lazies.all_in(seat.saved.paging)
-    await _abandon(offloading, seat.uid)
-
-
-async def _abandon(offloading: Offloading, uid: PodUid) -> None:
-    try:
-        await offloading.vault.abandon(uid)
-    except (KybernateError, OSError) as error:
-        log.warning("what was dumped of %s can't be removed yet: %s", uid, error)
+def _is_known(loop: Loop, uid: PodUid) -> bool:
+    return uid in loop.node.seats
 
 
 async def _finish_dump(loop: Loop, seat: Seat) -> None:

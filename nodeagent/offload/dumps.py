@@ -184,11 +184,11 @@ class Dumps:
         """It stays in RAM: frozen, as it was. Raises Broken if it isn't."""
         if not await self._undo(seat):
             return
-        await self._lazies.abandon(seat)
         node, called = self._ground.node, seat.demand.called or seat.ending.asked
         pause = AGAIN.first if called else node.settings.dump_retry_s
         seat.backoff.settle(node.world.now() + pause)
         node.move(seat, SeatEvent.DUMP_REVERTED, f"parked in RAM: {why}")
+        self._ground.life.aside(self._lazies.abandon(seat))
         metrics.TIER_MOVES.labels("dump", "called" if called else "kept").inc()
         if not called:
             metrics.failed("dump")

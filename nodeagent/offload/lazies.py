@@ -19,12 +19,11 @@ from kybernate.core.seat.lazily import Rates, pays
 from kybernate.errors import (
     CorruptError,
     DeadlineError,
-    KybernateError,
     NotFoundError,
     RestoreError,
 )
 from kybernate.lib.retry import OUTSIDE, retry, steadily
-from kybernate.types import ArtifactId, SeatState
+from kybernate.types import ArtifactId, SeatState, Tier
 from nodeagent import metrics
 
 if TYPE_CHECKING:
@@ -89,16 +88,23 @@ class Lazies:
             await coming[0].wait()
 
     async def abandon(self, seat: Seat, paging: str = "") -> None:
-        """Remove what was dumped, or fetched, of the seat: once nobody reads it."""
-        offloading = self._node.world.offloading
-        if offloading is None:
-            # Nothing was ever dumped by an agent that can't.
-            return
+        """Remove what was dumped, or fetched, of the seat, once nobody reads it: tried until it
+        succeeds, or until the seat needs its folder again, which is emptied then."""
         await self.all_in(paging or seat.saved.paging)
-        try:
-            await offloading.vault.abandon(seat.uid)
-        except (KybernateError, OSError) as error:
-            log.warning("%s: what was dumped can't be removed yet: %s", seat, error)
+        await self.remove(seat.uid, lambda: _needs_folder(seat))
+
+    async def remove(self, uid: PodUid, needed: Callable[[], bool]) -> None:
+        """Remove what `Vault.begin` gave this one: tried until it succeeds, or is `needed`."""
+        offloading = self._node.world.offloading
+
+        async def removed() -> None:
+            if offloading is not None and not needed():
+                await offloading.vault.abandon(uid)
+
+        def say(error: Exception) -> None:
+            log.warning("%s: what was dumped can't be removed yet: %s", uid, error)
+
+        await retry(removed, say)
 
     async def _see_in(self, seat: Seat, done: asyncio.Event) -> None:
         began, artifact = self._node.world.now(), seat.saved.paging
@@ -112,12 +118,12 @@ class Lazies:
             else:
                 took = self._node.world.now() - began
                 self._rates = self._rates.learned(size, took, lazy=True)
-                await self.fillings.give_back(seat)
         finally:
             self.fillings.stop(seat)
             seat.saved.pages("")
             self._is_in(artifact, done)
         self._node.save(seat)
+        self._life.aside(self.abandon(seat))
         self._kick()
 
     def _is_in(self, artifact: str, done: asyncio.Event) -> None:
@@ -147,6 +153,12 @@ class Lazies:
         return ""
 
 
+def _needs_folder(seat: Seat) -> bool:
+    """Whether the seat's folder holds, or will hold, what it is in the middle of using."""
+    saved, busy = seat.saved, seat.state in {SeatState.DUMPING, SeatState.RESTORING}
+    return busy or bool(saved.images or saved.paging) or saved.sinks_to is Tier.NVME
+
+
 class Fillings:
     """The verifying of saved states, one for each seat whose memory is on its way."""
 
@@ -170,16 +182,6 @@ class Fillings:
         """Nobody waits for it any more."""
         if (task := self._under_way.pop(seat.uid, None)) is not None:
             task.cancel()
-
-    async def give_back(self, seat: Seat) -> None:
-        """All that was lent the seat is in its memory."""
-        offloading = self._node.world.offloading
-        if offloading is None or seat.saved.images:
-            return
-        try:
-            await offloading.vault.abandon(seat.uid)
-        except (KybernateError, OSError) as error:
-            log.warning("%s: what its memory came from can't be removed yet: %s", seat, error)
 
     async def _fill(self, seat: Seat, artifact: ArtifactId) -> None:
         deadline = self._node.settings.dump_deadline_s

@@ -172,6 +172,7 @@ class Restores:
         if await self._ground.end(seat):
             seat.saved.pages("")
             self._ground.node.move(seat, SeatEvent.RESTORE_REVERTED, why)
+            self._ground.life.aside(self._lazies.abandon(seat))
             self._ground.kick()
 
     async def finish(self, seat: Seat) -> None:

@@ -238,13 +238,13 @@ class Saves:
             facts = await self._offloading.facts(seat)
         except NotFoundError as error:
             self._offload.ground.is_gone(seat, error)
-            await self._unwritten(one, f"its container ended while it was saved: {error}")
+            self._unwritten(one, f"its container ended while it was saved: {error}")
             return
         except (Reverted, KybernateError, OSError) as error:
             try:
                 await self._offload.dumps.keep(seat, error)
             finally:
-                await self._unwritten(one, f"it was not saved, and goes on as it was: {error}")
+                self._unwritten(one, f"it was not saved, and goes on as it was: {error}")
             return
         except BaseException:
             # Its container has ended, which the next look tells; or the agent ends.
@@ -269,15 +269,13 @@ class Saves:
             if found.uid == seat.uid:
                 self._offload.custody.void(found.id, "the agent was restarted before it was kept")
 
-    async def _unwritten(self, one: _Save, why: str) -> None:
-        await self._abandon(one)
+    def _unwritten(self, one: _Save, why: str) -> None:
         self._fail(one, why)
+        self._life.aside(self._abandon(one))
 
     async def _abandon(self, one: _Save) -> None:
-        try:
-            await self._offloading.vault.abandon(_folder(one.operation.uid))
-        except (KybernateError, OSError) as error:
-            log.warning("what was written for %s stays for now: %s", one.operation, error)
+        """Until its folder is gone nothing else is written there."""
+        await self._offload.lazies.remove(_folder(one.operation.uid), lambda: False)
         self._sealing.discard(one.operation.uid)
 
     # --- sealing, copying -----------------------------------------------------------------------

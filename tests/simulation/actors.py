@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,8 @@ class StormyMachine(Machine):
     def __init__(self, plan: Plan, elsewhere: Elsewhere | None = None) -> None:
         super().__init__(plan.inventory.memory(), plan.node, elsewhere)
         self.rng = plan.rng
+        # Of its own, so that what seeds were found to show, they still do.
+        self._abandoning = random.Random(f"abandon-{plan.node}-{plan.seed}")
         self.besides = plan.besides
         self.rates = dict(plan.faults)
         self.slots: Callable[[PodUid], int] = lambda _: 1
@@ -33,7 +36,8 @@ class StormyMachine(Machine):
     def fault(self, name: str) -> bool:
         """By chance."""
         rate = self.rates.get(name)
-        if not rate or self.rng.random() >= rate:
+        rng = self._abandoning if name == "abandon-fails" else self.rng
+        if not rate or rng.random() >= rate:
             return False
         if self.said:
             self.said(f"fault {name}")

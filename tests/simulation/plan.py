@@ -56,6 +56,7 @@ FAULTS = {
     "pages-late": 0.1,
     "pages-lost": 0.03,
     "store-down": 0.2,
+    "abandon-fails": 0.1,
     "drop-fails": 0.1,
     "shut-fails": 0.05,
     "open-fails": 0.1,

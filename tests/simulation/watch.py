@@ -126,11 +126,25 @@ class Watch:
         return f"{self._life.plan.node} does not come to rest: {found}"
 
     def _to_go(self) -> list[str]:
-        """Records of saved states that are dropped as soon as that succeeds."""
+        """Records of artifacts, and folders, that are dropped as soon as that succeeds."""
         journal = self._life.machine.journal.items()
         arrived = [(key, one) for key, one in journal if key.startswith(ARRIVED)]
         unwanted = [key for key, one in arrived if one["successor"] not in self._seats]
-        return [key for key, _ in journal if key.startswith((DROP, OUTLIVED))] + unwanted
+        dropped = [key for key, _ in journal if key.startswith((DROP, OUTLIVED))]
+        return dropped + unwanted + self._folders_left()
+
+    def _folders_left(self) -> list[str]:
+        """Of dumps and fetches that no seat has any more; a journal that lost some of itself may
+        not know."""
+        plan = self._life.plan
+        if plan.lose_tail or plan.lose_journal or plan.spoil_journal:
+            return []
+        left = []
+        for folder in self._life.machine.folders.keys() & {f"/dumps/{uid}" for uid in self._seats}:
+            seat = self._seats[PodUid(folder.removeprefix("/dumps/"))]
+            if seat.saved.images != folder and not seat.saved.paging:
+                left.append(folder)
+        return left
 
     def describe(self, uid: PodUid) -> str:
         """The seat, for a finding."""
@@ -196,10 +210,6 @@ class Watch:
         kept |= {name for name, one in machine.vault.items() if one.snapshot.uid in anew}
         for artifact in machine.vault.keys() - kept:
             found.append(f"{artifact} is kept for nobody")
-        for folder in machine.folders.keys() & {f"/dumps/{uid}" for uid in seats}:
-            seat = seats[PodUid(folder.removeprefix("/dumps/"))]
-            if seat.saved.images != folder and not seat.saved.paging:
-                found.append(f"{folder} is left over")
 
 
 def _done(task: asyncio.Task[None] | None) -> bool:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kybernate.testing.machine.world import FakeProcess, Machine
     from kybernate.types import PodUid
 
+_GLANCE = 0.5
 _HELD_OPEN = (ProcessState.RUNNING, ProcessState.LOCKED, ProcessState.FAILED)
 
 
@@ -172,11 +173,12 @@ class FakeDumper:
         return snapshot
 
     async def pages_done(self, init: int, deadline: float) -> None:
-        """After a second, unless pages-late (after ten) or pages-lost (the container ends)."""
+        """After a second, unless pages-late (after ten) or pages-lost (the container ends); at
+        once when the container has ended."""
         machine, uid = self._machine, self._init(init).uid
         if init in machine.paging:
             takes = 10.0 if machine.fault("pages-late") else 1.0
-            await asyncio.sleep(min(takes, deadline))
+            await self._came(init, min(takes, deadline))
             if takes > deadline:
                 raise DeadlineError("its memory is still coming in")
             await self._filled(machine.paging[init], deadline)
@@ -184,6 +186,14 @@ class FakeDumper:
             machine.end_container(uid)
         if machine.paging.pop(init, None) and not machine.procs[init].alive:
             raise RestoreError("lazy-pages was killed")
+
+    async def _came(self, init: int, seconds: float) -> None:
+        """Unless the container ends, and the server of its memory with it."""
+        for _ in range(int(seconds / _GLANCE)):
+            await asyncio.sleep(_GLANCE)
+            if not self._machine.procs[init].alive:
+                self._machine.paging.pop(init, None)
+                raise RestoreError("lazy-pages was killed")
 
     async def _filled(self, folder: str, deadline: float) -> None:
         """Nothing is read before it is verified."""

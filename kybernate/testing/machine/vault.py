@@ -34,7 +34,7 @@ class FakeVault:
     """Implements `ports.Vault`, of this node's NVMe and an object store.
 
     Faults: begin-fails, seal-fails (no space), seal-hangs, corrupt, fill-fails, store-down (of
-    packing and fetching), drop-fails. Sees that nobody's last state is dropped.
+    packing and fetching), abandon-fails, drop-fails. Sees that nobody's last state is dropped.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -44,11 +44,16 @@ class FakeVault:
         """Empty."""
         if self._machine.fault("begin-fails"):
             raise OSError(28, "No space left on device")
-        await self.abandon(uid)
+        self._empty(uid)
         return Path("/dumps") / uid
 
     async def abandon(self, uid: PodUid) -> None:
         """Dropped."""
+        if self._machine.fault("abandon-fails"):
+            raise OSError(5, "Input/output error")
+        self._empty(uid)
+
+    def _empty(self, uid: PodUid) -> None:
         self._see_unread(f"/dumps/{uid}")
         self._machine.folders.pop(f"/dumps/{uid}", None)
         self._machine.lent.pop(f"/dumps/{uid}", None)

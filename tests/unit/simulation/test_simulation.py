@@ -67,6 +67,9 @@ def test_storms_with_moves_run_nothing_twice_and_lose_nothing():
 @pytest.mark.parametrize(
     ("kind", "seed"),
     [
+        # A container ended while its memory came in lazily, and its folder stayed.
+        ("storm", 2000724),
+        ("storm", 2001205),
         # The disk was full when the successor had been told to go on.
         ("moves", 70),
         ("moves", 106),

@@ -7,6 +7,7 @@ import asyncio
 from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
 from kybernate.core.seat.lazily import Rates
 from kybernate.testing.clock import run_virtual
+from kybernate.testing.machine.saved import Snapshot
 from kybernate.types import SeatState, Tier
 from nodeagent.offload import lazies
 from nodeagent.seat.record import from_record
@@ -67,6 +68,37 @@ async def test_a_tree_whose_memory_never_comes_is_ended_and_told(rig, proxy):
     r.machine.start_container(cold)
     await r.until(cold, ACTIVE)
     assert app_of(r, cold).alive
+
+
+async def test_what_cannot_be_removed_at_once_is_removed_later(rig):
+    r = rig(tiers=TIERS)
+    r.loop.offload.lazies.pays = lambda _: True
+    cold, _ = await two(r)
+    await down(r, cold)
+    r.machine.faults |= {"pages-late", "abandon-fails"}
+    r.loop.operators.request_wake(cold, "a test")
+    await when(lambda: r.node.seats[cold].saved.paging and f"/dumps/{cold}" in r.machine.folders)
+    r.machine.end_container(cold)
+    await r.until(cold, WAITING)
+    await when(lambda: "abandon-fails" not in r.machine.faults)
+    await when(lambda: f"/dumps/{cold}" not in r.machine.folders)
+    r.check()
+
+
+async def test_an_old_folder_is_removed_and_a_dump_that_has_begun_since_is_not(rig):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    await down(r, cold, SeatState.DUMPING)
+    folder = f"/dumps/{cold}"
+    await when(lambda: folder in r.machine.folders)
+    # Asked for when a former container ended, it had to wait for another reader until now.
+    await r.loop.offload.lazies.abandon(r.node.seats[cold])
+    assert folder in r.machine.folders
+    await r.until(cold, OBJECT)
+    r.machine.folders[folder] = Snapshot(cold, r.node.seats[cold].tree.handle, 1)
+    await r.loop.offload.lazies.abandon(r.node.seats[cold])
+    assert folder not in r.machine.folders
+    r.check()
 
 
 async def test_one_whose_container_ends_while_it_is_restored_is_parked_below_ram_again(rig):
