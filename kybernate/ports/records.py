@@ -24,8 +24,9 @@ class Journal(Protocol):
 
     def put(self, key: str, record: Mapping[str, object], *, synced: bool) -> Awaitable[None]:
         """Records are written in the order of the calls; the call itself is quick and only
-        queues. Once the answer is awaited it is written, and with `synced` it and all before it
-        are on the disk. The answer raises OSError if the disk refuses."""
+        queues. Once the answer is awaited it is written, so that the next agent of this boot reads
+        it, and with `synced` it and all before it are on the disk. The answer raises OSError if
+        the disk refuses."""
         ...
 
     def delete(self, key: str) -> Awaitable[None]:

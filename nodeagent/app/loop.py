@@ -200,7 +200,7 @@ class Loop:
                 self.node.move(seat, SeatEvent.GO, why)
                 self.life.work(seat, self.life.start(seat))
             case ActionKind.WAKE:
-                written = self.node.move(seat, SeatEvent.WAKE, why, synced=True)
+                written = self.node.move(seat, SeatEvent.WAKE, why)
                 self.life.work(seat, self.life.wake(seat, written))
             case ActionKind.DRAIN:
                 self.node.leases.drain(seat.uid)

@@ -126,7 +126,7 @@ class Lifecycle:
             self._put_off(seat, SeatEvent.ENDED, str(error))
             return
         await self.make_network_plain(seat)
-        unwritten = await self._journalled(self._node.save(seat, synced=True))
+        unwritten = await self._journalled(self._node.save(seat))
         if unwritten is not None:
             self._put_off(seat, SeatEvent.ENDED, unwritten)
             return
@@ -160,7 +160,10 @@ class Lifecycle:
             return f"NVML does not say how much memory is free: {error}"
 
     async def _journalled(self, written: Awaitable[None]) -> str | None:
-        """Have the intent on the disk; why it isn't, or None. Without it nothing is begun."""
+        """Have the intent written; why it isn't, or None. Without it nothing is begun.
+
+        On the disk it need not be: what takes it from there ends the seat, too (ADR 154).
+        """
         try:
             await written
         except OSError as error:
@@ -219,7 +222,7 @@ class Lifecycle:
         await self._cooperate(seat, CooperationPhase.PARK)
         try:
             seat.tree.uses(*await self._steps.holders(seat))
-            await self._node.save(seat, synced=True)
+            await self._node.save(seat)
         except (DriverError, DeadlineError, OSError) as error:
             await self._cooperate(seat, CooperationPhase.WAKE)
             self.park_reverted(seat, str(error))

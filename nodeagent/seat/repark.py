@@ -33,7 +33,7 @@ async def park_again(node: Node, steps: Steps, seat: Seat) -> None:
         known = seat.tree.held
         most = {gpu: max(size, known.get(gpu, 0)) for gpu, size in held.items()}
         seat.tree.uses(tuple(dict.fromkeys((*earlier, *newcomers))), most)
-        await node.save(seat, synced=True)
+        await node.save(seat)
         freezer.thaw(seat.tree.handle)
         helper = await steps.helper(seat)
         pids = [process.pid for process in seat.tree.cuda]

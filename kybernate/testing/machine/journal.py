@@ -6,13 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping
+    from collections.abc import Awaitable, Generator, Mapping
 
     from kybernate.testing.machine.world import Machine
 
 
 class FakeJournal:
-    """Implements `ports.Journal`. Fault: disk-full, at the next synced write.
+    """Implements `ports.Journal`. Fault: disk-full, at the next write that somebody awaits, or that
+    is synced.
 
     With the machine's `crash_at` = n the agent dies at the n-th write; `crash_after` says whether
     the record is still written.
@@ -30,15 +31,13 @@ class FakeJournal:
     def put(self, key: str, record: Mapping[str, object], *, synced: bool) -> Awaitable[None]:
         """Kept, unless the agent is to be killed here."""
         self._write(key, record)
-        full = synced and self._machine.fault("disk-full")
-        if synced and not full:
-            self._machine.unsynced.clear()
-        return _done(OSError(28, "No space left on device") if full else None)
+        written = _Written(self._machine)
+        return _known(written) if synced else written
 
     def delete(self, key: str) -> Awaitable[None]:
         """Forgotten."""
         self._write(key, None)
-        return _done()
+        return _Written(self._machine)
 
     def close(self) -> None:
         """Nothing to close."""
@@ -57,8 +56,30 @@ class FakeJournal:
             raise machine.crash_with
 
 
+class _Written:
+    """The answer to a write. Awaited, it and all before it are out of the agent's hands."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._upto = machine.journal_writes
+
+    def out(self) -> None:
+        """Nothing takes them back. Raises OSError if the disk is full."""
+        machine = self._machine
+        if machine.fault("disk-full"):
+            raise OSError(28, "No space left on device")
+        later = machine.journal_writes - self._upto
+        del machine.unsynced[: max(0, len(machine.unsynced) - later)]
+
+    def __await__(self) -> Generator[None, None, None]:
+        self.out()
+        return
+        yield
+
+
 def lose_tail(machine: Machine, count: int) -> None:
-    """Take back the last `count` writes, as far as they weren't synced: the power was cut."""
+    """Take back the last `count` writes, as far as nobody had their answer: the agent was killed
+    before its thread had written them."""
     for _ in range(min(count, len(machine.unsynced))):
         key, before = machine.unsynced.pop()
         _set(machine.journal, key, before)
@@ -84,10 +105,13 @@ def _set(
         journal[key] = record
 
 
-def _done(error: Exception | None = None) -> Awaitable[None]:
+def _known(written: _Written) -> Awaitable[None]:
+    """What is synced is so, or has failed, at once."""
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    if error is None:
-        future.set_result(None)
-    else:
+    try:
+        written.out()
+    except OSError as error:
         future.set_exception(error)
+    else:
+        future.set_result(None)
     return future
