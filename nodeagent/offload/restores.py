@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from kybernate.errors import (
     RefusedError,
     UnfitError,
 )
+from kybernate.lib.retry import retry
 from kybernate.types import ArtifactId, Tier
 from nodeagent import metrics
 from nodeagent.artifacts.clones import cut_off, leave_gpus_alone, stays_stopped
@@ -175,6 +177,10 @@ class Restores:
             self._ground.life.aside(self._lazies.abandon(seat))
             self._ground.kick()
 
+    def _unwritten(self, seat: Seat, error: Exception) -> None:
+        why = f"it waits, restored: the agent's journal can't be written: {error}; trying again"
+        self._ground.node.complain(seat, "PutOff", why)
+
     async def finish(self, seat: Seat) -> None:
         """Its tree is back: name its processes anew, see it stand, let TCP pass."""
         procs, init = self._ground.world.procs, init_of(seat)
@@ -195,7 +201,7 @@ class Restores:
         leave_gpus_alone(seat)
         if seat.saved.paging:
             self._lazies.begin(seat)
-        await self._ground.node.save(seat)
+        await retry(lambda: self._ground.node.save(seat), partial(self._unwritten, seat), OSError)
         await self._ground.steps.settle(seat)
         await self._gates.open(seat)
         seat.backoff.restored()

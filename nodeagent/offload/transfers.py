@@ -86,7 +86,7 @@ class Transfers:
         await self._ground.offloading.vault.abandon(seat.uid)
         seat.saved.dropped_here()
         seat.saved.moved(self._ground.world.now())
-        await self._ground.node.save(seat)
+        self._ground.node.save(seat)  # else the next agent drops it once more
 
     def begin_fetch(self, seat: Seat, why: str) -> None:
         """From PARKED_OBJECT: its images come back to NVMe."""

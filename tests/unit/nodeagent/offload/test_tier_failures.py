@@ -192,6 +192,30 @@ async def test_what_does_not_work_at_once_works_in_the_end(rig, proxy, fault):
     r.check()
 
 
+async def test_a_restored_tree_waits_for_a_disk_that_is_full(rig, proxy, monkeypatch):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    await down(r, cold)
+    put, refused = r.node.world.journal.put, []
+
+    def full(key, record, *, synced):
+        written = put(key, record, synced=synced)
+        if synced or record.get("state") != "restoring" or refused:
+            return written
+        refused.append(key)
+        answer = asyncio.get_running_loop().create_future()
+        answer.set_exception(OSError(28, "No space left on device"))
+        return answer
+
+    monkeypatch.setattr(r.node.world.journal, "put", full)
+    p = proxy(r.loop)
+    p.request(cold)
+    await r.until(cold, ACTIVE)
+    assert refused
+    assert {"SeatFailed", "PutOff"} & set(reasons(r)) == {"PutOff"}
+    r.check()
+
+
 @pytest.mark.parametrize("fault", ["restore-fails-criu", "restore-hangs"])
 async def test_a_restore_that_fails_is_tried_again_from_the_same_state(rig, proxy, fault):
     r = rig(tiers=TIERS)
