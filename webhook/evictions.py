@@ -67,6 +67,14 @@ class Requests:
             *(api, path, {}, self.on_event, "CheckpointRequests"), names_only=True, page=OF_USERS
         )
 
+    def not_ready(self) -> str | None:
+        """Why evictions can't be answered well yet, while that takes a moment only, in a sentence.
+        An API server that doesn't list requests holds up no pod: before an upgrade's new rules the
+        webhook's account may not ask for them, and nobody asks it about evictions either."""
+        if self.watch.synced.is_set() or self.watch.last_error:
+            return None
+        return "the first list of CheckpointRequests is under way"
+
     def on_event(self, kind: str, item: Json) -> None:
         """Take in an event of the watch."""
         namespace, name = str(item["metadata"]["namespace"]), str(item["metadata"]["name"])

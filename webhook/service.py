@@ -101,10 +101,7 @@ class Service:
             return self._keeping.problem
         if not self._watch.synced.is_set():
             return self._watch.last_error or "GPUNodes are not listed yet"
-        requests = self._requests.watch
-        if not requests.synced.is_set():
-            return requests.last_error or "CheckpointRequests are not listed yet"
-        return self.grants.not_ready()
+        return self._requests.not_ready() or self.grants.not_ready()
 
 
 def make_server(settings: WebhookSettings) -> Server:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kybernate import keys
 from kybernate.core.artifacts.grants import no_grants
-from kybernate.errors import ConflictError, RetryableError
+from kybernate.errors import ConflictError, RefusedError, RetryableError
 from kybernate.settings.webhook import WebhookSettings
 from tests.unit.webhook.pods import CLUSTER
 from tests.unit.webhook.reviews import eviction
@@ -271,3 +272,29 @@ def test_requests_are_known_by_their_pods() -> None:
     requests.on_event("DELETED", item("two"))
     requests.on_event("DELETED", item("two"))
     assert requests.of("shop", "a") == ()
+
+
+class Refusing:
+    """An API server of the release before: this account may not list requests. It has not answered
+    until it is `asked` to."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+
+    def get(self, *_: object, **__: object) -> dict[str, Any]:
+        assert self.asked.wait(10)
+        raise RefusedError("checkpointrequests is forbidden (HTTP 403)")
+
+
+def test_an_api_server_that_lists_no_requests_holds_up_no_webhook() -> None:
+    api = Refusing()
+    requests = Requests(api)  # type: ignore[arg-type]
+    requests.watch.start()
+    assert "first list of CheckpointRequests" in (requests.not_ready() or "")
+    api.asked.set()
+    end = time.monotonic() + 10
+    while requests.not_ready() and time.monotonic() < end:
+        time.sleep(0.01)
+    requests.watch.stop()
+    assert requests.not_ready() is None
+    assert not requests.watch.synced.is_set()
