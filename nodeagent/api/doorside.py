@@ -80,8 +80,11 @@ class DoorSide:
             self._life.fail(seat, seat.history.reason)
             return
         if hello.phase is GatePhase.WAITING and self._node.world.offloading is not None:
-            # Whether TCP is held back from its pod since an earlier life, not every record tells.
+            # Whether TCP is held back from its pod since an earlier life, not every record tells,
+            # nor what was dumped of that.
             self._life.aside(self._offload.gates.reopen(seat))
+            if seat.state is SeatState.WAITING:
+                self._life.aside(self._offload.lazies.abandon(seat))
         try:
             if hello.phase is GatePhase.WAITING or not seat.tree.handle:
                 tree = self._node.world.procs.child_of(init.pid)

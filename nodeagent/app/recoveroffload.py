@@ -58,7 +58,6 @@ async def clear_away(loop: Loop) -> None:
     offloading, seats = loop.node.world.offloading, tuple(loop.node.seats.values())
     if offloading is None:
         return
-    await _clear_of_the_gone(loop, offloading)
     for seat in (one for one in seats if one.state not in OFFLOADED and not one.saved.images):
         if seat.saved.paging or not await _may_read(offloading, seat):
             loop.life.aside(loop.offload.lazies.abandon(seat))
@@ -66,8 +65,10 @@ async def clear_away(loop: Loop) -> None:
 
 async def _may_read(offloading: Offloading, seat: Seat) -> bool:
     """Whether a tree that the last agent found without a record may get its memory from there."""
-    if seat.state is not SeatState.WAITING or seat.tree.init is None:
+    if seat.state is not SeatState.WAITING:
         return False
+    if seat.tree.init is None:
+        return True  # the last agent made it anew; its kyb-init says whether it has a tree
     try:
         await offloading.dumper.pages_done(seat.tree.init.pid, _GLANCE)
     except (NotFoundError, RestoreError):
@@ -77,10 +78,11 @@ async def _may_read(offloading: Offloading, seat: Seat) -> bool:
     return False
 
 
-async def _clear_of_the_gone(loop: Loop, offloading: Offloading) -> None:
-    """What was begun for pods that have gone since: their records went first. Where there is none
-    at all, or lines of the journal are, they may be lost, and trees read from there."""
-    if not loop.node.seats or loop.node.world.journal.damage:
+async def clear_of_the_gone(loop: Loop) -> None:
+    """What was begun for pods that have gone since: their records went first. Not before all pods
+    of the node have a seat: records may be lost, and the trees of those read from there."""
+    offloading = loop.node.world.offloading
+    if offloading is None:
         return
     try:
         begun = await offloading.vault.begun()

@@ -45,6 +45,7 @@ from nodeagent.app.install import install_kyb_init, kyb_inits
 from nodeagent.app.loop import Loop
 from nodeagent.app.makeregistry import with_registry
 from nodeagent.app.recover import recover
+from nodeagent.app.recoveroffload import clear_of_the_gone
 from nodeagent.guard.announce import Roster
 from nodeagent.guard.outside import Outside
 from nodeagent.guard.warden import Warden
@@ -345,6 +346,7 @@ class Agent:
 
         await retry(adopted, say, on=KybernateError, pauses=_ADOPT_AGAIN)
         self._pods_known = True
+        await clear_of_the_gone(self.loop)
 
     async def _collect(self, preparer: Preparer) -> None:
         while True:

@@ -10,6 +10,7 @@ from kybernate.errors import RefusedError
 from kybernate.ports import DumpState
 from kybernate.testing.machine import App
 from kybernate.types import PodRef, PodUid, SeatName
+from nodeagent.app.recoveroffload import clear_of_the_gone
 from nodeagent.kube.pods import PodFacts
 from nodeagent.seat.record import Seat, SeatIdentity
 
@@ -94,6 +95,7 @@ class Cluster:
         self.pods: dict[PodUid, Pod] = {}
         self.agent: Loop | None = None
         self.synced = False
+        self.cleared = False
 
     # --- what happens -------------------------------------------------------------------------
 
@@ -129,7 +131,7 @@ class Cluster:
 
     def joined(self, agent: Loop) -> None:
         """An agent is up: the others find it by and by."""
-        self.agent, self.synced = agent, False
+        self.agent, self.synced, self.cleared = agent, False, False
         self.report()
         self._soon(1.0, self._relist)
         for proxy in self.proxies:
@@ -151,6 +153,7 @@ class Cluster:
         for pod in tuple(self.pods.values()):
             if not pod.gone:
                 self._look_at(pod, now)
+        self._clear()
 
     # --- inside -------------------------------------------------------------------------------
 
@@ -172,6 +175,16 @@ class Cluster:
             elif pod.deleting:
                 agent.pod_changed(pod.facts())
         self.synced = True
+
+    def _clear(self) -> None:
+        """Once an agent knows all pods."""
+        agent = self.agent
+        if agent is None or self.cleared or not self.synced:
+            return
+        begun = {pod.uid for pod in self.pods.values() if pod.begun and not pod.gone}
+        if begun <= agent.node.seats.keys():
+            self.cleared = True
+            agent.life.aside(clear_of_the_gone(agent))
 
     def _look_at(self, pod: Pod, now: float) -> None:
         alive = [p for p in self.machine.procs.values() if p.uid == pod.uid and p.alive]
