@@ -15,6 +15,7 @@ import click
 from extender import metrics
 from extender.bind.binder import Binder
 from extender.bind.cluster import ApiCluster
+from extender.bind.consulted import Consulted
 from extender.bind.events import ApiWrites, Events
 from extender.bind.requeue import Nudge, Requeue, Waiting
 from extender.gangs.gangs import Gangs
@@ -67,19 +68,19 @@ def run(settings: ExtenderSettings) -> None:
     watches.node_event, node_watch = nodes.gpu_node_event, NodeWatch(api, nodes)
     cluster = ApiCluster(api, settings.api_timeout_s)
     fence, leader = _fence(settings, api, watches)
-    binder = _binder(settings, snapshot, cluster, fence)
     evicted = Evicted(api, snapshot, settings.api_timeout_s)
-    binder.continues, binder.target = evicted.claim, evicted.target
     nudge = Nudge(api, settings.api_timeout_s)
     gangs, planner, events = _gangs(settings, api, snapshot, fence, nudge)
-    watches.hear, binder.admit = gangs.pod_event, gangs.admit
+    watches.hear = gangs.pod_event
+    preemption = Preemption(snapshot, cluster)
+    consulted = Consulted(
+        *(gangs.narrow, gangs.admit, evicted.claim, evicted.target), preemption.veto
+    )
+    binder = Binder(snapshot, cluster, _now, settings.reservation_s, fence, consulted)
+    binder.places = BoundedSemaphore(settings.threads)
     closed = _either(watches.not_ready, node_watch.not_ready, gangs.not_ready, fence.closed)
     waiting = Waiting(snapshot.follow(), _fitting(snapshot), snapshot.pod)
-    verbs = Verbs(snapshot, binder, waiting.rejected)
-    preemption = Preemption(snapshot, cluster)
-    verbs.target = evicted.target
-    verbs.narrow, verbs.veto = gangs.narrow, preemption.veto
-    verbs.most = settings.most_offered
+    verbs = Verbs(snapshot, binder, consulted, waiting.rejected, settings.most_offered)
     app = create_app(verbs, closed, refuse_caller, settings.max_body_bytes)
     explainer = Explainer(snapshot, cluster, gangs, events, fence)
     pages = {
@@ -169,14 +170,6 @@ def _fence(settings: ExtenderSettings, api: Api, watches: Watches) -> tuple[Fenc
     if settings.advertise:
         leader.announce = Endpoint(api, settings.advertise, timeout).publish
     return leader, leader
-
-
-def _binder(
-    settings: ExtenderSettings, snapshot: Snapshot, cluster: ApiCluster, fence: Fence
-) -> Binder:
-    made = Binder(snapshot, cluster, _now, settings.reservation_s, fence)
-    made.places = BoundedSemaphore(settings.threads)
-    return made
 
 
 def _gangs(

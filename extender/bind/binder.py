@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from extender import metrics
+from extender.bind.consulted import Consulted
 from kybernate import keys
 from kybernate.core.artifacts.restores import OF_POD
 from kybernate.core.ledger.ledger import Claim
@@ -35,13 +36,13 @@ if TYPE_CHECKING:
     from extender.state.objects import SeatPod
     from extender.state.snapshot import Snapshot
     from kybernate.core.placement import Demand
-    from kybernate.core.requests.checkpoint import Target
     from kybernate.runtime.lead import Fence
     from kybernate.types import GroupName, NodeName, PodUid
 
 log = logging.getLogger(__name__)
 
 PLACES = 16
+NOBODY = Consulted()
 
 
 class Binder:
@@ -54,6 +55,7 @@ class Binder:
         stamp: Callable[[], str],
         ttl: float,
         fence: Fence | None = None,
+        consulted: Consulted = NOBODY,
     ) -> None:
         """`stamp` gives the time as RFC 3339; `fence` says when nothing may be begun.
 
@@ -65,14 +67,7 @@ class Binder:
         self._stamp = stamp
         self._ttl = ttl
         self._fence = fence or Open()
-        self.admit: Callable[[SeatPod, NodeName], GroupName | None] = lambda _pod, _node: None
-        """Says which group a pod must get there; raises ConflictError while it may get none. May
-        take its time, in which other pods are bound."""
-        self.continues: Callable[[SeatPod], str] = lambda _pod: ""
-        """Says from which pod's state it continues, by its UID, which is no other pod's from then
-        on. Raises KybernateError."""
-        self.target: Callable[[SeatPod], Target | None] = lambda _pod: None
-        """Says where a pod is to go while it fits there."""
+        self._consulted = consulted
         self.places = threading.BoundedSemaphore(PLACES)
         """For so many calls at a time: more would only be in each other's way, and in filter's."""
         self._turns: dict[NodeName, threading.Lock] = defaultdict(threading.Lock)
@@ -118,7 +113,7 @@ class Binder:
         notes = {}
         if claim is not None:
             notes = {keys.ASSIGNED_GROUP: str(claim.group), keys.ASSIGNED_AT: self._stamp()}
-            if before := self.continues(pod):
+            if before := self._consulted.continues(pod):
                 notes[keys.RESTORE_FROM] = f"{OF_POD}{before}"
         self._fence.check()
         try:
@@ -157,7 +152,7 @@ class Binder:
 
     def _aimed(self, pod: SeatPod, node: NodeName) -> GroupName | None:
         """The group that it is to get there, while it fits."""
-        target = self.target(pod)
+        target = self._consulted.target(pod)
         if target is None or target.node != node:
             return None
         demand = pod.aimed(target).demand
@@ -167,7 +162,7 @@ class Binder:
     def _admitted(self, pod: SeatPod, node: NodeName) -> GroupName | None:
         self.places.release()
         try:
-            return self.admit(pod, node)
+            return self._consulted.admit(pod, node)
         finally:
             self.places.acquire()
 

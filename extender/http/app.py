@@ -12,6 +12,7 @@ import orjson
 from werkzeug.exceptions import HTTPException
 
 from extender import metrics
+from extender.bind.binder import NOBODY
 from extender.http import wire
 from extender.http.verbs import allowed_victims, filter_nodes, prioritize_nodes
 from kybernate import keys
@@ -25,17 +26,15 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication
 
     from extender.bind.binder import Binder
+    from extender.bind.consulted import Consulted
     from extender.http.verbs import Judge
-    from extender.http.wire import Victims
     from extender.state.objects import SeatPod
     from extender.state.snapshot import Snapshot
     from kybernate.core.placement import Demand
     from kybernate.core.placement.verdicts import Fits
-    from kybernate.core.requests.checkpoint import Target
     from kybernate.types import PodUid
 
     Caller = Callable[[Mapping[str, Any]], str | None]
-    Veto = Callable[[SeatPod, Mapping[NodeName, Victims]], Mapping[NodeName, Victims]]
     Rejected = Callable[[SeatPod, Sequence[NodeName]], None]
 
 log = logging.getLogger(__name__)
@@ -45,20 +44,20 @@ class Verbs:
     """The four verbs, from parsed body to answer. Raises RefusedError for a malformed body."""
 
     def __init__(
-        self, snapshot: Snapshot, binder: Binder, rejected: Rejected | None = None
+        self,
+        snapshot: Snapshot,
+        binder: Binder,
+        consulted: Consulted = NOBODY,
+        rejected: Rejected | None = None,
+        most: int = 0,
     ) -> None:
-        """`rejected` is told of pods that none of the nodes asked about can take."""
+        """`rejected` is told of pods that none of the nodes asked about can take. So many nodes as
+        `most` are offered at most, the best by the policy; 0: all that fit."""
         self._snapshot = snapshot
         self._binder = binder
+        self._consulted = consulted
         self._rejected = rejected
-        self.narrow: Callable[[dict[str, Any], Fits], Fits] = lambda _pod, found: found
-        """Leaves out nodes that fit but are not for this pod."""
-        self.target: Callable[[SeatPod], Target | None] = lambda _pod: None
-        """Says where a pod is to go while it fits there."""
-        self.most = 0
-        """So many nodes are offered at most, the best by the policy; 0: all that fit."""
-        self.veto: Veto = lambda _pod, victims: allowed_victims(victims, snapshot.pod)
-        """Leaves out nodes whose victims may not be deleted, or would be in vain."""
+        self._most = most
 
     def filter(self, body: object) -> object:
         """Which nodes have a seat for the pod."""
@@ -66,15 +65,15 @@ class Verbs:
         pod = self._snapshot.read_pod(args.pod)
         # No more nodes than the scheduler is to weigh, unless the pod has wishes of its own.
         chosen = not pod.gang and not pods.read_pod(args.pod).has_wishes
-        judge = partial(self._snapshot.offer, most=self.most if chosen else 0)
+        judge = partial(self._snapshot.offer, most=self._most if chosen else 0)
         found = self._at_target(pod, args.names, judge) or filter_nodes(pod, args.names, judge)
         if not found.passed and self._rejected is not None:
             self._rejected(pod, args.names)
-        return wire.filter_answer(args, self.narrow(args.pod, found))
+        return wire.filter_answer(args, self._consulted.narrow(args.pod, found))
 
     def _at_target(self, pod: SeatPod, names: Sequence[NodeName], judge: Judge) -> Fits | None:
         """Only the node where it is to go, while it fits there."""
-        target = self.target(pod)
+        target = self._consulted.target(pod)
         if target is None or target.node not in names:
             return None
         found = filter_nodes(pod.aimed(target), [NodeName(target.node)], judge)
@@ -97,7 +96,10 @@ class Verbs:
     def preempt(self, body: object) -> object:
         """Which of the proposed victims may be deleted."""
         args = wire.read_preempt(body)
-        return wire.preempt_answer(self.veto(self._snapshot.read_pod(args.pod), args.victims))
+        if self._consulted.veto is None:
+            return wire.preempt_answer(allowed_victims(args.victims, self._snapshot.pod))
+        pod = self._snapshot.read_pod(args.pod)
+        return wire.preempt_answer(self._consulted.veto(pod, args.victims))
 
 
 VERBS = ("filter", "prioritize", "bind", "preempt")

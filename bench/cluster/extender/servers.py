@@ -137,8 +137,7 @@ def ours(
     Learner(snapshot).look()
     gc.freeze()
     binder = Binder(snapshot, cluster, _now, settings.reservation_s)
-    verbs = Verbs(snapshot, binder)
-    verbs.most = settings.most_offered
+    verbs = Verbs(snapshot, binder, most=settings.most_offered)
     app = create_app(verbs, lambda: None, refuse_caller, settings.max_body_bytes)
     app.add_url_rule(API_SECONDS, "seconds", lambda: orjson.dumps(cluster.seconds))
     return app

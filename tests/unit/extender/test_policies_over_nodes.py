@@ -50,8 +50,7 @@ class Cluster:
         self.snapshot = Snapshot(clock, table=Table(policy))
         for name, gpus in used.items():
             self.add(name, gpus)
-        verbs = Verbs(self.snapshot, binder)
-        verbs.most = 1
+        verbs = Verbs(self.snapshot, binder, most=1)
         app = create_app(verbs, lambda: None, lambda _environ: None, 100_000)
         self.client = app.test_client()
         self.names = sorted(used, reverse=True)

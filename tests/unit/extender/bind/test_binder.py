@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from extender.bind.binder import Binder
+from extender.bind.consulted import Consulted
 from extender.http.wire import BindArgs
 from kybernate import keys
 from kybernate.errors import ConflictError, NotFoundError, RefusedError, RetryableError
@@ -95,7 +96,7 @@ def test_a_gang_s_pod_that_waits_takes_no_place_of_others(
         answers.append(binder.bind(args("p2")))
         return GroupName("G1")
 
-    binder.admit = admit
+    binder._consulted = Consulted(admit=admit)
     assert (binder.bind(args()), answers) == ("", [""])
     assert taken(snapshot) == {"p1": "G1", "p2": "G0"}
     assert binder.places.acquire(timeout=0), "the place was given back"
@@ -272,7 +273,7 @@ def test_a_shut_fence_lets_no_binding_out(
 def test_a_successor_is_bound_with_what_it_continues_from(
     binder: Binder, seen: dict[str, Any]
 ) -> None:
-    binder.continues = lambda _pod: "uid-before"
+    binder._consulted = Consulted(continues=lambda _pod: "uid-before")
     assert binder.bind(args()) == ""
     assert seen["metadata"]["annotations"][keys.RESTORE_FROM] == "pod/uid-before"
 
@@ -283,6 +284,6 @@ def test_what_is_not_known_of_its_predecessor_binds_nobody(
     def unknown(_pod: SeatPod) -> str:
         raise RetryableError("not told yet")
 
-    binder.continues = unknown
+    binder._consulted = Consulted(continues=unknown)
     assert "not told yet" in binder.bind(args())
     assert cluster.bindings == 0

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from extender.bind.consulted import Consulted
 from extender.gangs.gangs import MARGIN_S, Gangs
 from extender.gangs.planner import BUDGET_S, LONGEST_AVOID_S, REMIND_S, REST_S, GangPlanner, Means
 from extender.gangs.rendezvous import LASTS, Rendezvous
@@ -609,8 +610,8 @@ def test_a_binding_gives_the_group_that_is_admitted_and_no_other(
     def refuse(_pod: SeatPod, _node: NodeName) -> GroupName | None:
         raise ConflictError("the others are missing")
 
-    binder.admit = refuse
+    binder._consulted = Consulted(admit=refuse)
     assert binder.bind(args) == "pod default/p1 was not bound to n1: the others are missing"
-    binder.admit = lambda _pod, _node: GroupName("G1")
+    binder._consulted = Consulted(admit=lambda _pod, _node: GroupName("G1"))
     assert binder.bind(args) == ""
     assert seen["metadata"]["annotations"][keys.ASSIGNED_GROUP] == "G1"

@@ -110,8 +110,7 @@ def test_filter_offers_the_best_unless_the_pod_has_wishes(
         snapshot.node_event("ADDED", gpu_node(name))
     for number, group in enumerate(("G0", "G1")):
         snapshot.pod_event("ADDED", pod(f"h{number}", node="n2", notes={"kyb.ai/group": group}))
-    verbs = Verbs(snapshot, binder)
-    verbs.most = 2
+    verbs = Verbs(snapshot, binder, most=2)
     names = ["n1", "n2", "n3"]
     wish = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}
     for more, offered in (
@@ -127,8 +126,7 @@ def test_filter_offers_the_best_unless_the_pod_has_wishes(
         answer = verbs.filter({"Pod": item, "NodeNames": names})
         assert isinstance(answer, dict)
         assert (answer["NodeNames"], answer["FailedNodes"]) == (offered, {})
-    verbs.most = 0
-    answer = verbs.filter({"Pod": pod(), "NodeNames": names})
+    answer = Verbs(snapshot, binder).filter({"Pod": pod(), "NodeNames": names})
     assert isinstance(answer, dict)
     assert answer["NodeNames"] == names
 
@@ -140,8 +138,7 @@ def test_the_seat_of_the_one_node_offered_is_held(
         snapshot.node_event("ADDED", gpu_node(name))
     # Each has one seat of two GPUs, and that of n2 is taken.
     snapshot.pod_event("ADDED", pod("h", limits={TWO: "1"}, node="n2", notes={GROUP: "G01"}))
-    verbs = Verbs(snapshot, binder)
-    verbs.most = 1
+    verbs = Verbs(snapshot, binder, most=1)
 
     def offered(name: str, nodes: list[str]) -> Any:
         answer = verbs.filter({"Pod": pod(name, limits={TWO: "1"}), "NodeNames": nodes})
@@ -165,8 +162,7 @@ def test_a_pod_that_is_bound_already_is_offered_a_node_as_any(
 ) -> None:
     item = pod(node="n1", notes={GROUP: "G0"})
     snapshot.pod_event("ADDED", item)
-    verbs = Verbs(snapshot, binder)
-    verbs.most = 1
+    verbs = Verbs(snapshot, binder, most=1)
     answer = verbs.filter({"Pod": item, "NodeNames": ["n1"]})
     assert isinstance(answer, dict)
     assert answer["NodeNames"] == ["n1"]
@@ -178,8 +174,7 @@ def test_what_a_bind_has_reserved_stays_through_a_filter(
     snapshot.node_event("ADDED", gpu_node("n2"))
     item = cluster.add(pod(limits={TWO: "1"}))
     snapshot.pod_event("ADDED", item)
-    verbs = Verbs(snapshot, binder)
-    verbs.most = 1
+    verbs = Verbs(snapshot, binder, most=1)
     # Whether this Binding took effect is unknown.
     cluster.before, cluster.unreadable = [RetryableError("away")], [RetryableError("away")]
     call = {"PodName": "p1", "PodNamespace": "default", "PodUID": "uid-p1", "Node": "n1"}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from extender.bind.binder import Binder
+from extender.bind.consulted import Consulted
 from extender.http.app import Verbs
 from extender.http.wire import BindArgs
 from extender.state.evicted import Evicted
@@ -203,10 +204,9 @@ def test_a_successor_is_bound_where_its_eviction_says_while_it_fits(
     """n1 has G0 and G1, of two seats each; best-fit would take G0."""
     snapshot.node_event("ADDED", gpu_node("n2"))
     bound = {}
-    verbs = Verbs(snapshot, Binder(snapshot, cluster, lambda: STAMP, 60.0))
-    binder = verbs._binder
-    binder.continues, binder.target = site.known.claim, site.known.target
-    verbs.target = site.known.target
+    consulted = Consulted(continues=site.known.claim, target=site.known.target)
+    binder = Binder(snapshot, cluster, lambda: STAMP, 60.0, consulted=consulted)
+    verbs = Verbs(snapshot, binder, consulted)
     for number in range(3):
         site.evicted(f"u{number}", f"rs{number}", successor={"node": "n1", "group": "G1"})
         item = pod(f"next{number}")
