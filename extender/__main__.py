@@ -102,7 +102,7 @@ def run(settings: ExtenderSettings) -> None:
 
     try:
         server = make_server(
-            settings, _serving(app, probes, (watches, evicted.watch), leader, threads)
+            settings, _serving(app, probes, (watches, evicted.requests.watch), leader, threads)
         )
     except ConfigError as error:
         raise click.UsageError(str(error)) from error

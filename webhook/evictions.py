@@ -17,18 +17,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from prometheus_client import Counter
 
 from kybernate import keys
-from kybernate.adapters.k8s import OF_USERS, Watcher
-from kybernate.api.requests import read_request
 from kybernate.core.requests.checkpoint import Mode
 from kybernate.core.requests.evictions import OTHERS_S, UNANSWERED_S, may_go, unasked
-from kybernate.errors import ConfigError, ConflictError, KybernateError
+from kybernate.errors import ConflictError, KybernateError
 from kybernate.types import Tier
 from webhook import wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from kybernate.adapters.k8s import Api
+    from kybernate.adapters.k8s.requests import Known
     from kybernate.core.requests.checkpoint import Request
     from kybernate.core.requests.evictions import Answer, EvictedSeat
 
@@ -53,56 +52,6 @@ class Wanted(NamedTuple):
     namespace: str
     pod: str
     name: str
-
-
-class Requests:
-    """CheckpointRequests by their pods. Fed by its watch's thread; any thread may ask."""
-
-    def __init__(self, api: Api) -> None:
-        self._lock = threading.Lock()
-        self._of_pod: dict[tuple[str, str], dict[str, Request]] = {}
-        self._pods: dict[tuple[str, str], str] = {}
-        path = keys.CHECKPOINT_REQUESTS_PATH
-        self.watch = Watcher(
-            *(api, path, {}, self.on_event, "CheckpointRequests"), names_only=True, page=OF_USERS
-        )
-
-    def not_ready(self) -> str | None:
-        """Why evictions can't be answered well yet, while that takes a moment only, in a sentence.
-        An API server that doesn't list requests holds up no pod: before an upgrade's new rules the
-        webhook's account may not ask for them, and nobody asks it about evictions either."""
-        if self.watch.synced.is_set() or self.watch.last_error:
-            return None
-        return "the first list of CheckpointRequests is under way"
-
-    def on_event(self, kind: str, item: Json) -> None:
-        """Take in an event of the watch."""
-        namespace, name = str(item["metadata"]["namespace"]), str(item["metadata"]["name"])
-        request = None
-        if kind != "DELETED":
-            try:
-                request = read_request(item)
-            except ConfigError as error:
-                log.warning("it holds no eviction back: %s", error)
-        with self._lock:
-            self._forget(namespace, name)
-            if request is not None:
-                self._pods[namespace, name] = request.pod
-                self._of_pod.setdefault((namespace, request.pod), {})[name] = request
-
-    def _forget(self, namespace: str, name: str) -> None:
-        pod = self._pods.pop((namespace, name), None)
-        if pod is None:
-            return
-        left = self._of_pod[namespace, pod]
-        del left[name]
-        if not left:
-            del self._of_pod[namespace, pod]
-
-    def of(self, namespace: str, pod: str) -> tuple[Request, ...]:
-        """Those for pods of this name."""
-        with self._lock:
-            return tuple(self._of_pod.get((namespace, pod), {}).values())
 
 
 class Asker:
@@ -221,7 +170,7 @@ class Evictions:
     def __init__(
         self,
         seat: Callable[[str, str], EvictedSeat | None],
-        requests: Callable[[str, str], tuple[Request, ...]],
+        requests: Callable[[str, str], Mapping[str, Known]],
         ask: Callable[[Wanted], str],
         *,
         within: float = 300.0,
@@ -241,7 +190,7 @@ class Evictions:
         seat = self._seat(asked.namespace, asked.pod) if self._within else None
         if seat is None:
             return wire.allow(asked.uid)
-        known = self._requests(asked.namespace, asked.pod)
+        known = tuple(one for one, _ in self._requests(asked.namespace, asked.pod).values())
         found = may_go(seat, known, self._wall())
         if not asked.dry_run:
             found = self._bounded(found, seat, known, asked)

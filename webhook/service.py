@@ -5,11 +5,13 @@ from __future__ import annotations
 import ssl
 import tempfile
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kybernate import keys
 from kybernate.adapters.k8s import Api, Watcher
+from kybernate.adapters.k8s.requests import RequestIndex
 from kybernate.adapters.pki import write_private
 from kybernate.runtime.background import Background
 from kybernate.runtime.grants import ArtifactGrants
@@ -19,7 +21,7 @@ from kybernate.runtime.tls import server_context
 from kybernate.settings.common import host_port
 from webhook.app import Known, make_app
 from webhook.certs import Bundles, FolderStore, Keeper, Keeping, SecretStore
-from webhook.evictions import Asker, Evictions, Requests
+from webhook.evictions import Asker, Evictions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +58,8 @@ class Service:
     def __init__(self, settings: WebhookSettings, api: Api, leaf: LeafContext) -> None:
         self.known = Known()
         self.grants = ArtifactGrants()
-        self._requests, self._asker = Requests(api), Asker(api, settings.evict_within_s)
+        self._requests = RequestIndex(api, attrgetter("pod"))
+        self._asker = Asker(api, settings.evict_within_s)
         self.evictions = Evictions(
             self.known.seat,
             self._requests.of,

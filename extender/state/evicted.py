@@ -8,15 +8,13 @@ no other one gets the same state, whichever replica binds it and however often.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
-from kybernate.adapters.k8s import OF_USERS, Watcher
-from kybernate.api.requests import read_request
+from kybernate.adapters.k8s.requests import RequestIndex
 from kybernate.core.requests.evictions import continues, predecessor
-from kybernate.errors import ConfigError, RetryableError
+from kybernate.errors import RetryableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from kybernate.core.requests.checkpoint import Request, Target
 
     Json = dict[str, Any]
-    Key = tuple[str, str]
 
 log = logging.getLogger(__name__)
 
@@ -47,38 +44,13 @@ class Evicted:
         self._snapshot = snapshot
         self._timeout = timeout
         self._wall = wall
-        self._lock = threading.Lock()
-        self._by_owner: dict[Key, dict[str, tuple[Request, str]]] = {}
-        self._owners: dict[Key, Key] = {}
-        path = keys.CHECKPOINT_REQUESTS_PATH
-        self.watch = Watcher(
-            *(api, path, {}, self.on_event, "CheckpointRequests"), names_only=True, page=OF_USERS
-        )
-
-    def on_event(self, kind: str, item: Json) -> None:
-        """Take in an event of the watch."""
-        meta = item["metadata"]
-        namespace, name = str(meta["namespace"]), str(meta["name"])
-        request = None
-        if kind != "DELETED":
-            try:
-                request = read_request(item)
-            except ConfigError as error:
-                log.warning("nobody continues from it: %s", error)
-        with self._lock:
-            self._forget(namespace, name)
-            if request is not None and continues(request):
-                owner = namespace, request.status.owner
-                self._owners[namespace, name] = owner
-                version = str(meta["resourceVersion"])
-                self._by_owner.setdefault(owner, {})[name] = request, version
+        self.requests = RequestIndex(api, _owner)
 
     def claim(self, pod: SeatPod) -> str:
         """The UID of the pod from whose state this one continues, which no other one does from now
         on; empty if it begins anew. Raises KybernateError if that can't be said now."""
-        if _may_continue(pod) and not (self.watch.synced.is_set() or self.watch.last_error):
-            # An API server that doesn't list requests holds up nobody.
-            raise RetryableError("the first list of CheckpointRequests is under way")
+        if _may_continue(pod) and (why := self.requests.not_ready()):
+            raise RetryableError(why)
         known = self._known(pod)
         if not known:
             return ""
@@ -106,8 +78,7 @@ class Evicted:
     def _known(self, pod: SeatPod) -> dict[str, tuple[Request, str]]:
         if not _may_continue(pod):
             return {}
-        with self._lock:
-            return dict(self._by_owner.get((pod.ref.namespace, pod.succession), {}))
+        return self.requests.of(pod.ref.namespace, pod.succession)
 
     def _write(self, request: Request, version: str, pod: SeatPod) -> None:
         """Raises ConflictError if somebody else was faster."""
@@ -117,14 +88,9 @@ class Evicted:
         path = f"{namespace}/checkpointrequests/{request.name}"
         self._api.patch(path, body, timeout=self._timeout)
 
-    def _forget(self, namespace: str, name: str) -> None:
-        owner = self._owners.pop((namespace, name), None)
-        if owner is None:
-            return
-        left = self._by_owner[owner]
-        del left[name]
-        if not left:
-            del self._by_owner[owner]
+
+def _owner(request: Request) -> str | None:
+    return request.status.owner if continues(request) else None
 
 
 def _may_continue(pod: SeatPod) -> bool:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
 from extender.state.evicted import Evicted
+from kybernate.adapters.k8s.requests import RequestIndex
 from kybernate.errors import RetryableError
 from kybernate.runtime.grants import ArtifactGrants
 from kybernate.runtime.policies import CheckpointPolicies
 from tests.unit.k8s.script import LIMIT_S
-from webhook.evictions import Requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,13 +33,13 @@ class Api:
 
 
 def of_webhook(api: Any) -> Callable[[], None]:
-    watch = Requests(api).watch
+    watch = RequestIndex(api, attrgetter("pod")).watch
     watch.start()
     return watch.stop
 
 
 def of_extender(api: Any) -> Callable[[], None]:
-    watch = Evicted(api, None, 1.0).watch  # type: ignore[arg-type]
+    watch = Evicted(api, None, 1.0).requests.watch  # type: ignore[arg-type]
     watch.start()
     return watch.stop
 

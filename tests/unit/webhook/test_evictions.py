@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import threading
-import time
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kybernate import keys
+from kybernate.adapters.k8s.requests import RequestIndex
 from kybernate.core.artifacts.grants import no_grants
-from kybernate.errors import ConflictError, RefusedError, RetryableError
+from kybernate.errors import ConflictError, RetryableError
 from kybernate.settings.webhook import WebhookSettings
 from tests.unit.webhook.pods import CLUSTER
 from tests.unit.webhook.reviews import eviction
 from webhook.app import Known, make_app
-from webhook.evictions import Asker, Evictions, Requests, Wanted
+from webhook.evictions import Asker, Evictions, Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +60,7 @@ class Site:
     def __init__(self, *, within: float = 300.0) -> None:
         self.known, self.asked = Known(), list[Wanted]()
         self.now, self.failed = 1_767_225_600.0, ""
-        self.requests = Requests(Api())  # type: ignore[arg-type]
+        self.requests = RequestIndex(Api(), attrgetter("pod"))  # type: ignore[arg-type]
         self.known.on_event("ADDED", NODE)
         answer = Evictions(
             *(self.known.seat, self.requests.of, self.ask),
@@ -261,40 +262,3 @@ def test_why_one_can_not_be_made_is_told_to_who_asks_again() -> None:
     asker.start()
     asker.stop()
     assert asker.ask(wanted) == "exceeded quota: requests"
-
-
-def test_requests_are_known_by_their_pods() -> None:
-    requests = Requests(Api())  # type: ignore[arg-type]
-    requests.on_event("ADDED", item("one"))
-    requests.on_event("ADDED", item("two"))
-    requests.on_event("MODIFIED", {**item("one"), "spec": {**item("one")["spec"], "mode": "Fly"}})
-    assert [one.name for one in requests.of("shop", "a")] == ["two"]
-    requests.on_event("DELETED", item("two"))
-    requests.on_event("DELETED", item("two"))
-    assert requests.of("shop", "a") == ()
-
-
-class Refusing:
-    """An API server of the release before: this account may not list requests. It has not answered
-    until it is `asked` to."""
-
-    def __init__(self) -> None:
-        self.asked = threading.Event()
-
-    def get(self, *_: object, **__: object) -> dict[str, Any]:
-        assert self.asked.wait(10)
-        raise RefusedError("checkpointrequests is forbidden (HTTP 403)")
-
-
-def test_an_api_server_that_lists_no_requests_holds_up_no_webhook() -> None:
-    api = Refusing()
-    requests = Requests(api)  # type: ignore[arg-type]
-    requests.watch.start()
-    assert "first list of CheckpointRequests" in (requests.not_ready() or "")
-    api.asked.set()
-    end = time.monotonic() + 10
-    while requests.not_ready() and time.monotonic() < end:
-        time.sleep(0.01)
-    requests.watch.stop()
-    assert requests.not_ready() is None
-    assert not requests.watch.synced.is_set()

@@ -47,7 +47,7 @@ class Site:
 
     def replica(self) -> Evicted:
         made = Evicted(self.api, self.snapshot, 1.0, lambda: NOW)  # type: ignore[arg-type]
-        made.watch.synced.set()
+        made.requests.watch.synced.set()
         return made
 
     def evicted(self, uid: str, owner: str = "rs", node: str = "away", **spec: Any) -> None:
@@ -75,7 +75,7 @@ class Site:
 
     def told(self, replica: Evicted) -> None:
         for item in self.api.items.values():
-            replica.on_event("MODIFIED", item)
+            replica.requests.on_event("MODIFIED", item)
 
     def new(self, name: str, owner: str = "rs", **more: Any) -> Any:
         item = pod(name, **more)
@@ -149,11 +149,11 @@ def test_a_pod_that_the_watch_has_not_told_of_waits_for_it(site: Site) -> None:
 
 def test_only_who_may_continue_waits_for_the_first_list(site: Site) -> None:
     mine, alone = site.new("p1"), read_pod(pod("p2"))
-    site.known.watch.synced.clear()
+    site.known.requests.watch.synced.clear()
     with pytest.raises(RetryableError, match="first list of CheckpointRequests"):
         site.known.claim(mine)
     assert site.known.claim(alone) == ""
-    site.known.watch.last_error = "CheckpointRequests: there is no such kind"
+    site.known.requests.watch.last_error = "CheckpointRequests: there is no such kind"
     assert site.known.claim(mine) == ""
 
 
@@ -173,11 +173,11 @@ def test_pods_with_names_continue_under_theirs(site: Site) -> None:
 def test_a_request_that_goes_or_changes_is_forgotten(site: Site) -> None:
     site.evicted("old-a")
     item = site.api.items["evict-old-a"]
-    site.known.on_event("MODIFIED", {**item, "spec": {"mode": "Fly"}})
+    site.known.requests.on_event("MODIFIED", {**item, "spec": {"mode": "Fly"}})
     assert site.known.claim(site.new("p1")) == ""
     site.told(site.known)
-    site.known.on_event("DELETED", item)
-    site.known.on_event("DELETED", item)
+    site.known.requests.on_event("DELETED", item)
+    site.known.requests.on_event("DELETED", item)
     assert site.known.claim(site.new("p1")) == ""
 
 
