@@ -163,7 +163,7 @@ class Projection:
 def describing(requests: Requests[Request], policies: Policies) -> Callable[[Listed], Listed]:
     """Adds what the controller's other watches know of an artifact now: what made its pod, and the
     policy that had it made."""
-    owners = {one.labelled.uid: one.owner for one in policies.all_pods() if one.owner}
+    owners = {one.labelled.uid: one.owner.name for one in policies.all_pods()}
     made = {
         one.status.outcome.artifact: one.policy
         for one in requests.all()

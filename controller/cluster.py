@@ -6,12 +6,13 @@ import contextlib
 import logging
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from controller.kinds import CHECKPOINT, kind_of
 from kybernate import keys
 from kybernate.api import events, pods
-from kybernate.api.requests import regular
+from kybernate.api.lenient import mapping, mappings, text, whole
+from kybernate.api.requests import DEPLOYMENT, regular
 from kybernate.core.rate import Bucket
 from kybernate.core.requests.checkpoint import PodFacts
 from kybernate.core.requests.reasons import Standing
@@ -29,8 +30,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_APPS = "/apis/apps/v1"
 _PER_SECOND, _BURST = 5.0, 100.0
 """Events of all requests together; those beyond are left out, conditions say the same."""
+
+
+class Replicas(NamedTuple):
+    """How many pods a Deployment is to have, and as of which version of it."""
+
+    number: int
+    version: str
 
 
 class Cluster:
@@ -85,9 +94,46 @@ class Cluster:
 
     def make(self, policy: Policy, order: Order, tier: Tier | None) -> None:
         """Create the request, unless there is one of its name: that one is it."""
-        path, body = CHECKPOINT.path(policy.namespace), regular(policy, order, tier)
+        self.ask(policy.namespace, regular(policy, order, tier))
+
+    def deployment(self, namespace: str, replica_set: str) -> tuple[str, str] | None:
+        """Name and UID of the Deployment that has made the ReplicaSet; None if none has."""
+        path = f"{_APPS}/namespaces/{namespace}/replicasets/{replica_set}"
+        try:
+            found = self._api.get(path, timeout=self._timeout)
+        except NotFoundError:
+            return None
+        owners = mappings(mapping(found.get("metadata")).get("ownerReferences"))
+        mine = (one for one in owners if one.get("controller") and one.get("kind") == DEPLOYMENT)
+        return next(((text(one.get("name")), text(one.get("uid"))) for one in mine), None)
+
+    def replicas(self, namespace: str, deployment: str) -> Replicas | None:
+        """How many pods the Deployment is to have; None if there is none."""
+        try:
+            found = self._api.get(_scale(namespace, deployment), timeout=self._timeout)
+        except NotFoundError:
+            return None
+        number = whole(mapping(found.get("spec")).get("replicas"))
+        return Replicas(number, str(found["metadata"]["resourceVersion"]))
+
+    def scale(self, namespace: str, deployment: str, seen: Replicas, number: int) -> None:
+        """Have it so many pods. Raises ConflictError if it was changed since it was seen."""
+        body = {"metadata": {"resourceVersion": seen.version}, "spec": {"replicas": number}}
+        self._api.patch(_scale(namespace, deployment), body, timeout=self._timeout)
+
+    def scaler(self, namespace: str, deployment: str) -> str:
+        """The name of the HorizontalPodAutoscaler that scales it; empty if none does."""
+        path = f"/apis/autoscaling/v2/namespaces/{namespace}/horizontalpodautoscalers"
+        for item in self._api.get(path, timeout=self._timeout).get("items") or ():
+            target = mapping(mapping(item.get("spec")).get("scaleTargetRef"))
+            if (target.get("kind"), target.get("name")) == (DEPLOYMENT, deployment):
+                return text(mapping(item.get("metadata")).get("name"))
+        return ""
+
+    def ask(self, namespace: str, body: Json) -> None:
+        """Create a CheckpointRequest, unless there is one of its name: that one is it."""
         with contextlib.suppress(ConflictError):
-            self._api.post(path, body, timeout=self._timeout)
+            self._api.post(CHECKPOINT.path(namespace), body, timeout=self._timeout)
 
     def write_policy(self, path: str, version: str, status: Json) -> None:
         """Write a policy's status. Raises ConflictError if it was changed since it was seen."""
@@ -96,9 +142,6 @@ class Cluster:
 
     def tell(self, request: Ask, reason: Why, message: str) -> None:
         """An event on the request. Never raises: the condition says the same."""
-        with self._lock:
-            if self._bucket.take(time.monotonic()):
-                return
         about = {
             "apiVersion": keys.API_VERSION,
             "kind": kind_of(request).name,
@@ -106,14 +149,26 @@ class Cluster:
             "name": request.name,
             "uid": request.uid,
         }
-        warning, source = reason.standing is Standing.TERMINAL, {"component": "kyb-controller"}
+        warning = reason.standing is Standing.TERMINAL
+        self.say(about, reason.value, message, warning=warning)
+
+    def say(self, about: Json, reason: str, message: str, *, warning: bool) -> None:
+        """An event on an object. Never raises."""
+        with self._lock:
+            if self._bucket.take(time.monotonic()):
+                return
+        source = {"component": "kyb-controller"}
         body = events.event(
-            *(about, reason.value, message), warning=warning, source=source, wall=time.time()
+            *(about, reason, message), warning=warning, source=source, wall=time.time()
         )
         try:
-            self._api.post(events.path(request.namespace), body, timeout=self._timeout)
+            self._api.post(events.path(about["namespace"]), body, timeout=self._timeout)
         except KybernateError as error:
-            log.warning("an event about %s/%s: %s", request.namespace, request.name, error)
+            log.warning("an event about %s/%s: %s", about["namespace"], about["name"], error)
+
+
+def _scale(namespace: str, deployment: str) -> str:
+    return f"{_APPS}/namespaces/{namespace}/deployments/{deployment}/scale"
 
 
 def _path(request: Ask) -> str:

@@ -7,11 +7,16 @@ import threading
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from controller.kinds import R
-from kybernate.api.lenient import mapping, text
+from kybernate import keys
+from kybernate.api import pods
+from kybernate.api.events import stamp
+from kybernate.api.lenient import mapping, mappings, text, texts
+from kybernate.core.seat.seats import shown
 from kybernate.errors import ConfigError
+from kybernate.types import SeatState, Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from controller.kinds import Kind
     from controller.queue import Key
@@ -114,10 +119,13 @@ class Requests(Generic[R]):
 
 
 class Nodes:
-    """The agents' addresses, as GPUNodes tell them."""
+    """The agents' addresses, as GPUNodes tell them, and which seats rest in the object store.
+    `told` is told of namespaces in which the latter changes."""
 
-    def __init__(self) -> None:
+    def __init__(self, told: Callable[[str], None] = lambda _: None) -> None:
+        self._told = told
         self._addresses: dict[str, str] = {}
+        self._resting: dict[str, dict[str, tuple[str, float]]] = {}
 
     def on_event(self, kind: str, item: Json) -> None:
         """Take in an event of the watch."""
@@ -126,6 +134,7 @@ class Nodes:
             self._addresses.pop(name, None)
         else:
             self._addresses[name] = address_of(item)
+        self._rest(name, {} if kind == "DELETED" else dict(_resting(item)))
 
     def address(self, node: str) -> str:
         """host:port of the node's agent; empty if nobody knows."""
@@ -135,12 +144,35 @@ class Nodes:
         """Nodes whose agents' addresses are known."""
         return [name for name, address in tuple(self._addresses.items()) if address]
 
+    def resting(self) -> dict[str, float]:
+        """Since when each seat rests in the object store that does, by its pod's UID, in seconds
+        since 1970."""
+        every = [*self._resting.values()]
+        return {uid: since for those in every for uid, (_, since) in those.items()}
+
+    def _rest(self, name: str, now: dict[str, tuple[str, float]]) -> None:
+        before = self._resting.pop(name, {})
+        if now:
+            self._resting[name] = now
+        for namespace in {namespace for _, (namespace, _) in before.items() ^ now.items()}:
+            self._told(namespace)
+
+
+def _resting(node: Json) -> Iterator[tuple[str, tuple[str, float]]]:
+    for row in mappings(mapping(node.get("status")).get("seats")):
+        if (row.get("state"), row.get("tier")) == (_PARKED, Tier.OBJECT.value):
+            since = pods.seconds(text(row.get("since")))
+            if since is not None:
+                yield text(row.get("uid")), (text(row.get("namespace")), since)
+
 
 def address_of(node: Json) -> str:
     """Where a GPUNode says that its agent is."""
     return text(mapping(mapping(node.get("status")).get("agent")).get("address"))
 
 
+_PARKED = shown(SeatState.PARKED)
+_NOTES = (keys.SUCCESSOR, keys.WANTED)
 _OF_META = (
     *("namespace", "name", "uid", "resourceVersion", "generation"),
     *("creationTimestamp", "deletionTimestamp", "ownerReferences"),
@@ -149,9 +181,11 @@ _OF_META = (
 
 def slim_request(item: Json) -> Json:
     """What matters of a request: spec and status are short by their definition, while labels and
-    annotations may be as long as an object can be, and there may be thousands."""
+    annotations may be as long as an object can be, and there may be thousands; two count."""
     meta = item["metadata"]
+    notes = texts(meta.get("annotations"))
     found: Json = {"metadata": {name: meta[name] for name in _OF_META if name in meta}}
+    found["metadata"]["annotations"] = {name: notes[name] for name in _NOTES if name in notes}
     return found | {part: item[part] for part in ("spec", "status") if part in item}
 
 
@@ -159,7 +193,12 @@ def slim_node(item: Json) -> Json:
     """What matters of a GPUNode: most of it is about seats, and changes all the time."""
     meta = item["metadata"]
     names = {name: meta[name] for name in ("name", "uid", "resourceVersion") if name in meta}
-    return {"metadata": names, "status": {"agent": {"address": address_of(item)}}}
+    seats = [
+        {"uid": uid, "namespace": namespace, "state": _PARKED, "tier": Tier.OBJECT.value}
+        | {"since": stamp(since)}
+        for uid, (namespace, since) in _resting(item)
+    ]
+    return {"metadata": names, "status": {"agent": {"address": address_of(item)}, "seats": seats}}
 
 
 def _key(item: Json) -> Key:

@@ -9,14 +9,15 @@ import logging
 import math
 import threading
 import time
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from controller.worker import Shift
 from kybernate import keys
 from kybernate.api import pods
-from kybernate.api.lenient import mapping, mappings, text
+from kybernate.api.lenient import mapping, mappings, text, texts
 from kybernate.api.policies import dump_policy_status, read_policy
-from kybernate.core.policy.effective import Policy, in_order
+from kybernate.core.policy.effective import SPOKEN_OF, Policy, in_order
 from kybernate.core.policy.findings import (
     Findings,
     Labelled,
@@ -30,7 +31,7 @@ from kybernate.core.requests.turns import STUCK
 from kybernate.errors import ConfigError, KybernateError, RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from controller.agents import Agents
     from controller.cluster import Cluster
@@ -53,6 +54,8 @@ _OF_META = (
     *("namespace", "name", "uid", "resourceVersion", "labels", "deletionTimestamp"),
     "ownerReferences",
 )
+_NOTES = (*SPOKEN_OF, keys.PARK_TIER, keys.MODEL)
+"""Annotations that are looked at."""
 
 
 class SeenPolicy(NamedTuple):
@@ -67,22 +70,35 @@ class SeenPolicy(NamedTuple):
     status: object
 
 
+class Owner(NamedTuple):
+    """What makes another pod in a pod's place; empty if nothing does."""
+
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+
+
 class Seated(NamedTuple):
     """A pod with a seat. `since`: when it began to run, in seconds since 1970, infinite if it does
-    not; `owner`: the name of what made it, empty if nothing did."""
+    not; `notes`: annotations; `leaving`: it is being deleted."""
 
     labelled: Labelled
     since: float
-    owner: str = ""
+    notes: Mapping[str, str] = MappingProxyType({})
+    owner: Owner = Owner()
+    leaving: bool = False
 
 
 class Policies:
     """CheckpointPolicies and pods with seats, by namespace. Fed by the watches' threads; any thread
     may ask. `due` is told of policies of which something may have changed, and in how many
-    seconds to look."""
+    seconds to look; `told` of their namespaces."""
 
-    def __init__(self, due: Callable[[Key, float], None]) -> None:
+    def __init__(
+        self, due: Callable[[Key, float], None], told: Callable[[str], None] = lambda _: None
+    ) -> None:
         self._due = due
+        self._told = told
         self._lock = threading.Lock()
         self._policies: dict[str, dict[str, SeenPolicy]] = {}
         self._pods: dict[str, dict[str, Seated]] = {}
@@ -123,6 +139,7 @@ class Policies:
             names = tuple(self._policies.get(namespace, ()))
         for name in names:
             self._due((namespace, name), _SETTLE_S)
+        self._told(namespace)
 
     def get(self, key: Key) -> SeenPolicy | None:
         """The policy as it was last seen; None if it is gone."""
@@ -249,12 +266,14 @@ class PolicyWorker(Shift):
 def slim_pod(item: Json) -> Json:
     """What matters of a pod: its labels, its seat, and since when it runs."""
     meta, spec, status = item["metadata"], mapping(item.get("spec")), mapping(item.get("status"))
+    notes = texts(meta.get("annotations"))
     containers = [
         {"name": one.get("name"), "resources": {"limits": _limits(one)}}
         for one in mappings(spec.get("containers"))
     ]
     return {
-        "metadata": {name: meta[name] for name in _OF_META if name in meta},
+        "metadata": {name: meta[name] for name in _OF_META if name in meta}
+        | {"annotations": {name: notes[name] for name in _NOTES if name in notes}},
         "spec": {"containers": containers, "nodeName": spec.get("nodeName")},
         "status": {name: status.get(name) for name in ("phase", "startTime")},
     }
@@ -267,10 +286,13 @@ def _limits(container: Json) -> Json:
 def _seated(pod: pods.Pod) -> Seated:
     runs = pod.status.get("phase") == "Running" and not pod.leaving
     since = pods.seconds(text(pod.status.get("startTime"))) if runs else None
+    owner = pod.owner or {}
     return Seated(
         Labelled(pod.ref.uid, pod.ref.name, pod.labels),
         math.inf if since is None else since,
-        text((pod.owner or {}).get("name")),
+        pod.notes,
+        Owner(text(owner.get("kind")), text(owner.get("name")), text(owner.get("uid"))),
+        pod.leaving,
     )
 
 

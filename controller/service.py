@@ -17,6 +17,7 @@ from controller.policies import MANAGED, Policies, PolicyWorker, slim_pod
 from controller.queue import Queue
 from controller.sweep import Sweep
 from controller.worker import Worker
+from controller.zero import SETTLE_S, ZeroWorker
 from kybernate import keys
 from kybernate.adapters.k8s import OF_USERS, Api, Watcher
 from kybernate.adapters.registry.client import Registry
@@ -44,8 +45,10 @@ class Service:
         _check(settings)
         self._api = Api(settings.kubeconfig, "kyb-controller")
         self._revocations = Revocations(self._revoked)
-        self._queue, self._policy_queue, self._nodes = Queue(), Queue(), Nodes()
-        self._policies, self._artifacts = Policies(self._policy_queue.add), Artifacts()
+        self._queue, self._policy_queue, self._zero_queue = Queue(), Queue(), Queue()
+        self._nodes = Nodes(self._changed)
+        self._policies = Policies(self._policy_queue.add, self._changed)
+        self._artifacts = Artifacts()
         # What becomes of a snapshot is for its policy to know.
         self._requests = Requests(
             CHECKPOINT, self._queue.add, lambda key: self._policies.touch(key[0])
@@ -86,11 +89,14 @@ class Service:
         policies = PolicyWorker(
             *(self._policy_queue, self._policies, self._requests, cluster, self._agents, fence)
         )
+        zero = ZeroWorker(
+            *(self._zero_queue, self._policies, self._requests, self._nodes, cluster, fence)
+        )
         workers = {f"worker-{number}": worker.run for number in range(settings.threads)}
         workers |= {f"policies-{number}": policies.run for number in range(_POLICY_THREADS)}
         if settings.registry_url:
             workers["artifacts"] = self._projection(settings, fence).run
-        self._threads = Background(**workers, sweep=sweep.run)
+        self._threads = Background(**workers, sweep=sweep.run, zero=zero.run)
         self._probes = ProbeServer(*host_port(settings.probe_listen), self.not_ready)
         metrics.LEADING.set_function(lambda: fence.closed() is None)
         metrics.QUEUED.set_function(lambda: len(self._queue))
@@ -110,6 +116,7 @@ class Service:
         """Stop everything; what is being done ends first, then the lease is given back."""
         self._queue.close()
         self._policy_queue.close()
+        self._zero_queue.close()
         self._threads.stop()
         if self._leader is not None:
             self._leader.stop()
@@ -166,6 +173,9 @@ class Service:
             every=settings.artifacts_s,
             each=settings.artifacts_shown,
         )
+
+    def _changed(self, namespace: str) -> None:
+        self._zero_queue.add((namespace, ""), SETTLE_S)
 
     def _why_not(self, node: str) -> str:
         found = self._revocations.of(node)

@@ -66,8 +66,11 @@ PRIORITY_HINTS = (PREFER_GROUP, REQUIRE_GROUP)
 GANG = "kyb.ai/gang"
 GANG_SIZE = "kyb.ai/gang-size"
 
-# On a CheckpointRequest: the UID of the pod that continues from what it evicted
+# On a CheckpointRequest: the UID of the pod that continues from what it evicted; on those of a
+# Deployment that is scaled to zero: the label, and since when somebody waits for it
 SUCCESSOR = "kyb.ai/successor"
+ZERO_LABEL = "kyb.ai/scaled-to-zero"
+WANTED = "kyb.ai/wanted"
 
 # The scheduling gate that holds a gang's pods until all of them have a seat
 GANG_GATE = "kyb.ai/gang"

@@ -176,7 +176,14 @@ class CheckAt:
     at: float
 
 
-Action = Serve | Reject | Abort | Report | Drained | Close | CheckAt
+@dataclass(frozen=True, slots=True)
+class Rouse:
+    """Somebody waits for this model, whose Deployment is scaled to zero: have it scaled up."""
+
+    model: str
+
+
+Action = Serve | Reject | Abort | Report | Drained | Close | CheckAt | Rouse
 
 
 @dataclass(frozen=True, slots=True)

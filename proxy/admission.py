@@ -34,6 +34,7 @@ from proxy.actions import (
     Outlook,
     Reject,
     Report,
+    Rouse,
     SeatView,
     Serve,
 )
@@ -60,6 +61,7 @@ class Admission:
         self._in_flight: dict[int, Seat] = {}
         self._waiting: dict[int, tuple[str, Place]] = {}
         self._away = routing.Away(limits.name_memory)
+        self._asleep: dict[str, SeatInfo] = {}
         self._bodies = Bodies(limits.bodies, limits.client_bodies)
         self._wakes = Wakes(limits.client_wakes, limits.namespace_wakes)
         self._proxies: dict[NodeName, int] = {}
@@ -151,6 +153,13 @@ class Admission:
             return []
         self._away.left(seat.info, now)
         return self._settle(seat.info.route, now)
+
+    def asleep(self, models: Iterable[SeatInfo], now: float) -> list[Action]:
+        """These models, and no others, have Deployments that are scaled to zero, or were and have
+        no pod on a node yet: who asks for one is held, and it is scaled up (Rouse)."""
+        before, self._asleep = self._asleep, {info.route: info for info in models}
+        new = self._asleep.keys() - before.keys()
+        return [action for model in sorted(new) for action in self._settle(model, now)]
 
     def grant(self, uid: PodUid, generation: int, now: float) -> list[Action]:
         """Requests may go to the seat. Also takes back a drain that is under way."""
@@ -319,7 +328,7 @@ class Admission:
     # --- inside -------------------------------------------------------------------------------
 
     def _open_to(self, client: Client) -> list[SeatInfo]:
-        every = (seat.info for seat in self._seats.values())
+        every = (*(seat.info for seat in self._seats.values()), *self._asleep.values())
         return [info for info in every if client.may(info.namespace)]
 
     def _left_of(self, client: Client, now: float) -> list[SeatInfo]:
@@ -416,7 +425,8 @@ class Admission:
             why = seats[0].reason or "its workload failed"
             return 503, "seat_failed", f"No seat of {model} can be woken: {why}"
         states = ", ".join(f"{info.node}/{info.name} is {info.told}" for info in seats)
-        now = states or "no seat is left"
+        gone = "its Deployment was scaled to zero" if model in self._asleep else "no seat is left"
+        now = states or gone
         reason = f"{model} did not wake within {waited:g} s ({now}); try again later."
         return 429, "wait_limit", reason
 
@@ -451,11 +461,17 @@ class Admission:
             queue.target = None
         elif new is not old:
             queue.aim(new, now)
+        if new is None and queue.waiting and self._sleeps(model):
+            return [*(self._report(old, urgent=True) if old else ()), Rouse(model)]
         if old is new:
             return self._report(new, urgent=len(queue.waiting) == 1) if new and changed else []
         # A seat that serves what waited is awake: that nothing waits there can be told later.
         reports = self._report(old, urgent=new is not None or not old.open) if old else []
         return reports + (self._report(new, urgent=True) if new else [])
+
+    def _sleeps(self, model: str) -> bool:
+        there = (seat for seat in self._seats_of(model) if seat.info.state is not SeatState.GONE)
+        return model in self._asleep and not any(there)
 
     def _cheapest(self, model: str, old: Seat | None) -> Seat | None:
         # What is open is full; another one of its group could only take its place.

@@ -9,7 +9,7 @@ import asyncio
 import itertools
 from typing import TYPE_CHECKING, Protocol, Self
 
-from proxy.actions import NO_WISH, Abort, CheckAt, Close, Drained, Reject, Report, Serve
+from proxy.actions import NO_WISH, Abort, CheckAt, Close, Drained, Reject, Report, Rouse, Serve
 from proxy.openai import ApiError
 
 if TYPE_CHECKING:
@@ -50,6 +50,13 @@ class Watching(Protocol):
     def over(self, model: str, status: int, held: float) -> None:
         """A request for this model (empty for one that no seat serves) was answered, or given up;
         it was held so long (s)."""
+
+
+class Rouser(Protocol):
+    """Has Deployments scaled up."""
+
+    def rouse(self, model: str) -> None:
+        """Somebody waits for the model; asked as often as somebody new does."""
 
 
 class Connections(Protocol):
@@ -109,6 +116,7 @@ class Desk:
         self.admission = admission
         self.links: dict[NodeName, Link] = {}
         self.watching: Watching | None = None
+        self.rouser: Rouser | None = None
         self._connections = connections
         self._held: dict[int, asyncio.Future[Flight]] = {}
         self._flights: dict[int, Flight] = {}
@@ -186,6 +194,10 @@ class Desk:
         self.apply(self.admission.gone(uid, self.now))
         self._drop_if_gone(uid)
 
+    def asleep(self, models: Iterable[SeatInfo]) -> None:
+        """Which models' Deployments are scaled to zero."""
+        self.apply(self.admission.asleep(models, self.now))
+
     def over(self, model: str, status: int, held: float) -> None:
         """A request is over; see `Watching`."""
         if self.watching is not None:
@@ -208,10 +220,14 @@ class Desk:
                     self._connections.drop(uid)
                     if link := self.links.get(node):
                         link.drained(uid, generation)
-                case Serve() | Reject() | Abort():
+                case Serve() | Reject() | Abort() | Rouse():
                     self._tell(action)
 
-    def _tell(self, action: Serve | Reject | Abort) -> None:
+    def _tell(self, action: Serve | Reject | Abort | Rouse) -> None:
+        if isinstance(action, Rouse):
+            if self.rouser is not None:
+                self.rouser.rouse(action.model)
+            return
         if isinstance(action, Abort):
             if flight := self._flights.get(action.ticket):
                 flight.abort(action.reason)

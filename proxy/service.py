@@ -17,6 +17,7 @@ from proxy.actions import Limits
 from proxy.admission import Admission
 from proxy.agents import Agents
 from proxy.app import Front
+from proxy.asleep import Asleep
 from proxy.clients import Clients
 from proxy.desk import Desk
 from proxy.metrics import Metrics
@@ -87,6 +88,7 @@ class Service:
         if self._watcher is not None:
             await asyncio.to_thread(self._watcher.stop)
             await asyncio.to_thread(self._revocations.stop)
+            await self._asleep.stop()
         await self._clients.stop()
         await self._agents.stop()
         await self._pools.close()
@@ -117,3 +119,5 @@ class Service:
         self._revocations.start(api)
         self._watcher = Watcher(api, keys.GPU_NODES_PATH, {}, on_event, "gpunodes")
         self._watcher.start()
+        self._asleep = Asleep(api, self._desk)
+        self._asleep.start()

@@ -111,11 +111,22 @@ class Idle:
     """After how long without use a seat leaves a tier, as in the annotation kyb.ai/idle."""
 
     __pydantic_config__ = checked(
-        rule("has(self.vram) || has(self.ram) || has(self.nvme)", "name a tier: vram, ram or nvme")
+        rule(
+            "has(self.vram) || has(self.ram) || has(self.nvme) || has(self.object)",
+            "name a tier: vram, ram, nvme or object",
+        )
     )
     vram: Annotated[str | None, _duration("GPU memory, for RAM.")] = None
     ram: Annotated[str | None, _duration("RAM, for NVMe.")] = None
     nvme: Annotated[str | None, _duration("NVMe, for the object store.")] = None
+    object: Annotated[
+        str | None,
+        _duration(
+            "The object store, with its pod: once all pods of a Deployment have rested there for "
+            "so long it is scaled to zero, until a request for its model comes. No annotation says "
+            "this."
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from kybernate.core.requests.checkpoint import (
     operation_name,
 )
 from kybernate.core.requests.reasons import Reason, Standing
+from kybernate.core.requests.zero import back
 from kybernate.errors import ConfigError
 from kybernate.types import Tier
 
@@ -40,9 +41,11 @@ if TYPE_CHECKING:
 
     from kybernate.core.policy.effective import Policy
     from kybernate.core.policy.snapshots import Order
+    from kybernate.core.requests.zero import Rest
 
     Json = dict[str, Any]
 
+DEPLOYMENT = "Deployment"
 COMPLETE = "Complete"
 """The one condition. True: it is done. False: the reason says whether more becomes of it."""
 
@@ -51,7 +54,9 @@ LONGEST_ARTIFACT = 400
 """Characters of an artifact's name in a status."""
 
 _READY_AT = "estimatedCompletionTime"
+_SCALED_UP = "scaledUpTime"
 _DAY_S = 86_400
+_LAST_STEP_S, _TAKEN_BACK_KEPT_S = 300, 3600
 _MOST_OF_POD = 200
 """Characters of a pod's name in a request's: a name may have 253."""
 _NAME = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
@@ -183,6 +188,11 @@ class RequestStatus:
     estimated_completion_time: Annotated[
         str | None, TIME, Field(description="When the rest is expected to be there.")
     ] = None
+    scaled_up_time: Annotated[
+        str | None,
+        TIME,
+        Field(description="Of a Deployment's pod that was scaled to zero: when it was scaled up."),
+    ] = None
     conditions: Annotated[
         tuple[Condition, ...],
         items(8, "type", "Complete: True once it is done; the reason says why not."),
@@ -232,6 +242,33 @@ def regular(policy: Policy, order: Order, tier: Tier | None) -> Json:
     return found
 
 
+def last_step(rest: Rest) -> Json:
+    """The request that has a pod's artifact wait for another pod, before its Deployment is scaled
+    to zero. It goes with the Deployment, and tells the proxy whose requests are waited for."""
+    found = ask_for(Mode.EVICT, rest.name, Tier.OBJECT, _LAST_STEP_S, None)
+    owner = {
+        "apiVersion": "apps/v1",
+        "kind": DEPLOYMENT,
+        "name": rest.deployment,
+        "uid": rest.deployment_uid,
+        "blockOwnerDeletion": False,
+    }
+    found["metadata"] = {
+        "name": rest.request,
+        "labels": {keys.ZERO_LABEL: "true"},
+        "annotations": {keys.MODEL: rest.model},
+        "ownerReferences": [owner],
+    }
+    return found
+
+
+def taken_back(request: Request) -> Json:
+    """The request that has the pod of such a one woken, since its Deployment isn't scaled."""
+    found = ask_for(Mode.WAKE, request.pod, None, _LAST_STEP_S, _TAKEN_BACK_KEPT_S)
+    found["metadata"] = {"name": back(request.name)}
+    return found
+
+
 def read_request(item: Mapping[str, Any]) -> Request:
     """The request that a CheckpointRequest of the API server is. Pure.
 
@@ -255,7 +292,9 @@ def read_request(item: Mapping[str, Any]) -> Request:
             status=_own(str(meta["uid"]), _read_status(mapping(item.get("status")))),
             successor=text(mapping(meta.get("annotations")).get(keys.SUCCESSOR)),
             target=_target(mapping(spec.get("successor"))),
-            policy=_policy(meta, text(spec.get("requestedBy"))),
+            policy=_owner(meta, text(spec.get("requestedBy")), keys.CHECKPOINT_POLICY_KIND, "uid"),
+            deployment=_owner(meta, text(spec.get("requestedBy")), DEPLOYMENT, "name"),
+            wanted=keys.WANTED in mapping(meta.get("annotations")),
         )
     except (KeyError, ValueError) as error:
         raise ConfigError(name, f"this version can't read it: {error}") from error
@@ -287,6 +326,8 @@ def dump_status(status: Status, before: object, generation: int, now: float) -> 
     if status.outcome:
         outcome = status.outcome
         found["artifact"] = {"name": outcome.artifact, "tier": outcome.tier, "bytes": outcome.size}
+    if status.scaled_up_at:
+        found[_SCALED_UP] = stamp(status.scaled_up_at)
     if copied := status.copied:
         found |= {"bytesDone": copied.done, "bytesTotal": copied.total}
     if copied and copied.ready_at:
@@ -315,6 +356,7 @@ def _read_status(status: Json) -> Status:
         outcome=outcome if made else None,
         copied=Copied(done, total, _seconds(status.get(_READY_AT))) if total else None,
         owner=text(status.get("owner")),
+        scaled_up_at=_seconds(status.get(_SCALED_UP)),
     )
 
 
@@ -324,14 +366,13 @@ def _own(uid: str, status: Status) -> Status:
     return status if status.operation in ("", operation_name(uid)) else Status()
 
 
-def _policy(meta: Json, by: str) -> str:
-    """The policy that it belongs to, if the controller has made it: anyone may name an owner, and
-    nobody else by `requestedBy`, which the API server holds against the user."""
+def _owner(meta: Json, by: str, kind: str, what: str) -> str:
+    """Its owner's UID or name, if the controller has made it: anyone may name an owner, and nobody
+    else by `requestedBy`, which the API server holds against the user."""
     if by != keys.CONTROLLER_USER:
         return ""
     owners = mappings(meta.get("ownerReferences"))
-    kinds = (one for one in owners if one.get("kind") == keys.CHECKPOINT_POLICY_KIND)
-    return next((text(one.get("uid")) for one in kinds), "")
+    return next((text(one.get(what)) for one in owners if one.get("kind") == kind), "")
 
 
 def _target(given: Json) -> Target | None:

@@ -27,8 +27,8 @@ _LEAVES: Mapping[str, Tier] = MappingProxyType(
     {VRAM: Tier.RAM, Tier.RAM.value: Tier.NVME, Tier.NVME.value: Tier.OBJECT}
 )
 """Where a seat goes from there."""
-TIERS = tuple(_LEAVES)
-"""What a seat leaves for want of use, from the fastest on."""
+TIERS = (*_LEAVES, Tier.OBJECT.value)
+"""What a seat leaves for want of use, from the fastest on; with the last of them goes its pod."""
 _DEPTH = (Tier.RAM, Tier.NVME, Tier.OBJECT)
 
 
@@ -51,8 +51,25 @@ def read_turn(notes: Mapping[str, str], *, of_job: bool, callable_: bool) -> flo
     return None if waits else float(weight)
 
 
+def read_own_idle(notes: Mapping[str, str]) -> Mapping[str, float]:
+    """As `read_idle`, of what a pod may say itself.
+
+    Raises ConfigError, too, for `object`: scaling a Deployment takes a right to it, which those who
+    write pods need not have.
+    """
+    found = read_idle(notes)
+    if Tier.OBJECT.value in found:
+        raise ConfigError(
+            keys.IDLE,
+            "object= has a Deployment scaled to zero, which a CheckpointPolicy alone may say "
+            "(spec.idle.object); leave it out",
+        )
+    return found
+
+
 def read_idle(notes: Mapping[str, str]) -> Mapping[str, float]:
-    """Seconds without use after which the seat leaves GPU memory (`vram`), RAM or NVMe.
+    """Seconds without use after which the seat leaves GPU memory (`vram`), RAM, NVMe, or, with its
+    pod, the object store.
 
     Raises ConfigError, naming the annotation; also if a state would go deeper than
     `kyb.ai/park-tier` lets it.
@@ -60,7 +77,7 @@ def read_idle(notes: Mapping[str, str]) -> Mapping[str, float]:
     found: dict[str, float] = {}
     for part in notes[keys.IDLE].split(",") if keys.IDLE in notes else ():
         tier, _, time = part.strip().partition("=")
-        if tier not in _LEAVES or tier in found:
+        if tier not in TIERS or tier in found:
             raise ConfigError(
                 keys.IDLE,
                 f"{part[:100]!r} names no tier that a seat leaves, or one twice; write for example "
@@ -87,7 +104,7 @@ def _weight(text: str) -> int:
 
 def _check_depth(tier: str, notes: Mapping[str, str]) -> None:
     deepest = notes.get(keys.PARK_TIER, Tier.OBJECT.value)
-    into = _LEAVES[tier]
+    into = _LEAVES.get(tier, Tier.OBJECT)
     if deepest in set(_DEPTH) and _DEPTH.index(into) > _DEPTH.index(Tier(deepest)):
         raise ConfigError(
             keys.IDLE,

@@ -181,6 +181,12 @@ class AgentSettings(Settings):
         ge=0,
         description="How long the artifact of an offloaded pod that ended is kept (s).",
     )
+    keep_scaled_s: float = Field(
+        7 * 86400.0,
+        ge=0,
+        description="The same, of a pod whose CheckpointPolicy scales its Deployment to zero "
+        "(idle.object), for artifacts in the object store (s).",
+    )
     tier_residency_s: float = Field(
         5.0, ge=0, description="A parked state that changed tiers stays there as long (s)."
     )

@@ -111,7 +111,7 @@ class Succession:
 
     def _leaves(self, seat: Seat) -> bool:
         """Its container has ended: whether what it leaves is kept for a successor."""
-        keep, pod = self._node.settings.keep_left_s, seat.identity.pod
+        keep, pod = self._node.keeps_orphaned(seat), seat.identity.pod
         # What the successor was handed by way of the object store it may be fetching still.
         handed_over = (
             bool(self._departures.where(seat.uid)) and Tier.OBJECT not in seat.saved.copies

@@ -409,7 +409,7 @@ class Operations:
             self._node.world.journal.delete(OPERATION + one.name)
 
     def _facts(self, seat: Seat) -> SeatFacts:
-        return facts_of(seat, frozenset(self._node.tiers()), self._node.settings.keep_left_s)
+        return facts_of(seat, frozenset(self._node.tiers()), self._node.keeps_orphaned(seat))
 
     # --- records and time ---------------------------------------------------------------------
 

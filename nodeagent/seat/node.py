@@ -441,6 +441,13 @@ class Node:
         # A parked tree has what was its GPUs' in its own memory.
         return gpu, held if seat.state in OCCUPYING else max(0, held - gpu)
 
+    def keeps_orphaned(self, seat: Seat) -> float:
+        """Seconds for which its artifact is kept once its pod has ended."""
+        keeps = self.settings.keep_left_s
+        # Nobody comes before a request does.
+        scaled = Tier.OBJECT.value in seat.wishes.idle and Tier.OBJECT in seat.saved.copies
+        return max(keeps, self.settings.keep_scaled_s) if scaled else keeps
+
     def wakes_in_time(self, seat: Seat, tier: Tier) -> bool:
         """Whether it wakes from this tier within what its pod calls ready, if it says so."""
         if seat.wishes.ready_within is None:

@@ -382,10 +382,17 @@ spec:
                     minLength: 1
                     pattern: ^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$
                     type: string
+                  object:
+                    description: 'The object store, with its pod: once all pods of a Deployment have rested there for so long it is scaled to zero, until a request
+                      for its model comes. No annotation says this.'
+                    maxLength: 32
+                    minLength: 1
+                    pattern: ^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$
+                    type: string
                 type: object
                 x-kubernetes-validations:
-                - message: 'name a tier: vram, ram or nvme'
-                  rule: has(self.vram) || has(self.ram) || has(self.nvme)
+                - message: 'name a tier: vram, ram, nvme or object'
+                  rule: has(self.vram) || has(self.ram) || has(self.nvme) || has(self.object)
               schedule:
                 description: What counts at times. Of several that are now, the first.
                 items:
@@ -451,10 +458,17 @@ spec:
                           minLength: 1
                           pattern: ^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$
                           type: string
+                        object:
+                          description: 'The object store, with its pod: once all pods of a Deployment have rested there for so long it is scaled to zero, until a
+                            request for its model comes. No annotation says this.'
+                          maxLength: 32
+                          minLength: 1
+                          pattern: ^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$
+                          type: string
                       type: object
                       x-kubernetes-validations:
-                      - message: 'name a tier: vram, ram or nvme'
-                        rule: has(self.vram) || has(self.ram) || has(self.nvme)
+                      - message: 'name a tier: vram, ram, nvme or object'
+                        rule: has(self.vram) || has(self.ram) || has(self.nvme) || has(self.object)
                   required:
                   - cron
                   - duration
@@ -794,6 +808,10 @@ spec:
                 type: integer
               estimatedCompletionTime:
                 description: When the rest is expected to be there.
+                format: date-time
+                type: string
+              scaledUpTime:
+                description: 'Of a Deployment''s pod that was scaled to zero: when it was scaled up.'
                 format: date-time
                 type: string
               conditions:

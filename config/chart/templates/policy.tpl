@@ -241,10 +241,16 @@ spec:
     expression: authorizer.group('').resource('pods').namespace(request.namespace)
   - name: same
     expression: oldObject != null && oldObject.spec == object.spec
+  - name: scales
+    expression: object.spec.?idle.?object.hasValue() || object.spec.?schedule.orValue([]).exists(one, one.?idle.?object.hasValue())
   validations:
   - expression: variables.same || !has(object.spec.snapshots) || variables.pods.subresource('exec').check('create').allowed()
     reason: Forbidden
     messageExpression: 'request.userInfo.username + '' may not have snapshots of pods made: that takes the right to create pods/exec in namespace '' + request.namespace'
+  - expression: variables.same || !variables.scales || authorizer.group('apps').resource('deployments').subresource('scale').namespace(request.namespace).check('patch').allowed()
+    reason: Forbidden
+    messageExpression: 'request.userInfo.username + '' may not have Deployments scaled to zero (idle.object): that takes the right to patch '' + ''deployments/scale
+      in namespace '' + request.namespace'
   - expression: variables.same || variables.pods.check('patch').allowed()
     reason: Forbidden
     messageExpression: 'request.userInfo.username + '' may not say what counts for pods: that takes the right to patch pods in namespace '' + request.namespace'
@@ -323,8 +329,10 @@ spec:
   - name: ofPolicy
     expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-controller' && object.spec.mode == 'Snapshot' && object.metadata.?ownerReferences.orValue([]).exists(one,
       one.kind == 'CheckpointPolicy')
+  - name: takenBack
+    expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-controller' && object.spec.mode == 'Wake' && object.metadata.name.startsWith('zero-back-')
   - name: may
-    expression: 'variables.forEviction || variables.ofPolicy ? true : object.spec.mode == ''Snapshot'' ? variables.pod.subresource(''exec'').check(''create'').allowed()
+    expression: 'variables.forEviction || variables.ofPolicy || variables.takenBack ? true : object.spec.mode == ''Snapshot'' ? variables.pod.subresource(''exec'').check(''create'').allowed()
       : object.spec.mode == ''Evict'' ? variables.pod.subresource(''eviction'').check(''create'').allowed() : variables.pod.check(''patch'').allowed()'
   - name: right
     expression: 'object.spec.mode == ''Snapshot'' ? ''create pods/exec'' : object.spec.mode == ''Evict'' ? ''create pods/eviction'' : ''patch pods'''
@@ -386,6 +394,53 @@ spec:
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata:
+  name: kyb-scaled-to-zero
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - apiGroups:
+      - kyb.ai
+      apiVersions:
+      - v1alpha1
+      operations:
+      - UPDATE
+      resources:
+      - checkpointrequests
+      scope: Namespaced
+  matchConditions:
+  - name: ofDeployment
+    expression: oldObject.spec.?requestedBy.orValue('') == 'system:serviceaccount:kyb-system:kyb-controller' && oldObject.metadata.name.startsWith('zero-')
+  variables:
+  - name: now
+    expression: object.metadata.?annotations.orValue({})
+  - name: before
+    expression: oldObject.metadata.?annotations.orValue({})
+  - name: free
+    expression: 'request.userInfo.username == ''system:serviceaccount:kyb-system:kyb-extender'' ? [''kyb.ai/successor''] : [''kyb.ai/wanted'']'
+  validations:
+  - expression: object.metadata.?labels.orValue({}) == oldObject.metadata.?labels.orValue({}) && object.metadata.?ownerReferences.orValue([]) == oldObject.metadata.?ownerReferences.orValue([])
+      && variables.now.all(k, k in variables.free || (k in variables.before && variables.before[k] == variables.now[k])) && variables.before.all(k, k in variables.free
+      || k in variables.now)
+    reason: Forbidden
+    message: of a request that a Deployment was scaled to zero with only kyb.ai/wanted may change
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: kyb-scaled-to-zero
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  policyName: kyb-scaled-to-zero
+  validationActions:
+  - Deny
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
   name: kyb-controller-account
   labels:
     app.kubernetes.io/part-of: kybernate
@@ -418,6 +473,44 @@ metadata:
     app.kubernetes.io/part-of: kybernate
 spec:
   policyName: kyb-controller-account
+  validationActions:
+  - Deny
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: kyb-controller-scales
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - apiGroups:
+      - apps
+      apiVersions:
+      - v1
+      operations:
+      - UPDATE
+      resources:
+      - deployments/scale
+      scope: Namespaced
+  matchConditions:
+  - name: controller
+    expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-controller'
+  validations:
+  - expression: object.spec.?replicas.orValue(0) == 0 || oldObject.spec.?replicas.orValue(0) == 0
+    reason: Forbidden
+    message: the controller may scale a Deployment only to zero, or from zero
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: kyb-controller-scales
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  policyName: kyb-controller-scales
   validationActions:
   - Deny
 ---
@@ -777,6 +870,45 @@ spec:
   policyName: kyb-no-effect
   validationActions:
   - Warn
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: kyb-proxy-account
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - apiGroups:
+      - kyb.ai
+      apiVersions:
+      - v1alpha1
+      operations:
+      - UPDATE
+      resources:
+      - checkpointrequests
+      scope: Namespaced
+  matchConditions:
+  - name: proxy
+    expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-proxy'
+  validations:
+  - expression: oldObject.spec.?requestedBy.orValue('') == 'system:serviceaccount:kyb-system:kyb-controller' && oldObject.metadata.name.startsWith('zero-') && object.metadata.?finalizers.orValue([])
+      == oldObject.metadata.?finalizers.orValue([])
+    reason: Forbidden
+    message: the proxy may change nothing of a request but kyb.ai/wanted of those of a Deployment that was scaled to zero
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: kyb-proxy-account
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  policyName: kyb-proxy-account
+  validationActions:
+  - Deny
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy

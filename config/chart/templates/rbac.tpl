@@ -133,6 +133,25 @@ rules:
   verbs:
   - create
 - apiGroups:
+  - apps
+  resources:
+  - replicasets
+  verbs:
+  - get
+- apiGroups:
+  - apps
+  resources:
+  - deployments/scale
+  verbs:
+  - get
+  - patch
+- apiGroups:
+  - autoscaling
+  resources:
+  - horizontalpodautoscalers
+  verbs:
+  - list
+- apiGroups:
   - ''
   resources:
   - events
@@ -437,6 +456,14 @@ rules:
   verbs:
   - get
   - list
+  - watch
+- apiGroups:
+  - kyb.ai
+  resources:
+  - checkpointrequests
+  verbs:
+  - list
+  - patch
   - watch
 ---
 apiVersion: rbac.authorization.k8s.io/v1

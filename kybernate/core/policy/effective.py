@@ -183,7 +183,10 @@ def _fitting(name: str, text: str, notes: Mapping[str, str]) -> str:
 
 
 _STAYING = MappingProxyType(
-    {Tier.RAM.value: (Tier.RAM.value, Tier.NVME.value), Tier.NVME.value: (Tier.NVME.value,)}
+    {
+        Tier.RAM.value: (Tier.RAM.value, Tier.NVME.value, Tier.OBJECT.value),
+        Tier.NVME.value: (Tier.NVME.value, Tier.OBJECT.value),
+    }
 )
 """By the deepest tier that a state may go to: those that it does not leave for a deeper one."""
 

@@ -84,7 +84,8 @@ class Copied:
 @dataclass(frozen=True, slots=True)
 class Status:
     """How far a request is, as its object says. Times in seconds since 1970, 0 for not yet.
-    `owner`: what makes another pod in the pod's place (`pods.Pod.succession`)."""
+    `owner`: what makes another pod in the pod's place (`pods.Pod.succession`). `scaled_up_at`: of
+    what was scaled to zero, when it was scaled up again."""
 
     pod_uid: str = ""
     node: str = ""
@@ -96,6 +97,7 @@ class Status:
     outcome: Outcome | None = None
     copied: Copied | None = None
     owner: str = ""
+    scaled_up_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,9 @@ class Request:
     """A CheckpointRequest. `keep_s`: seconds for which it stays once ended, None for good.
     `successor`: the UID of the pod that continues from what it evicted.
     `policy`: the UID of the CheckpointPolicy that has it made, empty for a person's.
-    `target`: where the successor of what it evicts is to go, None for wherever."""
+    `target`: where the successor of what it evicts is to go, None for wherever.
+    `deployment`: the name of the one that is scaled to zero with it, empty for any other request;
+    `wanted`: somebody waits for that one's model."""
 
     uid: str
     namespace: str
@@ -127,6 +131,8 @@ class Request:
     successor: str = ""
     policy: str = ""
     target: Target | None = None
+    deployment: str = ""
+    wanted: bool = False
 
     @property
     def ended(self) -> bool:

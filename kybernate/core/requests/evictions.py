@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kybernate import keys
 from kybernate.core.requests.reasons import Reason, Standing
+from kybernate.core.requests.zero import is_last_step
 from kybernate.core.seat.seats import shown
 from kybernate.types import SeatState, Tier
 
@@ -171,12 +172,17 @@ class Seen(Protocol):
 def predecessor(uid: str, requests: Iterable[Request], seen: Seen, now: float) -> Request | None:
     """From which eviction the new pod `uid` continues, of the `requests` for pods of its owner;
     None if it begins anew. The one that names it already, or else the oldest that nobody has."""
-    left = [one for one in requests if continues(one) and now - one.status.ended_at < _CONTINUED_S]
+    left = [one for one in requests if continues(one) and _is_recent(one, now)]
     mine = next((one for one in left if one.successor == uid), None)
     if mine is not None:
         return mine
     free = [one for one in left if _is_free(one, seen)]
     return min(free, key=lambda one: (one.status.ended_at, one.uid), default=None)
+
+
+def _is_recent(request: Request, now: float) -> bool:
+    # What is scaled to zero waits for a request, however long that takes.
+    return now - request.status.ended_at < _CONTINUED_S or is_last_step(request)
 
 
 def _is_free(request: Request, seen: Seen) -> bool:

@@ -1,6 +1,7 @@
-"""`kubectl drain` takes a Deployment's pod from its node, and its state comes along.
+"""`kubectl drain` takes a Deployment's pod from its node, and its state comes along; so it does
+when the Deployment is scaled to zero, and back on a request.
 
-docs/how-to/operate/drain-a-node.md
+docs/how-to/operate/drain-a-node.md, docs/how-to/workloads/scale-to-zero.md
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
 from kybernate import keys
 from kybernate.errors import KybernateError, NotFoundError
+from tests.cluster.layout import REPOSITORY
 from tests.cluster.processes.control import wait_until
 from tests.e2e.tiers.test_restores import Site, seats, site
 from tests.kit.clients.direct import Direct
+from tests.kit.clients.models import Models
 from tests.kit.pods import SeatPod, ready
 
 if TYPE_CHECKING:
@@ -31,7 +35,8 @@ pytestmark = pytest.mark.e2e
 
 APPS = "/apis/apps/v1/namespaces/default"
 REQUESTS = f"/apis/{keys.API_VERSION}/namespaces/default/checkpointrequests"
-LABELS = {"app": "drained"}
+LABELS = {"app": "drained", "idle": "to-zero"}
+POLICY = REPOSITORY / "config" / "samples" / "checkpointpolicy-zero.yaml"
 WORDS = ("--ignore-daemonsets", "--delete-emptydir-data", "--timeout=150s")
 
 
@@ -174,3 +179,32 @@ def test_replicas_of_one_node_continue_each_from_its_own_state(
     assert set(sources) == set(before), "each state has one successor"
     for uid, one in sources.items():
         assert counts(one, 1) == asked[uid] + 1
+
+
+def test_a_deployment_is_scaled_to_zero_through_every_tier_and_wakes_on_a_request(
+    site: Site, seats: Pods, deployment: str
+) -> None:
+    """As docs/how-to/workloads/scale-to-zero.md has it, with idle times of a second."""
+    kubectl, models = site.cluster.kubectl, Models(site.cluster.proxy_url)
+    first = the_pod(seats)
+    uid = first["metadata"]["uid"]
+    last = [models.ask("toy") for _ in range(3)][-1]
+    assert last.counter == 3
+    policy = yaml.safe_load(POLICY.read_text())
+    policy["spec"]["idle"] = dict.fromkeys(policy["spec"]["idle"], "1s")
+    try:
+        kubectl("apply", "-f", "-", text=yaml.safe_dump(policy))
+        wait_until(lambda: not seats.all(), 120, "it is not scaled to zero")
+        assert kubectl("get", "deployment", deployment, "-o", "jsonpath={.spec.replicas}") == "0"
+        asleep = kubectl("get", "ckpt", "-l", f"{keys.ZERO_LABEL}=true", "-o", "name").split()
+        assert asleep == [f"checkpointrequest.kyb.ai/zero-{uid}"]
+        assert "default/toy" in models.names() or "toy" in models.names()
+        site.cluster.process("controller").kill9()
+        answer = models.ask("toy", limit=120)
+        assert (answer.status, answer.counter, answer.intact) == (200, 4, True), answer.body
+        assert answer.body["kyb"]["boot"] == last.body["kyb"]["boot"]
+        (second,) = seats.all().values()
+        assert second["metadata"]["annotations"][keys.RESTORE_FROM] == f"pod/{uid}"
+    finally:
+        models.close()
+        kubectl("delete", "cpol", "--all")

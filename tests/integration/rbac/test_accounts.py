@@ -70,12 +70,21 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         **SEES_NODES,
         **SEES_GRANTS,
     },
-    "proxy": {**SEES_NODES, **SEES_REVOKED},
+    "proxy": {
+        # What of them may change, test_zero.py says.
+        "checkpointrequests.kyb.ai": {"list", "patch", "watch"},
+        **SEES_NODES,
+        **SEES_REVOKED,
+    },
     "controller": {
         "pods": READ,
         "artifacts.kyb.ai": READ | {"create", "delete", "patch"},
         "pods/eviction": {"create"},
         "events": {"create"},
+        # To and from zero only, test_zero.py says.
+        "deployments/scale.apps": {"get", "patch"},
+        "replicasets.apps": {"get"},
+        "horizontalpodautoscalers.autoscaling": {"list"},
         "checkpointpolicies.kyb.ai": READ,
         "checkpointpolicies/status.kyb.ai": {"patch"},
         "checkpointrequests.kyb.ai": READ | {"create", "delete"},
@@ -103,6 +112,7 @@ RESOURCES = (
     *("pods", "pods/binding", "pods/status", "pods/exec", "pods/eviction", "bindings", "nodes"),
     *("nodes/proxy", "nodes/status", "secrets", "configmaps", "services", "serviceaccounts/token"),
     *("events", "events.events.k8s.io", "namespaces", "deployments.apps", "daemonsets.apps"),
+    "deployments/scale.apps",
     *("gpunodes.kyb.ai", "gpunodes/status.kyb.ai", "leases.coordination.k8s.io"),
     *("artifactgrants.kyb.ai", "checkpointrequests.kyb.ai", "checkpointrequests/status.kyb.ai"),
     *(f"mutatingwebhookconfigurations.{HOOKS}", f"validatingwebhookconfigurations.{HOOKS}"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kybernate import keys
-from kybernate.api.turns import read_idle, read_turn
+from kybernate.api.turns import read_idle, read_own_idle, read_turn
 from kybernate.errors import ConfigError
 
 
@@ -63,7 +63,7 @@ def test_idle_times_are_by_the_tier_that_is_left():
     [
         ("", "vram=30s,ram=5m,nvme=1h"),
         ("30s", "vram=30s,ram=5m,nvme=1h"),
-        ("object=1h", "names no tier"),
+        ("disk=1h", "names no tier"),
         ("vram=1s,vram=2s", "twice"),
         ("vram=soon", "is not a time"),
         ("vram=0s", "is not between"),
@@ -75,6 +75,13 @@ def test_idle_times_that_cannot_be_read_are_refused_with_what_to_write(text, sai
     with pytest.raises(ConfigError, match=keys.IDLE) as refused:
         read_idle({keys.IDLE: text})
     assert said in str(refused.value)
+
+
+def test_scaling_to_zero_is_for_policies_to_say():
+    assert read_idle({keys.IDLE: "nvme=1h,object=2h"}) == {"nvme": 3600.0, "object": 7200.0}
+    with pytest.raises(ConfigError, match=r"a CheckpointPolicy alone may say \(spec.idle.object\)"):
+        read_own_idle({keys.IDLE: "object=2h"})
+    assert read_own_idle({keys.IDLE: "nvme=1h"}) == {"nvme": 3600.0}
 
 
 @pytest.mark.parametrize(

@@ -189,7 +189,8 @@ def test_an_upgrade_can_replace_the_webhook_before_what_sends_pods_to_it() -> No
 
 
 def test_the_proxy_lets_nobody_in_without_a_key_and_reads_no_secret_by_the_api() -> None:
-    """Its records are mounted: its account may read GPUNodes and nothing else, kyb-ca least."""
+    """Its records are mounted: its account may read GPUNodes and requests, and nothing else, kyb-ca
+    least."""
     container = containers("proxy")["proxy"]
     found = settings("proxy", container)
     assert found.auth == "keys"
@@ -199,7 +200,7 @@ def test_the_proxy_lets_nobody_in_without_a_key_and_reads_no_secret_by_the_api()
     assert (clients["secretName"], clients["optional"]) == (keys.PROXY_CLIENTS, True)
     roles = yaml.safe_load_all((CONFIG / "rbac/proxy.yaml").read_text())
     rules = [rule for role in roles if role for rule in role.get("rules", ())]
-    assert [rule["resources"] for rule in rules] == [["gpunodes"]]
+    assert [rule["resources"] for rule in rules] == [["gpunodes"], ["checkpointrequests"]]
     memory = container["resources"]["limits"]["memory"]
     assert (memory, 2 * found.max_held_bytes + 150 * 2**20 < 2**30) == ("1Gi", True)
 

@@ -114,6 +114,8 @@ class Door(agent_pb2_grpc.NodeAgentServicer):
             if found.kind == "save":
                 found.artifact = f"shop/a@{name}"
                 found.saved.CopyFrom(pb.Saved(tier=found.tier or "object", bytes=7))
+            if found.kind == "evict" and found.tier:
+                found.saved.CopyFrom(pb.Saved(tier=found.tier, bytes=7))
         return found
 
 

@@ -8,13 +8,15 @@ from kybernate.core.artifacts.restores import RestoreWish
 from tests.unit.nodeagent.offloading import OBJECT, app_of, down, two, when
 
 
-async def left(r, state=OBJECT):
-    """A pod that was parked there and is gone; its UID and what it left."""
+async def left(r, state=OBJECT, idle=()):
+    """A pod that was parked there and is gone; its UID and what it left. `idle`: tiers of its
+    policy's idle times."""
     telling = asyncio.ensure_future(r.loop.reports.run())
     cold, _ = await two(r)
     inner, ran = app_of(r, cold).inner, r.machine.ran.get(r.node.seats[cold].tree.handle, 0)
     await down(r, cold, state)
     artifact = r.node.seats[cold].saved.artifact
+    r.node.seats[cold].wishes.idle = dict.fromkeys(idle, 1e6)
     r.node.seats[cold].ending.terminating = True
     r.machine.end_container(cold)
     r.loop.pod_gone(cold)

@@ -20,6 +20,7 @@ from proxy.actions import (
     Limits,
     Reject,
     Report,
+    Rouse,
     SeatInfo,
     Serve,
     Wish,
@@ -68,6 +69,46 @@ def test_who_waits_for_a_seat_that_can_not_serve_is_told_so(admission):
     assert of(actions, Report)[-1].uid == A
     assert admission.demand(B, 1).waiting == 1
     assert admission.refuse(A, "it ended", 1) == admission.refuse(PodUid("x"), "", 1) == []
+
+
+def sleeping(model="m", namespace="shop"):
+    nowhere = ("", "", "", "", "a")
+    return SeatInfo(*nowhere, model, SeatState.GONE, namespace=namespace)
+
+
+def test_who_asks_for_what_is_scaled_to_zero_has_it_roused_and_is_served(admission):
+    assert of(admission.arrive(1, "m", 0), Reject)[0].status == 404
+    assert admission.asleep([sleeping()], 0) == []
+    assert admission.models(0) == {"shop/m": "m"}
+    for ticket in (2, 3):
+        assert of(admission.arrive(ticket, "m", 0), Rouse) == [Rouse("shop/m")]
+    info = replace(seat(), namespace="shop")
+    assert of(admission.seat(info, 5), Report)[0].uid == A
+    assert of(admission.asleep([], 6), Reject) == []
+    assert [one.ticket for one in of(admission.grant(A, 1, 7), Serve)] == [2, 3]
+
+
+def test_it_is_roused_for_who_waited_before_it_slept(admission):
+    info = replace(seat(), namespace="shop")
+    admission.seat(info, 0)
+    assert of(admission.arrive(1, "m", 0), Rouse) == []
+    assert of(admission.asleep([sleeping()], 1), Rouse) == [], "it has a pod still"
+    assert of(admission.gone(A, 2), Rouse) == [Rouse("shop/m")]
+    other = replace(seat(B, model="n"), namespace="shop")
+    admission.seat(other, 3)
+    admission.arrive(2, "n", 3)
+    admission.gone(B, 4)
+    assert of(admission.asleep([sleeping(), sleeping("n")], 5), Rouse) == [Rouse("shop/n")]
+
+
+def test_who_waits_too_long_for_it_is_told_so_and_a_stranger_does_not_learn_of_it(admission):
+    admission.asleep([sleeping()], 0)
+    admission.arrive(1, "m", 0)
+    (late,) = of(admission.tick(10), Reject)
+    assert (late.status, "its Deployment was scaled to zero" in late.reason) == (429, True)
+    stranger = Client("x", frozenset({"other"}))
+    assert of(admission.arrive(2, "shop/m", 0, stranger), Reject)[0].status == 404
+    assert admission.models(0, stranger) == {}
 
 
 def test_who_another_seat_of_the_model_is_asked_for_goes_on_waiting(admission):

@@ -39,6 +39,20 @@ async def test_what_a_pod_leaves_goes_when_nobody_comes(rig):
     telling.cancel()
 
 
+@pytest.mark.parametrize(
+    ("idle", "state", "lasts"),
+    [(("object",), OBJECT, True), (("nvme",), OBJECT, False), (("object",), NVME, False)],
+)
+async def test_what_is_scaled_to_zero_is_kept_longer(rig, idle, state, lasts):
+    r = rig(tiers=TIERS, keep_left_s=100, keep_scaled_s=1000)
+    _, artifact, _, telling = await left(r, state, idle)
+    await asyncio.sleep(110)
+    assert (artifact in r.machine.vault) is lasts
+    await asyncio.sleep(900)
+    assert artifact not in r.machine.vault
+    telling.cancel()
+
+
 async def test_what_is_claimed_at_the_last_moment_stays(rig):
     r = rig(tiers=TIERS, keep_left_s=100)
     cold, artifact, _, telling = await left(r)

@@ -1,0 +1,111 @@
+"""Models whose Deployments are scaled to zero, as requests tell of them; how one is roused."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kybernate import keys
+from kybernate.errors import RefusedError, RetryableError
+from proxy.asleep import Asleep
+
+
+class Desk:
+    rouser = None
+
+    def __init__(self):
+        self.told = []
+
+    def asleep(self, models):
+        self.told.append(sorted(one.route for one in models))
+
+
+class Api:
+    """`fails`: what the next calls are answered with."""
+
+    def __init__(self):
+        self.patched, self.fails = [], []
+
+    def patch(self, path, body, *, timeout):
+        self.patched.append(path.rpartition("/")[2])
+        assert list(body["metadata"]["annotations"]) == [keys.WANTED]
+        if self.fails:
+            raise self.fails.pop()
+
+
+def item(pod="u1", model="oak", reason="Evicted", by=keys.CONTROLLER_USER, up=None, **notes):
+    uid = f"r-{pod}"
+    status = {
+        "operation": f"ckpt-{uid}",
+        "conditions": [{"type": "Complete", "reason": reason}],
+        "artifact": {"tier": "object"},
+        "scaledUpTime": up,
+    }
+    return {
+        "metadata": {
+            "namespace": "shop",
+            "name": f"zero-{pod}",
+            "uid": uid,
+            "annotations": {keys.MODEL: model, **notes},
+            "ownerReferences": [{"kind": "Deployment", "name": "web"}],
+        },
+        "spec": {"pod": "web-1-a", "mode": "Evict", "tier": "object", "requestedBy": by},
+        "status": status,
+    }
+
+
+async def test_models_are_those_whose_pods_are_to_come_again():
+    found = Asleep(Api(), Desk())
+    found._take("ADDED", item())
+    assert found._desk.told[-1] == ["shop/oak"]
+    for other in (
+        item("u2", "elm", by="mallory"),
+        item("u3", "elm", "Running"),
+        item("u4", "", "Evicted"),
+        item("u5", "elm", **{keys.SUCCESSOR: "u9"}),
+        {**item("u6", "elm"), "spec": {"mode": "Fly"}},
+    ):
+        found._take("ADDED", other)
+        assert found._desk.told[-1] == ["shop/oak"]
+    found._take("MODIFIED", item(**{keys.SUCCESSOR: "u9"}))
+    assert found._desk.told[-1] == []
+    found._take("ADDED", item("u7", "elm"))
+    found._take("DELETED", item("u7", "elm"))
+    assert found._desk.told[-2:] == [["shop/elm"], []]
+
+
+async def done(found):
+    while found._tasks:
+        await asyncio.gather(*found._tasks.values())
+
+
+@pytest.mark.real_time
+async def test_one_request_of_a_model_is_written_once():
+    found = Asleep(Api(), Desk())
+    for pod in ("u1", "u2"):
+        found._take("ADDED", item(pod))
+    found._api.fails = [RetryableError("away")]
+    for _ in range(5):
+        found.rouse("shop/oak")
+    await done(found)
+    assert found._api.patched == ["zero-u1", "zero-u1"]
+    found._take("MODIFIED", item(**{keys.WANTED: "now"}))
+    found.rouse("shop/oak")
+    found.rouse("shop/elm")
+    await done(found)
+    assert len(found._api.patched) == 2
+
+
+@pytest.mark.real_time
+async def test_what_is_refused_is_tried_again_with_the_next_request_only():
+    found = Asleep(Api(), Desk())
+    found._take("ADDED", item())
+    found._api.fails = [RefusedError("no")]
+    found.rouse("shop/oak")
+    await done(found)
+    assert len(found._api.patched) == 1
+    found.rouse("shop/oak")
+    await done(found)
+    assert len(found._api.patched) == 2
+    await found.stop()
