@@ -138,7 +138,7 @@ RECIPES = {
             module="proxy",
             code=("kybernate", "proxy"),
             left_out=_TESTING,
-            layers=(*_CLUSTER, "proxy"),
+            layers=(*_CLUSTER, "proxy", "traces"),
         ),
         Recipe(
             name="registry",

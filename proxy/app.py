@@ -14,7 +14,7 @@ from proxy.page.board import Board
 from proxy.page.door import Door
 from proxy.page.shape import Scene
 from proxy.relay.asking import Asking
-from proxy.relay.visits import Visits, refusal_of
+from proxy.relay.visits import refusal_of
 from proxy.routing import refusal
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from proxy.clients import Clients
     from proxy.desk import Desk
     from proxy.metrics import Metrics
-    from proxy.relay.pools import Pools
+    from proxy.relay.visits import Visits
 
 
 class Front:
@@ -34,16 +34,14 @@ class Front:
     def __init__(
         self,
         desk: Desk,
-        pools: Pools,
+        visits: Visits,
         metrics: Metrics,
         settings: ProxySettings,
         clients: Clients,
         not_ready: Callable[[], str | None],
     ) -> None:
         """`not_ready` returns a sentence while requests can't be served, else None."""
-        # A key of ours is for us; where certificates alone count, the header is the seat's.
-        ours = {"authorization"} if settings.auth in ("keys", "either") else set()
-        self._visits = Visits(desk, pools, metrics, settings, ours)
+        self._visits = visits
         self._desk = desk
         self._metrics = metrics
         self._settings = settings

@@ -22,9 +22,12 @@ from proxy.clients import Clients
 from proxy.desk import Desk
 from proxy.metrics import Metrics
 from proxy.relay.pools import Pools
+from proxy.relay.traces import NoTraces
+from proxy.relay.visits import Visits
 
 if TYPE_CHECKING:
     from kybernate.settings.proxy import ProxySettings
+    from proxy.relay.traces import Traces
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +59,11 @@ class Service:
         self._watcher: Watcher | None = None
         self._clients = Clients(settings)
         metrics = Metrics(self._admission)
-        front = Front(self._desk, self._pools, metrics, settings, self._clients, self.not_ready)
+        self._traces = _traces() if settings.traces else NoTraces()
+        # A key of ours is for us; where certificates alone count, the header is the seat's.
+        ours = {"authorization"} if settings.auth in ("keys", "either") else set()
+        visits = Visits(self._desk, self._pools, metrics, settings, ours, self._traces)
+        front = Front(self._desk, visits, metrics, settings, self._clients, self.not_ready)
         self._runner = web.AppRunner(
             front.application(),
             handler_cancellation=True,
@@ -92,6 +99,7 @@ class Service:
         await self._clients.stop()
         await self._agents.stop()
         await self._pools.close()
+        await asyncio.to_thread(self._traces.close)
 
     def not_ready(self) -> str | None:
         """Why requests can't be served now, or None."""
@@ -121,3 +129,12 @@ class Service:
         self._watcher.start()
         self._asleep = Asleep(api, self._desk)
         self._asleep.start()
+
+
+def _traces() -> Traces:
+    try:
+        from proxy.relay.spans import Spans  # noqa: PLC0415 - its library is an extra
+    except ImportError as error:
+        reason = "spans are made by OpenTelemetry: pip install 'kybernate[traces]'"
+        raise ConfigError("traces", reason) from error
+    return Spans()

@@ -147,6 +147,11 @@ class ProxySettings(Settings):
     answer_silence_s: float = Field(
         600.0, gt=0, description="longest silence of a model in the middle of an answer (s)"
     )
+    traces: bool = Field(
+        False,
+        description="send spans of requests by OTLP/HTTP, as OpenTelemetry's variables say: "
+        "OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_TRACES_SAMPLER, OTEL_RESOURCE_ATTRIBUTES, …",
+    )
     shutdown_limit_s: float = Field(
         30.0, ge=0, description="how long requests may finish after SIGTERM (s)"
     )

@@ -15,6 +15,7 @@ from yarl import URL
 from kybernate.errors import KybernateError
 from kybernate.lib.retry import Pauses, quietly, retry
 from proxy.openai import ApiError, rename_model
+from proxy.relay.traces import NO_TRACE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Set
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from proxy.desk import Flight
     from proxy.relay.asking import Asking, Shape
     from proxy.relay.pools import Pools
+    from proxy.relay.traces import Trace
 
 REQUEST_ID = "X-Request-Id"
 SEAT = "X-Kyb-Seat"
@@ -76,6 +78,7 @@ class Exchange:
         self.sent: Callable[[], None] = lambda: None
         """Called once a large body is no more in memory. A small one counts until the end: what a
         seat leaves unread of it lies in the socket's buffer, however soon it answers."""
+        self.trace: Trace = NO_TRACE
         self._request = request
         self._asking = asking
         self._body = asking.body
@@ -93,6 +96,7 @@ class Exchange:
         if named and named != seat.model:
             rename_model(self._body, named, seat.model)
         upstream = await self._open(pools.session(seat.uid), seat, connect_limit)
+        self.trace.begins(upstream.status)
         try:
             async with upstream:
                 response = await self._pass_on(upstream, flight.serve)
@@ -118,6 +122,7 @@ class Exchange:
     ) -> aiohttp.ClientResponse:
         url = URL(f"http://{seat.address}{self._asking.path}", encoded=True)
         headers = self._to_seat()
+        self.trace.asks(headers)
         headers["Content-Length"] = str(len(self._body))
         method = self._asking.method or self._request.method
 

@@ -11,6 +11,7 @@ from aiohttp import WSMsgType, web
 
 from proxy.openai import ApiError
 from proxy.relay.exchange import NOT_TO_SEAT, REQUEST_ID, kyb_headers, unreachable, without
+from proxy.relay.traces import NO_TRACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Set
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from proxy.desk import Flight
     from proxy.relay.asking import Asking
     from proxy.relay.pools import Pools
+    from proxy.relay.traces import Trace
 
 LARGEST = 16 * 2**20
 """Bytes of one message, either way."""
@@ -37,6 +39,7 @@ class Socket:
         """`ours`: more headers that the seat must not see, in lower case."""
         self.response: web.StreamResponse | None = None
         self.sent: Callable[[], None] = lambda: None
+        self.trace: Trace = NO_TRACE
         self._request = request
         self._asking = asking
         self._request_id = request_id
@@ -49,6 +52,7 @@ class Socket:
         headers = without(self._request.headers, self._not_to_seat)
         headers[REQUEST_ID] = self._request_id
         headers.update(self._asking.headers)
+        self.trace.asks(headers)
         offered = [
             name.strip()
             for name in self._request.headers.get("Sec-WebSocket-Protocol", "").split(",")
@@ -69,6 +73,7 @@ class Socket:
             raise ApiError(502, "upstream_failed", said) from error
         except (aiohttp.ClientError, TimeoutError) as error:
             raise unreachable(seat, error) from error
+        self.trace.begins(101)
         async with upstream:
             chosen = [upstream.protocol] if upstream.protocol else []
             client = web.WebSocketResponse(

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from proxy.metrics import Metrics
     from proxy.relay.asking import Asking
     from proxy.relay.pools import Pools
+    from proxy.relay.traces import Trace, Traces
 
     Read = Callable[[web.Request, bytearray], Asking]
 
@@ -74,9 +75,16 @@ class Visits:
     """Serves requests one by one; `serve` is all that a door needs."""
 
     def __init__(
-        self, desk: Desk, pools: Pools, metrics: Metrics, settings: ProxySettings, ours: Set[str]
+        self,
+        desk: Desk,
+        pools: Pools,
+        metrics: Metrics,
+        settings: ProxySettings,
+        ours: Set[str],
+        traces: Traces,
     ) -> None:
         """`ours`: headers that are for the proxy and not for a seat, in lower case."""
+        self._traces = traces
         self._desk = desk
         self._pools = pools
         self._metrics = metrics
@@ -91,7 +99,8 @@ class Visits:
         refusal: Callable[[ApiError], web.Response] = refusal_of,
     ) -> web.StreamResponse:
         """Answer a request that a model is to answer. `who` and `read` may raise ApiError."""
-        visit = _Visit(request, self._desk.ticket(), self._desk.now, refusal)
+        trace = self._traces.begin(request.method, request.path, request.headers)
+        visit = _Visit(request, self._desk.ticket(), self._desk.now, refusal, trace)
         try:
             visit.client = who(request)
             response = await self._answer(visit, read)
@@ -110,6 +119,7 @@ class Visits:
         asking = read(visit.request, await self._body(visit))
         kind = Socket if asking.socket else Exchange
         visit.exchange = kind(visit.request, asking, visit.request_id, self._ours)
+        visit.exchange.trace = visit.trace
         visit.exchange.sent = lambda: self._desk.admission.release(visit.ticket)
         flight = await self._admit(visit, asking)
         # The exchange lets go of the body as soon as the seat has it.
@@ -123,6 +133,7 @@ class Visits:
 
     async def _admit(self, visit: _Visit, asking: Asking) -> Flight:
         model, wish = asking.model, wish_of(visit.request.headers)
+        visit.trace.waits()
         admitted = self._desk.admit(visit.ticket, model, visit.client, wish)
         told = visit.request.headers.get(PROGRESS) and asking.shape is None
         if told and isinstance(visit.exchange, Exchange):
@@ -135,6 +146,7 @@ class Visits:
             visit.model = routes[0] if len(routes) == 1 else ""
             raise
         visit.model = flight.serve.seat.route
+        visit.trace.served(flight.serve)
         return flight
 
     async def _telling(
@@ -180,6 +192,7 @@ class Visits:
         total = self._desk.now - visit.started
         self._metrics.count(visit.model, visit.status, visit.held, total)
         self._desk.over(visit.model, visit.status, visit.held)
+        visit.trace.over(visit.model, visit.status)
         log.info(
             "%s %s client=%s model=%s seat=%s status=%d held_ms=%.1f total_ms=%.1f",
             visit.request_id,
@@ -202,10 +215,12 @@ class _Visit:
         ticket: int,
         started: float,
         refusal: Callable[[ApiError], web.Response],
+        trace: Trace,
     ) -> None:
         given = request.headers.get(REQUEST_ID, "")
         self.request = request
         self.ticket = ticket
+        self.trace = trace
         self.client = ANYONE
         self.request_id = given if _SAFE_ID.fullmatch(given) else f"req-{secrets.token_hex(8)}"
         self.started = started

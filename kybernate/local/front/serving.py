@@ -18,6 +18,7 @@ from proxy.admission import Admission
 from proxy.desk import Desk
 from proxy.metrics import Metrics
 from proxy.relay.pools import Pools
+from proxy.relay.traces import NoTraces
 from proxy.relay.visits import Visits
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Serving:
         )
         desk, metrics = Desk(admission, self._pools), Metrics(admission)
         self._desk, self._shutdown_limit = desk, settings.shutdown_limit_s
-        visits = Visits(desk, self._pools, metrics, settings, _OURS)
+        visits = Visits(desk, self._pools, metrics, settings, _OURS, NoTraces())
         self._front = Front(box, desk, visits, metrics, file)
         box.join(desk)
         self._runner = web.AppRunner(

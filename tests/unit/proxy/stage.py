@@ -199,11 +199,21 @@ class Stage:
             agents={"n1": f"127.0.0.1:{self.agent.port}"},
             **self._settings,
         )
+        await self._serve(settings)
+        return self
+
+    async def _serve(self, settings):
+        hellos = self.agent.hellos
         self.service = Service(settings)
         await self.service.start()
         self.client = aiohttp.ClientSession(f"http://127.0.0.1:{self.service.port}")
-        await self.agent.until(lambda: self.agent.hellos == 1)
-        return self
+        await self.agent.until(lambda: self.agent.hellos == hellos + 1)
+
+    async def restart(self, settings):
+        """Have another proxy in its place."""
+        await self.client.close()
+        await self.service.stop()
+        await self._serve(settings)
 
     async def __aexit__(self, *_):
         await self.client.close()
