@@ -51,7 +51,7 @@ async def test_the_profile_of_a_seat_is_published_with_the_node(rig, proxy):
     assert shown[a]["recentCalls"] > 50
     assert shown[b]["busy"][hour_of(r)] == 0
     publisher = Publisher(r.node, None, "", _Nobody())
-    seats = {seat["uid"]: seat for seat in publisher.status()["seats"]}
+    seats = {seat["uid"]: seat for seat in publisher.status.now()["seats"]}
     assert seats[a]["activity"] == shown[a]
     task.cancel()
 

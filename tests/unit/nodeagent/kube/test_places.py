@@ -61,7 +61,7 @@ def test_of_too_many_the_newest_are_told_and_the_crd_takes_them(rig):
             artifact = f"default/{'zy'[at % 2]}@20260101T{at:06}Z-0000000{at % 10}"
             places = {Tier.RAM: 1, Tier.NVME: 2, Tier.OBJECT: 3}
             await r.loop.custody.keep(PersonHold(artifact, f"s{at}", f"u{at}", places))
-        rows = Publisher(r.node, None, "", Attendance(), r.loop.places.rows).status()["saved"]
+        rows = Publisher(r.node, None, "", Attendance(), r.loop.places.rows).status.now()["saved"]
         assert len(rows) == MOST_SAVED
         assert {row["tier"] for row in rows} == {"nvme", "object"}
         assert {row["uid"] for row in rows} == {

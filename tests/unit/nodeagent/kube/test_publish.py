@@ -76,7 +76,7 @@ async def test_where_seats_rest_is_published_and_its_bytes_where_that_is_below_r
     publisher = Publisher(r.node, None, "", Attendance())
 
     def told(uid):
-        (seat,) = (one for one in publisher.status()["seats"] if one["uid"] == uid)
+        (seat,) = (one for one in publisher.status.now()["seats"] if one["uid"] == uid)
         return {name: seat[name] for name in ("tier", "savedBytes") if name in seat}
 
     assert told(cold) == {"tier": "ram"}
@@ -241,7 +241,7 @@ async def test_no_message_is_longer_than_the_api_server_takes(rig):
     await r.until(a, SeatState.ACTIVE)
     r.node.notices["ExclusiveGpus"] = Notice(False, "OthersUseGpus", "x" * 100_000, 0.0)
     r.node.seats[a].history.reason = "y" * 100_000
-    status = publisher.status()
+    status = publisher.status.now()
     assert len(status["conditions"][1]["message"]) == 4096
     assert len(status["seats"][0]["reason"]) == 4096
     task.cancel()

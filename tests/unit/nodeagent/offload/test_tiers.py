@@ -246,7 +246,7 @@ async def test_a_seat_that_ram_would_keep_out_is_told_and_keeps_no_gpu(rig, prox
 def shows_why(rig, uid, why):
     """The same wherever people look at a seat."""
     seat = rig.node.seats[uid]
-    rows = Publisher(rig.node, None, "", Attendance()).status()["seats"]
+    rows = Publisher(rig.node, None, "", Attendance()).status.now()["seats"]
     (row,) = (one for one in rows if one["uid"] == uid)
     assert (row["reason"], seat_message(seat).reason, seat_info(seat).reason) == (why,) * 3
     screen = io.StringIO()

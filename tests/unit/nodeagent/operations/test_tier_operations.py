@@ -168,10 +168,10 @@ async def test_tiers_are_shown_with_what_is_in_them(rig):
     r, operations, uid = await begun(rig, tiers=TIERS)
     shown = Publisher(r.node, None, "here", Attendance())
     await ended(await operations.ask(park(uid, None)))
-    (seat,) = shown.status()["seats"]
+    (seat,) = shown.status.now()["seats"]
     assert (seat["state"], seat["tier"]) == ("parked", "ram")
     await ended(await operations.ask(park(uid, Tier.NVME, "p2")))
-    status = shown.status()
+    status = shown.status.now()
     (seat,) = status["seats"]
     assert (seat["state"], seat["tier"]) == ("parked", "nvme")
     assert status["budget"]["parkedBytes"] == 0
@@ -241,6 +241,6 @@ async def test_what_is_under_way_for_a_seat_is_shown_on_its_node_until_it_ends(r
     r, operations, uid = await begun(rig, tiers=TIERS)
     shown = Publisher(r.node, None, "here", Attendance(), under_way=operations.under_way)
     operation = await operations.ask(park(uid, Tier.NVME))
-    assert [seat["operation"] for seat in shown.status()["seats"]] == ["park"]
+    assert [seat["operation"] for seat in shown.status.now()["seats"]] == ["park"]
     await ended(operation)
-    assert [seat.get("operation", "") for seat in shown.status()["seats"]] == [""]
+    assert [seat.get("operation", "") for seat in shown.status.now()["seats"]] == [""]
