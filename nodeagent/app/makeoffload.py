@@ -24,9 +24,10 @@ from kybernate.errors import ConfigError
 from kybernate.runtime.identity import Identity
 from kybernate.types import Tier
 from nodeagent.app.makekeys import make_keys
-from nodeagent.offload.carried import CarryingDumper
-from nodeagent.offload.first import MarkingDumper, first_of
 from nodeagent.offload.helper import notes_of
+from nodeagent.offload.images.carried import Carried
+from nodeagent.offload.images.dumper import AgentDumper
+from nodeagent.offload.images.first import Marks, first_of
 from nodeagent.seat.facts import Facts
 from nodeagent.seat.offloading import Offloading, whole_in
 
@@ -78,18 +79,18 @@ def make_offload(  # noqa: PLR0913, PLR0917 - each is made, or given, once
     own = identity or Identity(settings.node, settings.tls_dir)
     places, artifact_keys, seen = _places(settings, own), make_keys(settings, own, seats), Seen()
     local = places[Tier.NVME]
-    carrying = CarryingDumper(dumper, settings.carry_bytes)
-    facts = Facts(settings, freezer, inventory, images, criu, carrying.missing, grants=grants)
-    marking = MarkingDumper(carrying, freezer, procs, notes_of(settings))
+    carried = Carried(settings.carry_bytes)
+    facts = Facts(settings, freezer, inventory, images, criu, carried.missing, grants=grants)
+    marks = Marks(freezer.pids, procs, notes_of(settings))
     inbox = Inbox(local, artifact_keys, seen, settings.transfer_deadline_s)
     return Offloading(
-        dumper=marking,
+        dumper=AgentDumper(dumper, freezer.forget, carried, marks),
         vault=Vault(
             places,
             Tier.NVME,
             artifact_keys,
             seen=seen,
-            left=carrying.left,
+            left=carried.left,
         ),
         gatekeeper=NetworkGate(settings.run_dir / "gates", procs.descendants),
         culprits=procs,

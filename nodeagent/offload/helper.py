@@ -2,9 +2,9 @@
 
 A checkpoint puts what a process had on its GPUs into memory of the process. Which that is must be
 known when the process is restored from a disk, where it is to come first: see
-`nodeagent.offload.first`. A note is a file by the process's PID and start time, so that it is there
-for the next agent, too; it goes before the memory may be another. What can't be noted costs time at
-a restore, and no more.
+`nodeagent.offload.images.first`. A note is a file by the process's PID and start time, so that it
+is there for the next agent, too; it goes before the memory may be another. What can't be noted
+costs time at a restore, and no more.
 """
 
 from __future__ import annotations

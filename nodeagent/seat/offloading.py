@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from kybernate.checkpoint.delivery.inbox import Inbox
     from kybernate.checkpoint.delivery.outbox import Outbox
-    from kybernate.ports import Culprits, Dumper, DumpState, Gatekeeper, Phases, Vault
+    from kybernate.ports import Culprits, Dumper, Gatekeeper, Vault
     from kybernate.types import ArtifactId, Tier
     from nodeagent.seat.record import Seat
 
@@ -76,54 +76,3 @@ class Offloading:
     inbox: Inbox | None = None
     outbox: Outbox | None = None
     whole: Callable[[ArtifactId], Awaitable[bool]] = all_whole
-
-
-class GuardedDumper:
-    """Implements `ports.Dumper` by another, and ends the watch of a tree's sockets before each
-    dump: the duplicates would be dumped with it."""
-
-    def __init__(self, dumper: Dumper, forget: Callable[[str], None]) -> None:
-        self._dumper = dumper
-        self._forget = forget
-
-    async def check(self, init: int, handle: str, deadline: float) -> tuple[str, ...]:
-        """As the dumper's."""
-        return await self._dumper.check(init, handle, deadline)
-
-    async def dump(
-        self, init: int, handle: str, images: Path, deadline: float, *, goes_on: bool = False
-    ) -> Phases:
-        """As the dumper's, once no duplicate of its sockets is open."""
-        self._forget(handle)
-        return await self._dumper.dump(init, handle, images, deadline, goes_on=goes_on)
-
-    async def end(self, init: int, handle: str, deadline: float) -> None:
-        """As the dumper's."""
-        await self._dumper.end(init, handle, deadline)
-
-    async def keep(self, init: int, handle: str, deadline: float) -> None:
-        """As the dumper's."""
-        await self._dumper.keep(init, handle, deadline)
-
-    async def restore(
-        self,
-        init: int,
-        handle: str,
-        images: Path,
-        deadline: float,
-        *,
-        lazy: bool = False,
-        stopped: bool = False,
-    ) -> Phases:
-        """As the dumper's."""
-        return await self._dumper.restore(
-            init, handle, images, deadline, lazy=lazy, stopped=stopped
-        )
-
-    async def pages_done(self, init: int, deadline: float) -> None:
-        """As the dumper's."""
-        await self._dumper.pages_done(init, deadline)
-
-    def state(self, init: int) -> DumpState:
-        """As the dumper's."""
-        return self._dumper.state(init)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nodeagent.offload.first import first_of
+from nodeagent.offload.images.first import first_of
 from tests.kit.node import mortal
 from tests.kit.node.taken import MIB, PAGE, Sizes, Taking
 

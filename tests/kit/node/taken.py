@@ -7,12 +7,12 @@ what it has, below or above; told to read, it reads that, as a driver does befor
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from kybernate.adapters.kernel.procfs import Procfs
-from nodeagent.offload.first import MarkingDumper
 from nodeagent.offload.helper import Noting
+from nodeagent.offload.images.dumper import AgentDumper
+from nodeagent.offload.images.first import Marks
 from tests.kit.node.containers import wait_for
 from tests.kit.node.parking import LIMIT
 from tests.kit.node.programs import python
@@ -89,9 +89,9 @@ class Taking:
         (self.note,) = (note.read_text() for note in notes.iterdir())
         self.taken, self.rest = map(int, (folder / "parked").read_text().split())
         assert (self.taken > self.rest) is sizes.highest, "the kernel puts it elsewhere"
-        freezer = SimpleNamespace(pids=self.seat.freezer.pids, forget=lambda _: None)
-        marking = MarkingDumper(self.seat.criu, cast("Any", freezer), Procfs(), notes)
-        self.seat.criu = cast("Any", marking)
+        marks = Marks(self.seat.freezer.pids, Procfs(), notes)
+        dumper = AgentDumper(self.seat.criu, lambda _: None, marks=marks)
+        self.seat.criu = cast("Any", dumper)
 
     def checkpoint(self, pid: int) -> None:
         """As a driver's: it has its memory when this returns."""

@@ -34,9 +34,10 @@ from nodeagent.app.loop import Loop
 from nodeagent.app.recover import recover
 from nodeagent.kube.pods import PodCache, PodFacts, read_pod
 from nodeagent.offload.arrivals import Arriving, GuardedFreezer
+from nodeagent.offload.images.dumper import AgentDumper
 from nodeagent.seat.leases import Demand, Leases
 from nodeagent.seat.node import Inventory, Node, World
-from nodeagent.seat.offloading import GuardedDumper, Offloading
+from nodeagent.seat.offloading import Offloading
 from nodeagent.seat.record import Seat, SeatIdentity
 from tests.unit.core.swap.invariant import violations
 
@@ -201,7 +202,7 @@ class Rig:
             return Into(pod.namespace, seat.uid, self.container, parked=not seat.awaits_state)
 
         return Offloading(
-            dumper=GuardedDumper(fakes.FakeDumper(self.machine), freezer.forget),
+            dumper=AgentDumper(fakes.FakeDumper(self.machine), freezer.forget),
             vault=fakes.FakeVault(self.machine),
             gatekeeper=fakes.FakeGatekeeper(self.machine),
             culprits=FakeCulprits(self.machine),

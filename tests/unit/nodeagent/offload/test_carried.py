@@ -7,14 +7,15 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from kybernate.adapters import treefiles
 from kybernate.adapters.treefiles import ARCHIVE, NOTE, Note
 from kybernate.errors import DeadlineError, DumpError
-from nodeagent.offload.carried import CarryingDumper
+from nodeagent.offload.images.carried import Carried
+from nodeagent.offload.images.dumper import AgentDumper
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -45,6 +46,10 @@ class Dumper:
         return {}
 
 
+def with_files(dumper: Dumper, carried: Carried | None = None) -> AgentDumper:
+    return AgentDumper(cast("Any", dumper), lambda _: None, carried or Carried(MIB))
+
+
 async def late(call: Awaitable[Phases], stuck: Path, way_out: int) -> None:
     """The call raises though its thread hangs at a pipe, which ends when the pipe gets an end."""
     threads = ThreadPoolExecutor(1)
@@ -62,7 +67,7 @@ async def late(call: Awaitable[Phases], stuck: Path, way_out: int) -> None:
 
 def test_a_dump_is_not_held_up_by_files_that_can_not_be_written(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / ARCHIVE)
-    carrying = CarryingDumper(Dumper(), MIB)
+    carrying = with_files(Dumper())
     call = carrying.dump(os.getpid(), "", tmp_path, SHORT)
     asyncio.run(late(call, tmp_path / ARCHIVE, os.O_RDONLY))
     assert not (tmp_path / NOTE).exists()
@@ -71,7 +76,7 @@ def test_a_dump_is_not_held_up_by_files_that_can_not_be_written(tmp_path: Path) 
 def test_a_restore_is_not_held_up_by_files_that_can_not_be_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / NOTE)
     dumper = Dumper()
-    call = CarryingDumper(dumper, MIB).restore(os.getpid(), "", tmp_path, SHORT)
+    call = with_files(dumper).restore(os.getpid(), "", tmp_path, SHORT)
     asyncio.run(late(call, tmp_path / NOTE, os.O_WRONLY))
     assert dumper.had == [], "nothing is recreated without its files"
 
@@ -86,7 +91,7 @@ def test_files_are_gathered_while_the_tree_is_dumped(tmp_path: Path) -> None:
                     await asyncio.sleep(0.001)
             return {"criu": 1.0}
 
-    carrying = CarryingDumper(Waiting(), MIB)
+    carrying = with_files(Waiting())
     phases = asyncio.run(carrying.dump(os.getpid(), "", tmp_path, LONG))
     assert phases.keys() == {"criu", "files"}
 
@@ -132,10 +137,11 @@ async def test_who_removes_the_images_of_a_dump_that_was_cut_short_is_alone_with
     files = Files()
     monkeypatch.setattr(treefiles, "gather", files.gather)
 
-    carrying = CarryingDumper(Cut(files, how), MIB)
+    carried = Carried(MIB)
+    carrying = with_files(Cut(files, how), carried)
     with pytest.raises(type(how)):
         await carrying.dump(os.getpid(), "", tmp_path, LONG)
-    removing = asyncio.create_task(carrying.left(tmp_path))
+    removing = asyncio.create_task(carried.left(tmp_path))
     await asyncio.sleep(0)
     assert not files.ended, "the dump's end doesn't wait for the files"
     assert not removing.done()
@@ -147,10 +153,10 @@ async def test_who_removes_the_images_of_a_dump_that_was_cut_short_is_alone_with
 
 def test_images_that_nobody_is_at_work_on_are_left_at_once(tmp_path: Path) -> None:
     async def main() -> None:
-        carrying = CarryingDumper(Dumper(), MIB)
-        await carrying.left(tmp_path)
-        await carrying.dump(os.getpid(), "", tmp_path, LONG)
-        await carrying.left(tmp_path)
+        carried = Carried(MIB)
+        await carried.left(tmp_path)
+        await with_files(Dumper(), carried).dump(os.getpid(), "", tmp_path, LONG)
+        await carried.left(tmp_path)
 
     asyncio.run(main())
     assert (tmp_path / NOTE).exists()
@@ -158,5 +164,5 @@ def test_images_that_nobody_is_at_work_on_are_left_at_once(tmp_path: Path) -> No
 
 def test_what_the_files_took_is_not_had_again(tmp_path: Path) -> None:
     dumper = Dumper()
-    asyncio.run(CarryingDumper(dumper, MIB).restore(os.getpid(), "", tmp_path, LONG))
+    asyncio.run(with_files(dumper).restore(os.getpid(), "", tmp_path, LONG))
     assert 0 < dumper.had[0] < LONG

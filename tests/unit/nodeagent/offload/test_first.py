@@ -20,8 +20,9 @@ from kybernate.core.swap.drivermemory import Grown, read
 from kybernate.gen.criuimages_pb2 import MapHead
 from kybernate.settings.agent import AgentSettings
 from kybernate.testing.criuimages import entry, write_page_map
-from nodeagent.offload.first import MarkingDumper, first_of
 from nodeagent.offload.helper import Noting, command, notes_of
+from nodeagent.offload.images.dumper import AgentDumper
+from nodeagent.offload.images.first import Marks, first_of
 from tests.unit.adapters.cuda.fake_driver import FakeDriver
 
 if TYPE_CHECKING:
@@ -102,14 +103,6 @@ class Dumper:
         return {"criu": 1.0}
 
 
-class Freezer:
-    def pids(self, handle: str) -> tuple[int, ...]:
-        return (os.getpid(), 999_999_999)
-
-    def forget(self, handle: str) -> None:
-        """Nobody watches."""
-
-
 @pytest.fixture
 def images(tmp_path):
     folder = tmp_path / "images"
@@ -118,7 +111,8 @@ def images(tmp_path):
 
 
 def dumped(dumper: Dumper, images: Path, notes: Path) -> int:
-    marking = MarkingDumper(dumper, Freezer(), Procfs(), notes)
+    marks = Marks(lambda _: (os.getpid(), 999_999_999), Procfs(), notes)
+    marking = AgentDumper(dumper, lambda _: None, marks=marks)
     phases = asyncio.run(marking.dump(1, "handle", images, 5.0))
     assert set(phases) == {"criu", "mark"}
     return first_of(images)

@@ -1,4 +1,4 @@
-"""A dumper that has the files which a tree's container changed travel with its images."""
+"""The files that a tree's container changed: they travel with its images."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kybernate.adapters import treefiles
 from kybernate.errors import DeadlineError
-from kybernate.lib.deadline import Deadline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from kybernate.ports import Dumper, DumpState, Phases
+    from kybernate.lib.deadline import Deadline
+    from kybernate.ports import Phases
 
 T = TypeVar("T")
 
@@ -26,11 +26,11 @@ _STOPPING = 5.0
 pieces of a file, if the disk answers."""
 
 
-class CarryingDumper:
-    """Implements `ports.Dumper` by another. `limit`: bytes of files that travel at most."""
+class Carried:
+    """Writes them beside a dump, and lays them out before a restore. `limit`: bytes that travel at
+    most."""
 
-    def __init__(self, dumper: Dumper, limit: int) -> None:
-        self._dumper = dumper
+    def __init__(self, limit: int) -> None:
         self._limit = limit
         self._missing: dict[int, str] = {}
         self._at_work: dict[Path, _Aside[Any]] = {}
@@ -39,6 +39,10 @@ class CarryingDumper:
         """Why the files of this container's last dump did not travel, or empty."""
         return self._missing.get(init, "")
 
+    def forget(self, init: int) -> None:
+        """The container's last dump is done with."""
+        self._missing.pop(init, None)
+
     async def left(self, images: Path) -> None:
         """Whoever is at work on the files of these images stops: returns once it has, or after
         seconds, as of a disk that doesn't answer."""
@@ -46,24 +50,34 @@ class CarryingDumper:
         if work is not None:
             await work.stopped()
 
-    async def check(self, init: int, handle: str, deadline: float) -> tuple[str, ...]:
-        """As the dumper's."""
-        return await self._dumper.check(init, handle, deadline)
-
-    async def dump(
-        self, init: int, handle: str, images: Path, deadline: float, *, goes_on: bool = False
+    async def beside(
+        self, dumping: Awaitable[Phases], init: int, images: Path, until: Deadline
     ) -> Phases:
-        """As the dumper's, and the files beside it, while the tree stands still. If it fails, they
-        stop: see `left`."""
-        until = Deadline(deadline)
+        """What `dumping` returns, and the seconds of the files, which are gathered while the tree
+        stands still. If it fails, they stop: see `left`."""
         files = _Aside(lambda stop: self._gather(init, images, until, stop))
         self._keep(images, files)
         try:
-            phases = await self._dumper.dump(init, handle, images, deadline, goes_on=goes_on)
+            phases = await dumping
             self._missing[init], seconds = await files.result(until)
         finally:
             files.stop()
         return {**phases, "files": seconds}
+
+    async def lay_out(self, init: int, images: Path, until: Deadline) -> None:
+        """Put the files into a container that isn't the one dumped. Raises DeadlineError, and what
+        `treefiles.lay_out` raises."""
+        await self.left(images)
+
+        def lay_out(stop: threading.Event) -> int:
+            return treefiles.lay_out(init, images, self._limit, until.left, stop=stop)
+
+        files = _Aside(lay_out)
+        self._keep(images, files)
+        try:
+            await files.result(until)
+        finally:
+            files.stop()
 
     def _gather(
         self, init: int, images: Path, until: Deadline, stop: threading.Event
@@ -81,53 +95,6 @@ class CarryingDumper:
     def _forget(self, images: Path, work: _Aside[Any]) -> None:
         if self._at_work.get(images) is work:
             del self._at_work[images]
-
-    async def end(self, init: int, handle: str, deadline: float) -> None:
-        """As the dumper's."""
-        self._missing.pop(init, None)
-        await self._dumper.end(init, handle, deadline)
-
-    async def keep(self, init: int, handle: str, deadline: float) -> None:
-        """As the dumper's."""
-        self._missing.pop(init, None)
-        await self._dumper.keep(init, handle, deadline)
-
-    async def restore(
-        self,
-        init: int,
-        handle: str,
-        images: Path,
-        deadline: float,
-        *,
-        lazy: bool = False,
-        stopped: bool = False,
-    ) -> Phases:
-        """As the dumper's, once its files are there, in a container that isn't the one dumped."""
-        until = Deadline(deadline)
-        await self.left(images)
-        await self._lay_out(init, images, until)
-        return await self._dumper.restore(
-            init, handle, images, until.left, lazy=lazy, stopped=stopped
-        )
-
-    async def _lay_out(self, init: int, images: Path, until: Deadline) -> None:
-        def lay_out(stop: threading.Event) -> int:
-            return treefiles.lay_out(init, images, self._limit, until.left, stop=stop)
-
-        files = _Aside(lay_out)
-        self._keep(images, files)
-        try:
-            await files.result(until)
-        finally:
-            files.stop()
-
-    async def pages_done(self, init: int, deadline: float) -> None:
-        """As the dumper's."""
-        await self._dumper.pages_done(init, deadline)
-
-    def state(self, init: int) -> DumpState:
-        """As the dumper's."""
-        return self._dumper.state(init)
 
 
 class _Aside(Generic[T]):

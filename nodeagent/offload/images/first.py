@@ -19,42 +19,38 @@ from kybernate.adapters.criu import record
 from kybernate.adapters.kernel import smallfile
 from kybernate.core.swap.drivermemory import read
 from kybernate.errors import CorruptError, NotFoundError, RestoreError
-from nodeagent.seat.offloading import GuardedDumper
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from kybernate.core.swap.drivermemory import Grown
-    from kybernate.ports import Dumper, Phases, Procs
-    from nodeagent.offload.arrivals import GuardedFreezer
+    from kybernate.ports import Procs
 
 log = logging.getLogger(__name__)
 
 
-class MarkingDumper(GuardedDumper):
-    """Implements `ports.Dumper` by another one, like `GuardedDumper`, and marks what comes first.
-    `notes`: the folder of the helpers' notes. What can't be marked comes later."""
+class Marks:
+    """Marks what comes first. `notes`: the folder of the helpers' notes. What can't be marked comes
+    later."""
 
-    def __init__(self, dumper: Dumper, freezer: GuardedFreezer, procs: Procs, notes: Path) -> None:
-        super().__init__(dumper, freezer.forget)
-        self._freezer, self._procs, self._notes = freezer, procs, notes
+    def __init__(self, pids: Callable[[str], Iterable[int]], procs: Procs, notes: Path) -> None:
+        """`pids`: the processes of a tree, by the freezer's handle."""
+        self._pids, self._procs, self._notes = pids, procs, notes
 
-    async def dump(
-        self, init: int, handle: str, images: Path, deadline: float, *, goes_on: bool = False
-    ) -> Phases:
-        """As the dumper's, and the marks."""
-        phases = await super().dump(init, handle, images, deadline, goes_on=goes_on)
+    async def put(self, handle: str, images: Path) -> float:
+        """Mark the pages of these images, and say how many seconds it took."""
         began = time.monotonic()
         try:
             await asyncio.to_thread(self._mark, handle, images)
         except (CorruptError, RestoreError, OSError) as error:
             log.warning("what was on the GPUs of %s can't be put first: %s", handle, error)
-        return {**phases, "mark": time.monotonic() - began}
+        return time.monotonic() - began
 
     def _mark(self, handle: str, images: Path) -> None:
         self._forget_dead()
         size = 0
-        for pid in self._freezer.pids(handle):
+        for pid in self._pids(handle):
             with suppress(NotFoundError):
                 note, inner = self._note(pid), self._procs.pid_in_container(pid)
                 if note is not None:

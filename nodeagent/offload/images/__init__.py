@@ -1,0 +1,1 @@
+"""A dump's images: CRIU writes them, and the agent puts beside and into them what they need."""
