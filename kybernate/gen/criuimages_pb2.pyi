@@ -27,7 +27,7 @@ class MapEntry(_message.Message):
     def __init__(self, address: _Optional[int] = ..., pages_32: _Optional[int] = ..., in_parent: _Optional[bool] = ..., flags: _Optional[int] = ..., pages: _Optional[int] = ...) -> None: ...
 
 class Creds(_message.Message):
-    __slots__ = ("uid", "gid", "euid", "egid", "suid", "sgid", "fsuid", "fsgid", "cap_inh", "cap_prm", "cap_eff", "cap_bnd", "groups", "lsm_profile", "no_new_privs", "cap_amb")
+    __slots__ = ("uid", "gid", "euid", "egid", "suid", "sgid", "fsuid", "fsgid", "cap_inh", "cap_prm", "cap_eff", "cap_bnd", "groups", "lsm_profile", "lsm_sockcreate", "no_new_privs", "cap_amb")
     UID_FIELD_NUMBER: _ClassVar[int]
     GID_FIELD_NUMBER: _ClassVar[int]
     EUID_FIELD_NUMBER: _ClassVar[int]
@@ -42,6 +42,7 @@ class Creds(_message.Message):
     CAP_BND_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     LSM_PROFILE_FIELD_NUMBER: _ClassVar[int]
+    LSM_SOCKCREATE_FIELD_NUMBER: _ClassVar[int]
     NO_NEW_PRIVS_FIELD_NUMBER: _ClassVar[int]
     CAP_AMB_FIELD_NUMBER: _ClassVar[int]
     uid: int
@@ -58,9 +59,10 @@ class Creds(_message.Message):
     cap_bnd: _containers.RepeatedScalarFieldContainer[int]
     groups: _containers.RepeatedScalarFieldContainer[int]
     lsm_profile: str
+    lsm_sockcreate: str
     no_new_privs: int
     cap_amb: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, uid: _Optional[int] = ..., gid: _Optional[int] = ..., euid: _Optional[int] = ..., egid: _Optional[int] = ..., suid: _Optional[int] = ..., sgid: _Optional[int] = ..., fsuid: _Optional[int] = ..., fsgid: _Optional[int] = ..., cap_inh: _Optional[_Iterable[int]] = ..., cap_prm: _Optional[_Iterable[int]] = ..., cap_eff: _Optional[_Iterable[int]] = ..., cap_bnd: _Optional[_Iterable[int]] = ..., groups: _Optional[_Iterable[int]] = ..., lsm_profile: _Optional[str] = ..., no_new_privs: _Optional[int] = ..., cap_amb: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, uid: _Optional[int] = ..., gid: _Optional[int] = ..., euid: _Optional[int] = ..., egid: _Optional[int] = ..., suid: _Optional[int] = ..., sgid: _Optional[int] = ..., fsuid: _Optional[int] = ..., fsgid: _Optional[int] = ..., cap_inh: _Optional[_Iterable[int]] = ..., cap_prm: _Optional[_Iterable[int]] = ..., cap_eff: _Optional[_Iterable[int]] = ..., cap_bnd: _Optional[_Iterable[int]] = ..., groups: _Optional[_Iterable[int]] = ..., lsm_profile: _Optional[str] = ..., lsm_sockcreate: _Optional[str] = ..., no_new_privs: _Optional[int] = ..., cap_amb: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Namespaces(_message.Message):
     __slots__ = ("pid", "net", "ipc", "uts", "mnt", "user")
@@ -107,12 +109,14 @@ class Process(_message.Message):
     def __init__(self, pid: _Optional[int] = ..., threads: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class SeccompFilter(_message.Message):
-    __slots__ = ("prev", "flags")
+    __slots__ = ("filter", "prev", "flags")
+    FILTER_FIELD_NUMBER: _ClassVar[int]
     PREV_FIELD_NUMBER: _ClassVar[int]
     FLAGS_FIELD_NUMBER: _ClassVar[int]
+    filter: bytes
     prev: int
     flags: int
-    def __init__(self, prev: _Optional[int] = ..., flags: _Optional[int] = ...) -> None: ...
+    def __init__(self, filter: _Optional[bytes] = ..., prev: _Optional[int] = ..., flags: _Optional[int] = ...) -> None: ...
 
 class Seccomp(_message.Message):
     __slots__ = ("filters",)

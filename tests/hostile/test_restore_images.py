@@ -31,6 +31,15 @@ while True:
     print("as", os.getuid())
     time.sleep(0.02)
 """
+FILTERS_ITSELF = (
+    """
+import ctypes, struct
+program = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0x7FFF0000))
+given = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", 1, ctypes.addressof(program)))
+assert ctypes.CDLL(None).prctl(22, 2, given) == 0
+"""
+    + PROGRAM
+)
 ALL = [(1 << 32) - 1, 255]
 
 
@@ -128,6 +137,29 @@ def test_a_filter_that_its_threads_do_not_get_is_refused(parked: Seat) -> None:
     change(parked.images / "seccomp.img", Seccomp(), for_the_first)
     with pytest.raises(RestoreError, match="seccomp"):
         parked.restore()
+
+
+def test_filters_in_place_of_those_of_process_1_are_refused(
+    seat: Callable[..., Seat], tmp_path: Path
+) -> None:
+    """A filter of its own lets everything through: without the container's it is none."""
+    (tmp_path / "app").mkdir()
+    flags = ("--seccomp",)
+    one = python(seat, tmp_path / "app", FILTERS_ITSELF, user="65534:65534", flags=flags)
+    one.park()
+    # kyb-tree, the program, its thread.
+    path = sorted(one.images.glob("core-*.img"), key=lambda path: int(path.stem[5:]))[1]
+    kept, filters = path.read_bytes(), (one.images / "seccomp.img").read_bytes()
+    programs = [one.filter for one in Seccomp.FromString(filters[12:]).filters]
+    own = min(range(len(programs)), key=lambda at: len(programs[at]))
+    change(path, Core(), lambda core: setattr(core.thread, "seccomp_filter", own))
+    with pytest.raises(RestoreError, match="differ in the seccomp filters") as caught:
+        one.restore()
+    assert caught.value.refused, "its state is kept"
+    path.write_bytes(kept)
+    one.resume()
+    before = one.container.log.count("as 65534")
+    wait_for(lambda: one.container.log.count("as 65534") > before, one.logs)
 
 
 def test_crius_own_ipc_namespace_is_none_of_the_trees(parked: Seat) -> None:

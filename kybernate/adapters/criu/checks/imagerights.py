@@ -6,6 +6,7 @@ whoever saved it; so the images are read before CRIU starts, also those of a con
 
 from __future__ import annotations
 
+import os
 import struct
 from contextlib import contextmanager, suppress
 from functools import reduce
@@ -39,7 +40,11 @@ _MOST = 1 << 20
 """Bytes of one message: a core with all registers takes some KiB."""
 _MOST_FILTERS = 1 << 26
 """Each process's are there once more, with some KiB for those of a container runtime."""
-_APPARMOR = 2
+_MODULES = {1: "SELinux", 2: "AppArmor"}
+_SEEN = "self/root/sys/kernel/security/apparmor"
+"""Below proc: there where CRIU sees the profiles of AppArmor, and so writes them down."""
+_LAYERS = "Seccomp_filters"
+"""Of a status file, since Linux 5.9."""
 _ENDED = 2
 _FILTER = 2
 _TSYNC = 1
@@ -66,11 +71,13 @@ def problems(container: Container, images: Path) -> Iterator[str]:
         raise RestoreError(f"{images} has no process, or one of which it says too little")
     yield from _namespaces(images, inventory, cores)
     status = rights.read(f"{container.proc}/{container.init}/status")
-    yield from beyond(_of_images(cores, _least_filtered(images, named)), of_status(status))
+    threads = _filtered(images, named)
+    least = min((mode for mode, _ in threads), default=0)
+    yield from beyond(_of_images(cores, least), of_status(status))
+    yield from _layers([filters for _, filters in threads], int(status.get(_LAYERS, "0")))
     if any(map(_is_of_old, cores)):
         yield "a process has its seccomp filter as old releases of CRIU wrote it"
-    if inventory.lsm == _APPARMOR:
-        yield from _profiles(container, (core.thread.creds for core in cores))
+    yield from _labels(container, inventory.lsm, [core.thread.creds for core in cores])
 
 
 def of_status(status: Mapping[str, str]) -> Privileges:
@@ -101,34 +108,48 @@ def _is_of_old(core: Core) -> bool:
     return any(map(core.task.HasField, ("old_seccomp_mode", "old_seccomp_filter")))
 
 
-def _least_filtered(images: Path, cores: Mapping[str, Core]) -> int:
-    """The least seccomp mode that CRIU gives any thread: its own image's, unless the filter of its
-    process's first is one for all threads. So CRIU writes it where all have the same."""
+def _filtered(images: Path, cores: Mapping[str, Core]) -> list[tuple[int, tuple[bytes, ...]]]:
+    """The seccomp mode that CRIU gives each thread, and its filters, the oldest first: its own
+    image's, unless the filter of its process's first is one for all threads. So CRIU writes it
+    where all have the same."""
     filters: Sequence[SeccompFilter] = ()
     if any(core.thread.seccomp_mode == _FILTER for core in cores.values()):
         filters = _read(images / "seccomp.img", _SECCOMP, Seccomp(), _MOST_FILTERS).filters
-    modes = []
+    found = []
     for process in _all_of(images / "pstree.img", _PSTREE, Process):
         leader = cores.get(f"core-{process.pid}.img", Core())
         if _is_dead(leader):
             continue  # its threads' numbers are whatever lay there
-        first = leader.thread
-        for_all = first.seccomp_mode == _FILTER and _is_for_all(first.seccomp_filter, filters)
+        chain = _chain(leader, filters)
+        for_all = bool(chain) and all(one.flags & _TSYNC for one in chain)
         for number in process.threads:
-            mode = cores.get(f"core-{number}.img", Core()).thread.seccomp_mode
-            modes.append(_FILTER if for_all else mode)
-    return min(modes, default=0)
+            thread = leader if for_all else cores.get(f"core-{number}.img", Core())
+            programs = tuple(one.filter for one in _chain(thread, filters))
+            found.append((thread.thread.seccomp_mode, programs))
+    return found
 
 
-def _is_for_all(number: int, filters: Sequence[SeccompFilter]) -> bool:
-    """Whether each of those that lie over each other, from this one on, is for all threads."""
-    for _ in filters:
-        if number >= len(filters) or not filters[number].flags & _TSYNC:
-            return False
+def _chain(core: Core, filters: Sequence[SeccompFilter]) -> list[SeccompFilter]:
+    """The filters of a thread that lie over each other, the oldest first; none of a chain that
+    leads nowhere, or in a circle."""
+    found: list[SeccompFilter] = []
+    number = core.thread.seccomp_filter if core.thread.seccomp_mode == _FILTER else len(filters)
+    while number < len(filters) and len(found) < len(filters):
+        found.append(filters[number])
         if not filters[number].HasField("prev"):
-            return True
+            return found
         number = filters[number].prev
-    return False
+    return []
+
+
+def _layers(threads: Sequence[tuple[bytes, ...]], own: int) -> Iterator[str]:
+    """Each process of a container has inherited the filters of its process 1, so that the oldest
+    of all are the same. What these are of process 1 no kernel shows without stopping it."""
+    least = min(map(len, threads), default=0)
+    if least < own:
+        yield f"a process has {least} seccomp filters, the container's process 1 {own}"
+    elif len({filters[:own] for filters in threads}) > 1:
+        yield "the processes differ in the seccomp filters that they have from process 1"
 
 
 def _of_images(cores: Collection[Core], seccomp: int) -> Privileges:
@@ -179,14 +200,30 @@ def _namespaces(images: Path, inventory: Inventory, cores: Iterable[Core]) -> It
             yield f"{path.name} tells CRIU to make what only a node may"
 
 
-def _profiles(container: Container, creds: Iterable[Creds]) -> Iterator[str]:
-    own = ""
+def _labels(container: Container, lsm: int, creds: Iterable[Creds]) -> Iterator[str]:
+    own, kind = _label(container), _MODULES.get(lsm, "security")
+    for one in creds if lsm else ():
+        if _plain(one.lsm_profile) != own:
+            yield f"a process has the {kind} label {one.lsm_profile!r}, the container {own!r}"
+        elif _plain(one.lsm_sockcreate) not in ("", own):
+            yield f"a process labels its sockets {one.lsm_sockcreate!r}, the container is {own!r}"
+    if own and not lsm and os.path.isdir(f"{container.proc}/{_SEEN}"):
+        yield f"they name no security profile, and the container has {own!r}"
+
+
+def _label(container: Container) -> str:
+    """Under which AppArmor profile or SELinux label its process 1 is; empty if it is confined by
+    neither."""
     with suppress(OSError):
-        own = smallfile.read(f"{container.proc}/{container.init}/attr/current").strip("\0\n ")
-    own = own.partition(" (")[0]
-    for one in creds:
-        if one.lsm_profile.partition(" (")[0] != ("" if own == "unconfined" else own):
-            yield f"a process has the AppArmor profile {one.lsm_profile!r}, the container {own!r}"
+        path = f"{container.proc}/{container.init}/attr/current"
+        return _plain(smallfile.read(path).strip("\0\n "))
+    return ""
+
+
+def _plain(label: str) -> str:
+    """Without AppArmor's mode; of what isn't confined, nothing."""
+    name = label.partition(" (")[0]
+    return "" if name == "unconfined" else name
 
 
 def _read(path: Path, magic: int, message: M, most: int = _MOST) -> M:
