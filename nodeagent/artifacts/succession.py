@@ -47,6 +47,8 @@ class Inquiry:
     def __init__(self, node: Node, registry: Registry) -> None:
         self._node = node
         self._registry = registry
+        self._ended: dict[str, float] = {}
+        """Since when the last of an artifact's successors is known to have ended."""
 
     async def ask(self, hold: SuccessorHold) -> Answer:
         """See `holds.Successors.ask`."""
@@ -57,7 +59,24 @@ class Inquiry:
             return Answer()  # what it needs is here
         if await self._released(hold):
             return Answer("its successor has gone on since")
+        if await self._ended_without(hold, PodUid(line.successor)):
+            return Answer("its successor has ended without it")
         return Answer(again=_LOOK_AGAIN)
+
+    async def _ended_without(self, hold: SuccessorHold, successor: PodUid) -> bool:
+        """Whether its successor, which began without it, has been gone for as long as states are
+        kept: people may have released its claim meanwhile. What a successor of another node claimed
+        in the object store is that node's to drop."""
+        theirs = await self._registry.line(hold.namespace, successor, _DEADLINE)
+        own = theirs.node == self._node.settings.node or Tier.OBJECT.value not in hold.places
+        if not theirs.stopped or theirs.successor not in ("", successor) or not own:
+            self._ended.pop(hold.artifact, None)
+            return False
+        now = self._node.world.wall()
+        over = now >= self._ended.setdefault(hold.artifact, now) + self._node.settings.keep_left_s
+        if over:
+            del self._ended[hold.artifact]
+        return over
 
     async def _unclaimed(self, hold: SuccessorHold, line: Line) -> Answer:
         """Nobody continues from it, and nobody can while it goes: its own pod has the claim. Where

@@ -46,7 +46,7 @@ async def test_one_whose_container_ends_before_it_goes_on_does_so_in_the_next(ri
     telling.cancel()
 
 
-async def test_one_that_starts_anew_keeps_its_claim_and_the_state_stays(rig):
+async def test_one_that_starts_anew_keeps_its_claim_and_the_state_stays_until_it_has_gone(rig):
     r = rig(tiers=TIERS, restore_wait_s=3.0, keep_left_s=20.0)
     cold, artifact, _, telling = await left(r)
     r.loop.offload.gates.shut = deaf
@@ -62,6 +62,14 @@ async def test_one_that_starts_anew_keeps_its_claim_and_the_state_stays(rig):
     line = await r.loop.registry.line("default", cold, 1.0)
     assert (line.successor, artifact in r.machine.vault) == (new, True)
     assert r.node.seats[other].saved.claimed == ""
+    r.node.seats[new].ending.terminating = True
+    r.machine.end_container(new)
+    r.loop.pod_gone(new)
+    await when(lambda: new not in r.node.seats)
+    await asyncio.sleep(15)
+    assert artifact in r.machine.vault, "somebody may release the claim yet"
+    await asyncio.sleep(1000)
+    assert artifact not in r.machine.vault
     r.check()
     telling.cancel()
 
