@@ -219,7 +219,20 @@ class RuntimeDoor:
             raise RefusedError(
                 f"pod {seat.identity.pod} is {seat.state.value}; try again once it serves"
             )
+        root, init = seat.tree.root, seat.tree.init
+        if root is not None and init is not None:
+            self._see_dumpable(root.pid, init.pid)
         return seat
+
+    def _see_dumpable(self, tree: int, init: int) -> None:
+        """A restore of ours gives a tree with System V memory an IPC namespace below its
+        container's, and CRIU knows no such namespace below that of the process 1 that it dumps."""
+        if not self._containers.share_ipc(tree, init):
+            raise RefusedError(
+                "its System V shared memory has been in a namespace of its own since Kybernate "
+                "restored it, which the container runtime can't save; save it by `kubectl kyb "
+                "snapshot`, or restart its container before"
+            )
 
     async def _parked(self, seat: Seat) -> None:
         until = self._node.world.now() + _PARK_LIMIT

@@ -95,6 +95,10 @@ class Containers(Protocol):
         """The runtime's ID of the process's container. Raises NotFoundError."""
         ...
 
+    def share_ipc(self, pid: int, other: int) -> bool:
+        """Whether both processes are in one IPC namespace. Raises NotFoundError."""
+        ...
+
 
 class Imaging:
     """Implements `World.imaging`: whether the runtime takes an image of a seat that stands parked

@@ -111,6 +111,14 @@ class Procfs:
         match = _POD.search(self._text(pid, "cgroup").replace("\n", "/\n"))
         return match["container"] if match else None
 
+    def share_ipc(self, pid: int, other: int) -> bool:
+        """Whether both processes are in one IPC namespace. Raises NotFoundError."""
+        try:
+            one, another = (self._root / str(n) / "ns/ipc" for n in (pid, other))
+            return one.readlink() == another.readlink()
+        except (FileNotFoundError, ProcessLookupError) as error:
+            raise NotFoundError(f"process {pid} or {other} is gone") from error
+
     def pid_in_container(self, pid: int) -> int:
         """Its PID in its innermost PID namespace: 1 for kyb-init. Raises NotFoundError."""
         return int(self._status(pid, "NSpid").split()[-1])

@@ -169,6 +169,16 @@ def test_the_pod_is_read_from_the_cgroup(tmp_path, line, uid, container):
     assert Procfs(tmp_path).container_id_of(7) == container
 
 
+def test_processes_share_an_ipc_namespace_or_not(tmp_path):
+    for pid, space in ((7, 1), (8, 1), (9, 2)):
+        (tmp_path / f"{pid}" / "ns").mkdir(parents=True)
+        (tmp_path / f"{pid}" / "ns/ipc").symlink_to(f"ipc:[{space}]")
+    assert Procfs(tmp_path).share_ipc(7, 8)
+    assert not Procfs(tmp_path).share_ipc(7, 9)
+    with pytest.raises(NotFoundError):
+        Procfs(tmp_path).share_ipc(7, 10)
+
+
 def test_a_blocked_sigterm_is_seen_pending():
     script = (
         "import signal, sys\n"

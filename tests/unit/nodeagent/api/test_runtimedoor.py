@@ -32,6 +32,10 @@ class Outside:
 
     def __init__(self):
         self.pauses = False
+        self.apart = False
+
+    def share_ipc(self, pid, other):
+        return not self.apart
 
     def paused(self, handle):
         return self.pauses
@@ -369,6 +373,21 @@ async def test_a_seat_below_ram_is_refused_with_its_saved_state(rig, tmp_path):
     word, sentence = await door.answer(("checkpoint", "1", container(r, uid)))
     assert word == "refuse"
     assert r.node.seats[uid].saved.artifact in sentence
+
+
+async def test_system_v_memory_that_was_restored_is_refused_and_serves_on(rig, tmp_path):
+    r, outside = rig(), Outside()
+    door = door_of(r, tmp_path, outside)
+    r.begin()
+    uid = await r.seat("a")
+    await r.until(uid, ACTIVE)
+    outside.apart = True
+    word, sentence = await door.answer(("checkpoint", "1", container(r, uid)))
+    assert word == "refuse"
+    assert "System V shared memory" in sentence
+    assert r.state(uid) is ACTIVE
+    outside.apart = False
+    assert (await door.answer(("checkpoint", "1", container(r, uid))))[0] == "ready"
 
 
 async def test_a_seat_that_stays_busy_is_refused_and_runs_on(rig, proxy, tmp_path):
