@@ -132,13 +132,24 @@ class Cluster:
 
     def ask(self, namespace: str, body: Json) -> None:
         """Create a CheckpointRequest, unless there is one of its name: that one is it."""
-        with contextlib.suppress(ConflictError):
-            self._api.post(CHECKPOINT.path(namespace), body, timeout=self._timeout)
+        self.create(CHECKPOINT.path(namespace), body)
 
-    def write_policy(self, path: str, version: str, status: Json) -> None:
-        """Write a policy's status. Raises ConflictError if it was changed since it was seen."""
+    def create(self, path: str, body: Json) -> None:
+        """Create an object there, unless there is one of its name: that one is it."""
+        with contextlib.suppress(ConflictError):
+            self._api.post(path, body, timeout=self._timeout)
+
+    def end_pod(self, namespace: str, name: str, uid: str) -> None:
+        """Delete this pod, and no other one of its name."""
+        with contextlib.suppress(NotFoundError, ConflictError):
+            body = {"preconditions": {"uid": uid}}
+            self._api.delete(pods.path(namespace, name), body, timeout=self._timeout)
+
+    def write_status(self, path: str, version: str, status: Json) -> Json:
+        """Write the status of a policy or a template, and return the object as it is then. Raises
+        ConflictError if it was changed since it was seen."""
         body = {"metadata": {"resourceVersion": version}, "status": status}
-        self._api.patch(f"{path}/status", body, timeout=self._timeout)
+        return self._api.patch(f"{path}/status", body, timeout=self._timeout)
 
     def tell(self, request: Ask, reason: Why, message: str) -> None:
         """An event on the request. Never raises: the condition says the same."""

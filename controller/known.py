@@ -119,22 +119,38 @@ class Requests(Generic[R]):
 
 
 class Nodes:
-    """The agents' addresses, as GPUNodes tell them, and which seats rest in the object store.
-    `told` is told of namespaces in which the latter changes."""
+    """The agents' addresses and the nodes' GPUs, as GPUNodes tell them, and which seats rest in the
+    object store. `told` is told of namespaces in which the latter changes; `changed`: a node has
+    other GPUs or another driver."""
 
-    def __init__(self, told: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        told: Callable[[str], None] = lambda _: None,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
         self._told = told
+        self._changed = changed
         self._addresses: dict[str, str] = {}
+        self._gpus: dict[str, tuple[str, str]] = {}
         self._resting: dict[str, dict[str, tuple[str, float]]] = {}
 
     def on_event(self, kind: str, item: Json) -> None:
         """Take in an event of the watch."""
         name = str(item["metadata"]["name"])
+        before = self._gpus.pop(name, None)
         if kind == "DELETED":
             self._addresses.pop(name, None)
         else:
             self._addresses[name] = address_of(item)
+            if all(gpus := _gpus_of(item)):
+                self._gpus[name] = gpus
         self._rest(name, {} if kind == "DELETED" else dict(_resting(item)))
+        if self._gpus.get(name) != before:
+            self._changed()
+
+    def gpus(self) -> dict[str, tuple[str, str]]:
+        """By node the product of its GPUs, and their driver's version."""
+        return dict(self._gpus)
 
     def address(self, node: str) -> str:
         """host:port of the node's agent; empty if nobody knows."""
@@ -171,6 +187,12 @@ def address_of(node: Json) -> str:
     return text(mapping(mapping(node.get("status")).get("agent")).get("address"))
 
 
+def _gpus_of(node: Json) -> tuple[str, str]:
+    status = mapping(node.get("status"))
+    product = next((one.get("product") for one in mappings(status.get("gpus"))), "")
+    return text(product), text(mapping(status.get("driver")).get("version"))
+
+
 _PARKED = shown(SeatState.PARKED)
 _NOTES = (keys.SUCCESSOR, keys.WANTED)
 _OF_META = (
@@ -198,7 +220,14 @@ def slim_node(item: Json) -> Json:
         | {"since": stamp(since)}
         for uid, (namespace, since) in _resting(item)
     ]
-    return {"metadata": names, "status": {"agent": {"address": address_of(item)}, "seats": seats}}
+    product, driver = _gpus_of(item)
+    told = {
+        "agent": {"address": address_of(item)},
+        "gpus": [{"product": product}],
+        "driver": {"version": driver},
+        "seats": seats,
+    }
+    return {"metadata": names, "status": told}
 
 
 def _key(item: Json) -> Key:

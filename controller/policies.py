@@ -17,6 +17,7 @@ from kybernate import keys
 from kybernate.api import pods
 from kybernate.api.lenient import mapping, mappings, text, texts
 from kybernate.api.policies import dump_policy_status, read_policy
+from kybernate.api.templates.pod import slim_pod as of_templates
 from kybernate.core.policy.effective import SPOKEN_OF, Policy, in_order
 from kybernate.core.policy.findings import (
     Findings,
@@ -260,23 +261,25 @@ class PolicyWorker(Shift):
         status = dump_policy_status(found, seen.status, seen.generation, self._wall())
         if _merged(status) != _merged(seen.status):
             self._fence.check()
-            self._cluster.write_policy(seen.path, seen.version, status)
+            self._cluster.write_status(seen.path, seen.version, status)
 
 
 def slim_pod(item: Json) -> Json:
-    """What matters of a pod: its labels, its seat, and since when it runs."""
+    """What matters of a pod: its labels, its seat, and since when it runs; and more of those that
+    have to do with SnapshotTemplates."""
     meta, spec, status = item["metadata"], mapping(item.get("spec")), mapping(item.get("status"))
     notes = texts(meta.get("annotations"))
     containers = [
         {"name": one.get("name"), "resources": {"limits": _limits(one)}}
         for one in mappings(spec.get("containers"))
     ]
-    return {
+    found = {
         "metadata": {name: meta[name] for name in _OF_META if name in meta}
         | {"annotations": {name: notes[name] for name in _NOTES if name in notes}},
         "spec": {"containers": containers, "nodeName": spec.get("nodeName")},
         "status": {name: status.get(name) for name in ("phase", "startTime")},
     }
+    return of_templates(item, found)
 
 
 def _limits(container: Json) -> Json:

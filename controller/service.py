@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import uuid
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from controller import metrics
 from controller.agents import Agents
@@ -16,6 +16,7 @@ from controller.known import Nodes, Requests, slim_node, slim_request
 from controller.policies import MANAGED, Policies, PolicyWorker, slim_pod
 from controller.queue import Queue
 from controller.sweep import Sweep
+from controller.templates import Templates, TemplateWorker
 from controller.worker import Worker
 from controller.zero import SETTLE_S, ZeroWorker
 from kybernate import keys
@@ -32,6 +33,7 @@ from kybernate.settings.common import host_port
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from controller.queue import Key
     from kybernate.runtime.lead import Fence
     from kybernate.settings.controller import ControllerSettings
 
@@ -46,13 +48,12 @@ class Service:
         self._api = Api(settings.kubeconfig, "kyb-controller")
         self._revocations = Revocations(self._revoked)
         self._queue, self._policy_queue, self._zero_queue = Queue(), Queue(), Queue()
-        self._nodes = Nodes(self._changed)
+        self._template_queue = Queue()
+        self._templates = Templates(self._template_queue.add)
+        self._nodes = Nodes(self._changed, self._templates.touch)
         self._policies = Policies(self._policy_queue.add, self._changed)
         self._artifacts = Artifacts()
-        # What becomes of a snapshot is for its policy to know.
-        self._requests = Requests(
-            CHECKPOINT, self._queue.add, lambda key: self._policies.touch(key[0])
-        )
+        self._requests = Requests(CHECKPOINT, self._queue.add, self._told)
         self._watches = (
             Watcher(
                 *(self._api, keys.CHECKPOINT_REQUESTS_PATH, {}, self._requests.on_event),
@@ -71,7 +72,13 @@ class Service:
                 names_only=True,
                 page=OF_USERS,
             ),
-            Watcher(*(self._api, pods.PATH, MANAGED, self._policies.on_pod, "pods"), keep=slim_pod),
+            Watcher(
+                *(self._api, keys.SNAPSHOT_TEMPLATES_PATH, {}, self._templates.on_template),
+                "SnapshotTemplates",
+                names_only=True,
+                page=OF_USERS,
+            ),
+            Watcher(*(self._api, pods.PATH, MANAGED, self._on_pod, "pods"), keep=slim_pod),
             *self._projected(settings),
         )
         self._agents = Agents(
@@ -92,8 +99,13 @@ class Service:
         zero = ZeroWorker(
             *(self._zero_queue, self._policies, self._requests, self._nodes, cluster, fence)
         )
+        templates = TemplateWorker(
+            *(self._template_queue, self._templates, self._requests, self._nodes, cluster),
+            *(self._agents, fence, settings.sidecar_image),
+        )
         workers = {f"worker-{number}": worker.run for number in range(settings.threads)}
         workers |= {f"policies-{number}": policies.run for number in range(_POLICY_THREADS)}
+        workers |= {f"templates-{number}": templates.run for number in range(_POLICY_THREADS)}
         if settings.registry_url:
             workers["artifacts"] = self._projection(settings, fence).run
         self._threads = Background(**workers, sweep=sweep.run, zero=zero.run)
@@ -117,6 +129,7 @@ class Service:
         self._queue.close()
         self._policy_queue.close()
         self._zero_queue.close()
+        self._template_queue.close()
         self._threads.stop()
         if self._leader is not None:
             self._leader.stop()
@@ -130,9 +143,7 @@ class Service:
         """Why nothing can be done yet, in a sentence."""
         for watch in self._watches:
             if not watch.synced.is_set():
-                return (
-                    watch.last_error or "requests, GPUNodes, policies and pods are not listed yet"
-                )
+                return watch.last_error or "not all that the controller watches is listed yet"
         return None if self._revocations.synced else "revoked nodes are not listed yet"
 
     def refresh(self) -> Callable[[], bool]:
@@ -140,6 +151,15 @@ class Service:
         # Of an address that is not the agent's any more the call tells.
         asked = [(one, one.refresh()) for one in self._watches if one is not self._watches[1]]
         return lambda: all(one.is_fresh(n) for one, n in asked) and self.not_ready() is None
+
+    def _told(self, key: Key) -> None:
+        """What becomes of a snapshot is for its policy or template to know."""
+        self._policies.touch(key[0])
+        self._templates.touch(key[0])
+
+    def _on_pod(self, kind: str, item: dict[str, Any]) -> None:
+        self._policies.on_pod(kind, item)
+        self._templates.on_pod(kind, item)
 
     def _lead(self, settings: ControllerSettings) -> tuple[Leader | None, Fence]:
         if not settings.lease:

@@ -180,7 +180,7 @@ def _marked(one: Json) -> Json:
     for container in (*(pod.get("initContainers") or ()), *(pod.get("containers") or ())):
         container["image"] = _mark(container["image"])
         for variable in container.get("env") or ():
-            if variable["name"] == "KYB_WEBHOOK_SIDECAR_IMAGE":
+            if variable["name"].endswith("_SIDECAR_IMAGE"):
                 variable["value"] = _mark(variable["value"])
     return found
 

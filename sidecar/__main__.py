@@ -31,12 +31,24 @@ def _link(options: Options) -> Link:
     return link
 
 
+def _warm_up(text: str) -> int:
+    from sidecar import warmup  # noqa: PLC0415 - its HTTP client is large, and seldom needed
+
+    try:
+        warmup.run(warmup.read(text))
+    except warmup.ColdError as error:
+        sys.stderr.write(f"kyb-sidecar: {error}\n")
+    return 1
+
+
 def main() -> int:
     """Run until the pod ends."""
     # Process 1 of a container gets no signal that it has no handler for.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     try:
         options = parse(sys.argv[1:])
+        if options.warm_up:
+            return _warm_up(options.warm_up)
         link = _link(options)
         link.start()
         hints.start(link)

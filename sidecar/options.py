@@ -6,6 +6,7 @@
 --startup=tcp:8000:timeout=1                 at port 15482
 --scrape=http:8000:timeout=10                at port 15483: not a probe, but Prometheus
 --cooperate=vllm:8000                        or sglang, http
+--warm-up={"port":8000,...}                  instead of all else, see `sidecar.warmup`
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class Options:
     probes: list[Probe] = field(default_factory=list)
     engine: str = "none"
     engine_port: int = 0
+    warm_up: str = ""
 
 
 def parse(arguments: list[str]) -> Options:
@@ -65,6 +67,8 @@ def parse(arguments: list[str]) -> Options:
             options.probes.append(_probe(name, value))
         elif name == "cooperate":
             options.engine, options.engine_port = _engine(value)
+        elif name == "warm-up":
+            options.warm_up = value
         else:
             raise UsageError(f"--{name} is unknown; there are --socket, --cooperate, --{ROLES[0]}…")
     return options

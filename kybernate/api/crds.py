@@ -16,6 +16,7 @@ from kybernate.api.grants import ArtifactGrant
 from kybernate.api.policies import CheckpointPolicy
 from kybernate.api.requests import CheckpointRequest
 from kybernate.api.schema import DEFAULT
+from kybernate.api.templates.models import SnapshotTemplate
 
 Json = dict[str, Any]
 
@@ -142,12 +143,41 @@ def checkpoint_policy() -> Json:
     )
 
 
+def snapshot_template() -> Json:
+    """The CustomResourceDefinition of SnapshotTemplate."""
+    columns = (
+        ("Ready", "string", f"{_READY}.status"),
+        ("State", "string", f"{_READY}.reason"),
+        ("Product", "string", ".status.artifact.madeOn.product"),
+        ("Bytes", "integer", ".status.artifact.bytes"),
+        ("Made", "date", ".status.artifact.at"),
+        ("Artifact", "string", ".status.artifact.name", 1),
+        ("Message", "string", f"{_READY}.message", 1),
+        _AGE,
+    )
+    told = (
+        "A workload that has started and is warmed up, of which pods start as copies, by the "
+        "annotation kyb.ai/restore-from: template/NAME. The controller makes one pod of it, has "
+        "its state kept in the object store, and ends the pod; again when the image, the spec, or "
+        "the GPUs' product or driver change. Who writes it must have the right to create the "
+        "namespace's pods and to run commands in them."
+    )
+    return _definition(
+        _names(keys.SNAPSHOT_TEMPLATE_KIND, "stpl"),
+        "Namespaced",
+        columns,
+        _schema(SnapshotTemplate, told),
+        {"subresources": {"status": {}}},
+    )
+
+
 CRDS = {
     "gpunode": gpu_node,
     "artifact": artifact,
     "artifactgrant": artifact_grant,
     "checkpointpolicy": checkpoint_policy,
     "checkpointrequest": checkpoint_request,
+    "snapshottemplate": snapshot_template,
 }
 """By the names of their files in config/crd."""
 

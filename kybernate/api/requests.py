@@ -37,7 +37,7 @@ from kybernate.errors import ConfigError
 from kybernate.types import Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from kybernate.core.policy.effective import Policy
     from kybernate.core.policy.snapshots import Order
@@ -60,6 +60,7 @@ _LAST_STEP_S, _TAKEN_BACK_KEPT_S = 300, 3600
 _MOST_OF_POD = 200
 """Characters of a pod's name in a request's: a name may have 253."""
 _NAME = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+_MAKERS = (keys.CHECKPOINT_POLICY_KIND, keys.SNAPSHOT_TEMPLATE_KIND)
 _STATUSES = {Standing.SUCCESS: "True", Standing.RETRYABLE: "False", Standing.TERMINAL: "False"}
 
 
@@ -227,17 +228,22 @@ def ask_for(mode: Mode, pod: str, tier: Tier | None, deadline_s: int, keep_s: in
     }
 
 
-def regular(policy: Policy, order: Order, tier: Tier | None) -> Json:
-    """The snapshot that a CheckpointPolicy has made, which goes with it and is kept without it."""
-    found = ask_for(Mode.SNAPSHOT, order.pod, tier, order.deadline_s, None)
-    owner = {
+def owned_by(kind: str, name: str, uid: str) -> Json:
+    """A reference to an object of ours that had another one made."""
+    return {
         "apiVersion": keys.API_VERSION,
-        "kind": keys.CHECKPOINT_POLICY_KIND,
-        "name": policy.name,
-        "uid": policy.uid,
+        "kind": kind,
+        "name": name,
+        "uid": uid,
         "controller": True,
         "blockOwnerDeletion": False,
     }
+
+
+def regular(policy: Policy, order: Order, tier: Tier | None) -> Json:
+    """The snapshot that a CheckpointPolicy has made, which goes with it and is kept without it."""
+    found = ask_for(Mode.SNAPSHOT, order.pod, tier, order.deadline_s, None)
+    owner = owned_by(keys.CHECKPOINT_POLICY_KIND, policy.name, policy.uid)
     found["metadata"] = {"name": order.name, "ownerReferences": [owner]}
     return found
 
@@ -292,8 +298,8 @@ def read_request(item: Mapping[str, Any]) -> Request:
             status=_own(str(meta["uid"]), _read_status(mapping(item.get("status")))),
             successor=text(mapping(meta.get("annotations")).get(keys.SUCCESSOR)),
             target=_target(mapping(spec.get("successor"))),
-            policy=_owner(meta, text(spec.get("requestedBy")), keys.CHECKPOINT_POLICY_KIND, "uid"),
-            deployment=_owner(meta, text(spec.get("requestedBy")), DEPLOYMENT, "name"),
+            policy=_owner(meta, text(spec.get("requestedBy")), _MAKERS, "uid"),
+            deployment=_owner(meta, text(spec.get("requestedBy")), (DEPLOYMENT,), "name"),
             wanted=keys.WANTED in mapping(meta.get("annotations")),
         )
     except (KeyError, ValueError) as error:
@@ -366,13 +372,13 @@ def _own(uid: str, status: Status) -> Status:
     return status if status.operation in ("", operation_name(uid)) else Status()
 
 
-def _owner(meta: Json, by: str, kind: str, what: str) -> str:
+def _owner(meta: Json, by: str, kinds: Collection[str], what: str) -> str:
     """Its owner's UID or name, if the controller has made it: anyone may name an owner, and nobody
     else by `requestedBy`, which the API server holds against the user."""
     if by != keys.CONTROLLER_USER:
         return ""
     owners = mappings(meta.get("ownerReferences"))
-    return next((text(one.get(what)) for one in owners if one.get("kind") == kind), "")
+    return next((text(one.get(what)) for one in owners if one.get("kind") in kinds), "")
 
 
 def _target(given: Json) -> Target | None:

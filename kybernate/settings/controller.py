@@ -60,6 +60,11 @@ class ControllerSettings(Settings):
     artifacts_shown: int = Field(
         200, ge=1, le=2000, description="Artifacts of a namespace: its newest ones"
     )
+    sidecar_image: str = Field(
+        "kybernate/sidecar:0.3.0.dev0",
+        min_length=1,
+        description="image that makes the first requests in the pod of a SnapshotTemplate",
+    )
     threads: int = Field(8, ge=1, le=64, description="requests looked at at the same time")
     log_level: Level = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")
 

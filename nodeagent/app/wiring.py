@@ -32,6 +32,7 @@ from kybernate.runtime.grants import ArtifactGrants
 from kybernate.runtime.identity import Identity
 from kybernate.runtime.policies import CheckpointPolicies
 from kybernate.runtime.revocations import Revocations
+from kybernate.runtime.templates import SnapshotTemplates
 from nodeagent.api.doorkeeper import Doorkeeper, Rates
 from nodeagent.api.guests import Guests
 from nodeagent.api.prepare import Preparer
@@ -102,7 +103,7 @@ class Agent:
         cgroups = CgroupFreezer()
         arrivals = SocketArrivals(cgroups.pids)
         freezer = GuardedFreezer(cgroups, arrivals)
-        self._grants = ArtifactGrants()
+        self._grants, self._templates = ArtifactGrants(), SnapshotTemplates()
         self._policies = CheckpointPolicies(self._policies_changed)
         inits = KernelInits(kyb_inits(settings))
         own = settings.state_dir / "identity" if settings.own_key else None
@@ -112,7 +113,7 @@ class Agent:
         marks, procs = Marks(settings.run_dir / "containers"), Procfs()
         imaging = Imaging(marks, cgroups, procs, procs)
         world = _world(settings, helpers, self._images, journal, freezer, inits, offloading)
-        world = replace(world, imaging=imaging)
+        world = replace(world, imaging=imaging, templates=self._templates.artifact)
         self._revocations = Revocations(self._revoked)
         self._guests = Guests(self._revocations, time.time, shared=shared)
         self.world, reports = with_registry(world, settings, self._identity)
@@ -311,6 +312,7 @@ class Agent:
         api = await self._get_api()
         if self.world.offloading is not None:
             self._grants.start(api)
+            self._templates.start(api)
             self._revocations.start(api)
         self._policies.start(api)
         # Before pods: none of them is what its annotations alone say, for a moment.
@@ -367,6 +369,7 @@ class Agent:
             await server.stop(grace=0.2)
         self.runtime.close()
         await asyncio.to_thread(self._grants.stop)
+        await asyncio.to_thread(self._templates.stop)
         await asyncio.to_thread(self._policies.stop)
         await asyncio.to_thread(self._revocations.stop)
         if self._watcher is not None:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from kybernate.core.artifacts.into import Into
     from kybernate.core.artifacts.manifest import Manifest
+    from kybernate.core.artifacts.restores import RestoreWish
     from kybernate.types import PodRef
     from nodeagent.artifacts.claims import Claims
     from nodeagent.artifacts.newest import Newest
@@ -192,7 +193,10 @@ class Adoptions:
             artifact = ArtifactId(seat.saved.artifact)
         else:
             namespace = seat.identity.pod.namespace
-            artifact = wish.artifact or await self._newest.find(offloading, namespace, wish.uid)
+            if wish.template:
+                artifact = self._of_template(namespace, wish)
+            else:
+                artifact = wish.artifact or await self._newest.find(offloading, namespace, wish.uid)
             self._newest.see_kept(artifact)
         raw = {one.id for one in await offloading.vault.ls(Tier.NVME)}
         if artifact not in raw:
@@ -204,6 +208,15 @@ class Adoptions:
         if artifact not in {one.id for one in packed}:
             raise RetryableError(f"what NVMe has of {artifact} is damaged, and there is no other")
         return artifact, Tier.OBJECT
+
+    def _of_template(self, namespace: str, wish: RestoreWish) -> ArtifactId:
+        """What the template has now; a pod that may start cold waits for none to be made."""
+        try:
+            return self._node.world.templates(namespace, wish.template)
+        except NotFoundError as error:
+            if wish.waits:
+                raise
+            raise RefusedError(f"{error}.") from error
 
     # --- adoption -------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from kybernate.core.artifacts.restores import no_templates
 from kybernate.core.seat.seats import OCCUPYING, TIER_OF, SeatEvent, next_state
 from kybernate.core.swap.swapview import Expected, SwapView
 from kybernate.core.swap.turns import Book, TurnPolicy
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
         Specs,
     )
     from kybernate.settings.agent import AgentSettings
-    from kybernate.types import PodUid
+    from kybernate.types import ArtifactId, PodUid
     from nodeagent.seat.leases import Leases
     from nodeagent.seat.offloading import Offloading
     from nodeagent.seat.record import Seat
@@ -71,7 +72,8 @@ def undisturbed(seat: Seat) -> bool:
 class World:
     """All ports of the agent, and the two clocks. `asking` is `blocking` for calls of `gpus`;
     without `offloading` nothing is parked deeper than in RAM, without `registry` only this node's
-    own pods are succeeded. `imaging`: whether somebody takes an image of a seat's tree just now."""
+    own pods are succeeded. `imaging`: whether somebody takes an image of a seat's tree just now.
+    `templates`: the artifact of a namespace's template, see `SnapshotTemplates.artifact`."""
 
     gpus: Gpus
     helpers: DriverHelpers
@@ -89,6 +91,7 @@ class World:
     offloading: Offloading | None = None
     registry: Registry | None = None
     imaging: Callable[[Seat], bool] = undisturbed
+    templates: Callable[[str, str], ArtifactId] = no_templates
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,8 @@ spec:
           value: kyb-controller
         - name: KYB_CONTROLLER_REGISTRY_URL
           value: https://kyb-registry.kyb-system.svc:9446
+        - name: KYB_CONTROLLER_SIDECAR_IMAGE
+          value: '{{ include "kybernate.image" (list . "sidecar") }}'
         ports:
         - name: probes
           containerPort: 9448

@@ -1318,3 +1318,337 @@ spec:
                 - uid
                 x-kubernetes-list-type: map
             type: object
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: snapshottemplates.kyb.ai
+spec:
+  group: kyb.ai
+  scope: Namespaced
+  names:
+    kind: SnapshotTemplate
+    listKind: SnapshotTemplateList
+    plural: snapshottemplates
+    singular: snapshottemplate
+    shortNames:
+    - stpl
+    categories:
+    - kyb
+    - kybernate
+  versions:
+  - name: v1alpha1
+    served: true
+    storage: true
+    subresources:
+      status: {}
+    additionalPrinterColumns:
+    - name: Ready
+      type: string
+      jsonPath: .status.conditions[?(@.type=="Ready")].status
+    - name: State
+      type: string
+      jsonPath: .status.conditions[?(@.type=="Ready")].reason
+    - name: Product
+      type: string
+      jsonPath: .status.artifact.madeOn.product
+    - name: Bytes
+      type: integer
+      jsonPath: .status.artifact.bytes
+    - name: Made
+      type: date
+      jsonPath: .status.artifact.at
+    - name: Artifact
+      type: string
+      priority: 1
+      jsonPath: .status.artifact.name
+    - name: Message
+      type: string
+      priority: 1
+      jsonPath: .status.conditions[?(@.type=="Ready")].message
+    - name: Age
+      type: date
+      jsonPath: .metadata.creationTimestamp
+    schema:
+      openAPIV3Schema:
+        type: object
+        description: 'A workload that has started and is warmed up, of which pods start as copies, by the annotation kyb.ai/restore-from: template/NAME. The controller
+          makes one pod of it, has its state kept in the object store, and ends the pod; again when the image, the spec, or the GPUs'' product or driver change. Who
+          writes it must have the right to create the namespace''s pods and to run commands in them.'
+        required:
+        - spec
+        properties:
+          apiVersion:
+            type: string
+          kind:
+            type: string
+          metadata:
+            type: object
+          spec:
+            description: The pod, and what it does before its state is kept.
+            properties:
+              template:
+                description: The pod, as in a Deployment.
+                properties:
+                  spec:
+                    description: The pod's spec, as of those that ask for it.
+                    type: object
+                    x-kubernetes-preserve-unknown-fields: true
+                  metadata:
+                    description: What the pod's metadata may say.
+                    properties:
+                      labels:
+                        additionalProperties:
+                          type: string
+                        type: object
+                      annotations:
+                        additionalProperties:
+                          type: string
+                        type: object
+                    type: object
+                required:
+                - spec
+                type: object
+              port:
+                description: 'Where it takes requests; absent: the first port of the container that has the seat.'
+                format: int32
+                maximum: 65535
+                minimum: 1
+                type: integer
+              readyWhen:
+                description: When warmUp begins, besides the pod's own readiness probe.
+                properties:
+                  get:
+                    description: The path that is answered with 2xx from then on.
+                    maxLength: 1024
+                    minLength: 1
+                    pattern: ^/[!-~]*$
+                    type: string
+                required:
+                - get
+                type: object
+              warmUp:
+                description: Requests, one after another; each must be answered 2xx.
+                items:
+                  description: One request.
+                  properties:
+                    get:
+                      description: The path.
+                      maxLength: 1024
+                      minLength: 1
+                      pattern: ^/[!-~]*$
+                      type: string
+                    post:
+                      description: The path.
+                      maxLength: 1024
+                      minLength: 1
+                      pattern: ^/[!-~]*$
+                      type: string
+                    body:
+                      description: Posted as JSON.
+                      type: object
+                      x-kubernetes-preserve-unknown-fields: true
+                  type: object
+                  x-kubernetes-validations:
+                  - message: write get or post, with a path
+                    rule: has(self.get) != has(self.post)
+                  - message: only post has a body
+                    rule: '!has(self.body) || has(self.post)'
+                maxItems: 16
+                type: array
+                x-kubernetes-list-type: atomic
+              deadlineSeconds:
+                description: Until its state is kept, from the pod's creation.
+                format: int32
+                maximum: 86400
+                minimum: 60
+                type: integer
+                default: 1800
+            required:
+            - template
+            type: object
+          status:
+            description: How far it is. Written by the controller.
+            properties:
+              observedGeneration:
+                format: int64
+                minimum: 0
+                type: integer
+              builds:
+                description: How many have been begun.
+                format: int32
+                minimum: 0
+                type: integer
+              artifact:
+                description: What pods start from.
+                properties:
+                  name:
+                    maxLength: 400
+                    type: string
+                  request:
+                    description: The CheckpointRequest that had it kept.
+                    maxLength: 253
+                    type: string
+                  node:
+                    maxLength: 253
+                    type: string
+                  bytes:
+                    format: int64
+                    minimum: 0
+                    type: integer
+                  at:
+                    format: date-time
+                    type: string
+                  madeOn:
+                    description: What its pod ran on.
+                    properties:
+                      spec:
+                        description: The hash of spec.
+                        maxLength: 64
+                        type: string
+                      image:
+                        description: The image's digest.
+                        maxLength: 1024
+                        type: string
+                      product:
+                        description: The GPUs.
+                        maxLength: 256
+                        type: string
+                      driver:
+                        description: Their driver.
+                        maxLength: 64
+                        type: string
+                    type: object
+                  madeFor:
+                    description: What was wanted then.
+                    properties:
+                      spec:
+                        description: The hash of spec.
+                        maxLength: 64
+                        type: string
+                      image:
+                        description: The image's digest.
+                        maxLength: 1024
+                        type: string
+                      product:
+                        description: The GPUs.
+                        maxLength: 256
+                        type: string
+                      driver:
+                        description: Their driver.
+                        maxLength: 64
+                        type: string
+                    type: object
+                required:
+                - name
+                - request
+                type: object
+              build:
+                description: An artifact in the making.
+                properties:
+                  number:
+                    format: int32
+                    minimum: 0
+                    type: integer
+                  pod:
+                    maxLength: 253
+                    type: string
+                  podUID:
+                    maxLength: 128
+                    type: string
+                  node:
+                    maxLength: 253
+                    type: string
+                  failures:
+                    description: How many before it came to nothing.
+                    format: int32
+                    minimum: 0
+                    type: integer
+                  notBefore:
+                    format: date-time
+                    type: string
+                  madeOn:
+                    description: What an artifact fits.
+                    properties:
+                      spec:
+                        description: The hash of spec.
+                        maxLength: 64
+                        type: string
+                      image:
+                        description: The image's digest.
+                        maxLength: 1024
+                        type: string
+                      product:
+                        description: The GPUs.
+                        maxLength: 256
+                        type: string
+                      driver:
+                        description: Their driver.
+                        maxLength: 64
+                        type: string
+                    type: object
+                  madeFor:
+                    description: What an artifact fits.
+                    properties:
+                      spec:
+                        description: The hash of spec.
+                        maxLength: 64
+                        type: string
+                      image:
+                        description: The image's digest.
+                        maxLength: 1024
+                        type: string
+                      product:
+                        description: The GPUs.
+                        maxLength: 256
+                        type: string
+                      driver:
+                        description: Their driver.
+                        maxLength: 64
+                        type: string
+                    type: object
+                required:
+                - number
+                type: object
+              conditions:
+                description: 'Ready: whether pods start from its artifact; the reason says more.'
+                items:
+                  description: As Kubernetes' own conditions are.
+                  properties:
+                    type:
+                      maxLength: 316
+                      minLength: 1
+                      type: string
+                    status:
+                      enum:
+                      - 'True'
+                      - 'False'
+                      - Unknown
+                      type: string
+                    reason:
+                      maxLength: 1024
+                      pattern: ^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$
+                      type: string
+                    message:
+                      maxLength: 32768
+                      type: string
+                    lastTransitionTime:
+                      format: date-time
+                      type: string
+                    observedGeneration:
+                      format: int64
+                      minimum: 0
+                      type: integer
+                  required:
+                  - type
+                  - status
+                  - reason
+                  - message
+                  - lastTransitionTime
+                  type: object
+                maxItems: 8
+                type: array
+                x-kubernetes-list-map-keys:
+                - type
+                x-kubernetes-list-type: map
+            type: object

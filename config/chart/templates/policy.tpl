@@ -304,6 +304,85 @@ spec:
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata:
+  name: kyb-snapshot-templates
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - apiGroups:
+      - kyb.ai
+      apiVersions:
+      - v1alpha1
+      operations:
+      - CREATE
+      - UPDATE
+      resources:
+      - snapshottemplates
+      scope: Namespaced
+  variables:
+  - name: pods
+    expression: authorizer.group('').resource('pods').namespace(request.namespace)
+  - name: same
+    expression: oldObject != null && oldObject.spec == object.spec
+  validations:
+  - expression: variables.same || variables.pods.check('create').allowed()
+    reason: Forbidden
+    messageExpression: 'request.userInfo.username + '' may not have a pod made: that takes the right to create pods in namespace '' + request.namespace'
+  - expression: variables.same || variables.pods.subresource('exec').check('create').allowed()
+    reason: Forbidden
+    messageExpression: 'request.userInfo.username + '' may not have the state of a pod kept: that takes the right to create pods/exec in namespace '' + request.namespace'
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: kyb-snapshot-templates
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  policyName: kyb-snapshot-templates
+  validationActions:
+  - Deny
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: kyb-snapshot-template-statuses
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - apiGroups:
+      - kyb.ai
+      apiVersions:
+      - v1alpha1
+      operations:
+      - UPDATE
+      resources:
+      - snapshottemplates/status
+      scope: Namespaced
+  validations:
+  - expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-controller'
+    reason: Forbidden
+    message: nobody but Kybernate's controller writes the status of a SnapshotTemplate
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: kyb-snapshot-template-statuses
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  policyName: kyb-snapshot-template-statuses
+  validationActions:
+  - Deny
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
   name: kyb-checkpoint-requests
   labels:
     app.kubernetes.io/part-of: kybernate
@@ -328,7 +407,7 @@ spec:
       && object.metadata.name.startsWith('evict-')
   - name: ofPolicy
     expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-controller' && object.spec.mode == 'Snapshot' && object.metadata.?ownerReferences.orValue([]).exists(one,
-      one.kind == 'CheckpointPolicy')
+      one.kind in ['CheckpointPolicy', 'SnapshotTemplate'])
   - name: takenBack
     expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-controller' && object.spec.mode == 'Wake' && object.metadata.name.startsWith('zero-back-')
   - name: may
@@ -457,11 +536,33 @@ spec:
       resources:
       - pods/eviction
       scope: Namespaced
+    - apiGroups:
+      - ''
+      apiVersions:
+      - v1
+      operations:
+      - CREATE
+      - DELETE
+      resources:
+      - pods
+      scope: Namespaced
   matchConditions:
   - name: controller
     expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-controller'
+  variables:
+  - name: evicts
+    expression: request.?subResource.orValue('') == 'eviction'
+  - name: ofTemplate
+    expression: '(request.operation == ''DELETE'' ? oldObject : object).metadata.?ownerReferences.orValue([]).exists(one, one.kind == ''SnapshotTemplate'' && one.apiVersion
+      == ''kyb.ai/v1alpha1'' && one.?controller.orValue(false))'
   validations:
-  - expression: request.dryRun
+  - expression: variables.evicts || variables.ofTemplate
+    reason: Forbidden
+    message: the controller may only make and delete pods of a SnapshotTemplate
+  - expression: variables.evicts || request.operation == 'DELETE' || !(request.namespace in ['kyb-system', 'kube-system'])
+    reason: Forbidden
+    message: the controller makes no pods in kyb-system and kube-system
+  - expression: (!variables.evicts) || request.dryRun
     reason: Forbidden
     message: the controller may only ask whether a pod may be evicted (dryRun)
 ---

@@ -86,6 +86,14 @@ rules:
   - list
   - watch
 - apiGroups:
+  - kyb.ai
+  resources:
+  - snapshottemplates
+  verbs:
+  - get
+  - list
+  - watch
+- apiGroups:
   - certificates.k8s.io
   resources:
   - certificatesigningrequests
@@ -123,6 +131,8 @@ rules:
   resources:
   - pods
   verbs:
+  - create
+  - delete
   - get
   - list
   - watch
@@ -190,6 +200,20 @@ rules:
   - list
   - patch
   - watch
+- apiGroups:
+  - kyb.ai
+  resources:
+  - snapshottemplates
+  verbs:
+  - get
+  - list
+  - watch
+- apiGroups:
+  - kyb.ai
+  resources:
+  - snapshottemplates/status
+  verbs:
+  - patch
 - apiGroups:
   - kyb.ai
   resources:
@@ -560,6 +584,7 @@ rules:
   - artifacts
   - checkpointpolicies
   - checkpointrequests
+  - snapshottemplates
   verbs:
   - get
   - list
@@ -578,6 +603,7 @@ rules:
   resources:
   - checkpointpolicies
   - checkpointrequests
+  - snapshottemplates
   verbs:
   - create
   - delete

@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kybernate.core.artifacts import layout
+from kybernate.errors import NotFoundError
 from kybernate.types import ArtifactId, PodUid
 
 OF_POD = "pod/"
 """Begins a source that names a pod, by its UID, rather than an artifact."""
+
+OF_TEMPLATE = "template/"
+"""Begins a source that names a SnapshotTemplate of the pod's namespace."""
 
 _NO_ARTIFACT, _NO_POD = ArtifactId(""), PodUid("")
 
@@ -27,7 +31,8 @@ class RestoreAs(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RestoreWish:
-    """`artifact`, or the newest state of the pod `uid`: one of them is empty. `waits`: rather than
+    """`artifact`, or the newest state of the pod `uid`, or what the SnapshotTemplate `template` has
+    then: the others are empty. `waits`: rather than
     started anew it is kept waiting, as a clone always is. `stopped`: a clone does not execute one
     instruction."""
 
@@ -36,12 +41,20 @@ class RestoreWish:
     kind: RestoreAs = RestoreAs.SUCCESSOR
     waits: bool = False
     stopped: bool = False
+    template: str = ""
 
     @property
     def source(self) -> str:
         """As the annotation has it."""
+        if self.template:
+            return f"{OF_TEMPLATE}{self.template}"
         return self.artifact or f"{OF_POD}{self.uid}"
 
     def namespace(self, own: str) -> str:
         """Whose state it is; `own` is the pod's namespace."""
         return layout.parse_id(self.artifact).namespace if self.artifact else own
+
+
+def no_templates(namespace: str, name: str) -> ArtifactId:
+    """The artifact of a SnapshotTemplate where there are none. Raises NotFoundError."""
+    raise NotFoundError(f"there is no SnapshotTemplate {namespace}/{name}")

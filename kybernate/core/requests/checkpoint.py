@@ -112,8 +112,8 @@ class Target:
 class Request:
     """A CheckpointRequest. `keep_s`: seconds for which it stays once ended, None for good.
     `successor`: the UID of the pod that continues from what it evicted.
-    `policy`: the UID of the CheckpointPolicy that has it made, empty for a person's.
-    `target`: where the successor of what it evicts is to go, None for wherever.
+    `policy`: the UID of the CheckpointPolicy or SnapshotTemplate that has it made, empty for a
+    person's. `target`: where the successor of what it evicts is to go, None for wherever.
     `deployment`: the name of the one that is scaled to zero with it, empty for any other request;
     `wanted`: somebody waits for that one's model."""
 

@@ -97,6 +97,6 @@ def fit(pod: Json, cluster: Cluster, relay: Relay) -> None:
         container["image"] = SCHEDULER_IMAGE if name == "kube-scheduler" else full_name(name)
         variables = container.setdefault("env", [])
         for one in variables:
-            if one["name"] == "KYB_WEBHOOK_SIDECAR_IMAGE":
+            if one["name"].endswith("_SIDECAR_IMAGE"):
                 one["value"] = full_name("sidecar")
         variables += [{"name": key, "value": value} for key, value in way.items()]

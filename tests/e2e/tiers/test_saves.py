@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -255,3 +256,54 @@ def test_training_that_is_killed_hard_loses_an_interval_at_most(site: Site, seat
     finally:
         kubectl("delete", "cpol", "--all")
         kubectl("delete", "ckpt", "--all")
+
+
+TEMPLATE = REPOSITORY / "config" / "samples" / "snapshottemplate.yaml"
+DELAY_S = 5.0
+SLOW = (f"--start-delay={DELAY_S:g}",)
+"""What a server that loads for long does."""
+
+
+def test_replicas_of_a_template_start_warm(site: Site, seats: Pods) -> None:
+    """As docs/how-to/workloads/start-from-a-template.md has it; the controller is killed
+    meanwhile."""
+    kubectl = site.cluster.kubectl
+    cold = SeatPod("toy", bytes_="1GiB", arguments=SLOW)
+    template = yaml.safe_load(TEMPLATE.read_text())
+    template["spec"]["template"]["spec"] = cold.manifest()["spec"]
+    try:
+        kubectl("apply", "-f", "-", text=yaml.safe_dump(template))
+        wait_until(lambda: bool(seats.all()), 20, "no pod is made")
+        site.cluster.process("controller").kill9()
+        kubectl("wait", "--for=condition=Ready", "--timeout=90s", "stpl/toy", limit=100)
+        told = json.loads(kubectl("get", "stpl", "toy", "-o", "json"))["status"]
+        artifact = told["artifact"]["name"]
+        assert told["conditions"][0]["reason"] == "Ready"
+        assert told["artifact"]["madeOn"]["image"]
+        assert site.artifacts("verify", str(site.place), artifact) == {artifact: ""}
+        wait_until(lambda: not seats.all(), 60, "the template's pod stays")
+        boots = set()
+        for name in ("one", "two"):
+            notes = {keys.RESTORE_FROM: "template/toy", keys.RESTORE_ELSE: "fail"}
+            same = {"args": cold.manifest()["spec"]["containers"][0]["args"]}
+            seats.create(SeatPod(name, annotations=notes, more=same))
+            made = seats.wait([name], ready, 60, "Ready")[name]
+            answer = Direct.to(made).ask(limit=60)
+            # The first answer was the warm-up's.
+            assert (answer.counter, answer.intact) == (2, True)
+            boots.add(answer.body["kyb"]["boot"])
+            said = kubectl("get", "events", "--field-selector", "reason=Adopted")
+            assert f"pod/{name} " in said
+            assert artifact in said
+            seats.delete([name])
+            seats.gone([name], 30)
+        assert len(boots) == 1, "both are the one that was warmed up"
+        seats.create(replace(cold, annotations={keys.RESTORE_FROM: "template/none"}))
+        made = seats.wait(["toy"], ready, 60, "Ready")["toy"]
+        anew = Direct.to(made).ask(limit=60)
+        assert (anew.counter, anew.body["kyb"]["boot"] in boots) == (1, False)
+    finally:
+        kubectl("delete", "stpl", "--all")
+    wait_until(
+        lambda: not json.loads(kubectl("get", "ckpt", "-o", "json"))["items"], 30, "they stay"
+    )

@@ -117,10 +117,11 @@ def test_images_are_those_of_an_overlay(tmp_path: Path) -> None:
         "images.prefix=R/kyb/", "images.tag=v9", "images.scheduler=R/kube-scheduler:v1.33.0"
     )
     wanted = kustomized(overlay(tmp_path, resources=["../default"], images=images))
-    webhook = ("Deployment", keys.NAMESPACE, "kyb-webhook")
-    (container,) = wanted[webhook]["spec"]["template"]["spec"]["containers"]
-    (sidecar,) = (one for one in container["env"] if one["name"] == "KYB_WEBHOOK_SIDECAR_IMAGE")
-    sidecar["value"] = "R/kyb/sidecar:v9"
+    for name in ("webhook", "controller"):
+        pod = wanted["Deployment", keys.NAMESPACE, f"kyb-{name}"]["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        (sidecar,) = (one for one in container["env"] if one["name"].endswith("_SIDECAR_IMAGE"))
+        sidecar["value"] = "R/kyb/sidecar:v9"
     assert found == wanted
 
 

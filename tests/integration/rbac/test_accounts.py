@@ -59,6 +59,7 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         "events": {"create", "patch"},
         CSRS: {"create", "get"},
         "checkpointpolicies.kyb.ai": READ,
+        "snapshottemplates.kyb.ai": READ,
         **SEES_GRANTS,
         **SEES_REVOKED,
     },
@@ -77,7 +78,8 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         **SEES_REVOKED,
     },
     "controller": {
-        "pods": READ,
+        # Of others than SnapshotTemplates' pods a policy lets it neither make nor delete any.
+        "pods": READ | {"create", "delete"},
         "artifacts.kyb.ai": READ | {"create", "delete", "patch"},
         "pods/eviction": {"create"},
         "events": {"create"},
@@ -89,6 +91,8 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         "checkpointpolicies/status.kyb.ai": {"patch"},
         "checkpointrequests.kyb.ai": READ | {"create", "delete"},
         "checkpointrequests/status.kyb.ai": {"patch"},
+        "snapshottemplates.kyb.ai": READ,
+        "snapshottemplates/status.kyb.ai": {"patch"},
         "leases.coordination.k8s.io:kyb-controller": {"get", "update"},
         **SEES_NODES,
         **SEES_REVOKED,

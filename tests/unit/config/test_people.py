@@ -11,7 +11,7 @@ from tests.unit.config.test_config import definition, of_kind
 AGGREGATE = "rbac.authorization.k8s.io/aggregate-to-"
 READ = {"get", "list", "watch"}
 WRITE = {"create", "update", "patch", "delete", "deletecollection"}
-ASKED_BY = ("checkpointrequests", "checkpointpolicies")
+ASKED_BY = ("checkpointrequests", "checkpointpolicies", "snapshottemplates")
 SHOWN, GRANTS, NODES, VIEW_NODES = "artifacts", "artifactgrants", "gpunodes", "kyb-view-nodes"
 
 

@@ -146,7 +146,7 @@ class World:
     def remove(self, request):
         self.removed.append(request.uid)
 
-    def write_policy(self, _path, _version, status):
+    def write_status(self, _path, _version, status):
         self.written.append(status)
 
     # --- Agents

@@ -101,3 +101,22 @@ def test_what_is_no_grant_is_named(item: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="ArtifactGrant team-a/g: spec") as error:
         read_grant(item)
     assert error.value.field == "ArtifactGrant team-a/g"
+
+
+def test_a_template_is_named_and_its_pods_are_copies() -> None:
+    found = read_wish({keys.RESTORE_FROM: "template/birch", keys.RESTORE_ELSE: "fail"})
+    assert found is not None
+    assert (found.template, found.artifact, found.uid) == ("birch", "", "")
+    assert (found.kind, found.waits) == (RestoreAs.TEMPLATE, True)
+    assert (found.source, found.namespace("team-b")) == ("template/birch", "team-b")
+    clone = read_wish({keys.RESTORE_FROM: "template/birch", keys.RESTORE_AS: "clone"})
+    assert clone is not None
+    assert clone.kind is RestoreAs.CLONE
+    for notes in (
+        {keys.RESTORE_FROM: "template/"},
+        {keys.RESTORE_FROM: "template/../x"},
+        {keys.RESTORE_FROM: "template/team-a/birch"},
+        {keys.RESTORE_FROM: "template/birch", keys.RESTORE_AS: "successor"},
+    ):
+        with pytest.raises(ConfigError, match=r"write template/<its name>|write template or clone"):
+            read_wish(notes)

@@ -21,6 +21,7 @@ from kybernate.api.models.tidying import MEANINGLESS
 from kybernate.api.models.values import Part
 from kybernate.core.policy.findings import BAD, POLICY_MEANINGS
 from kybernate.core.requests.reasons import MEANINGS, Standing
+from kybernate.core.requests.template import FAILED, TEMPLATE_MEANINGS
 from kybernate.settings.agent import AgentSettings
 from kybernate.settings.controller import ControllerSettings
 from kybernate.settings.extender import ExtenderSettings
@@ -85,6 +86,12 @@ POLICY_REASONS = """## Reasons of a CheckpointPolicy
 Its one condition is `Ready`: `False` while it governs nothing because of what it says.
 """
 
+TEMPLATE_REASONS = """## Reasons of a SnapshotTemplate
+
+Its one condition is `Ready`: `True` while pods start from an artifact of it, which may be the one
+before while the next is made. What failed is tried again after a minute, later each time.
+"""
+
 REASONS = """## Reasons of a CheckpointRequest
 
 Its one condition is `Complete`: `True` once it is done. While it is `False`, the reason says
@@ -147,13 +154,20 @@ def objects_page() -> str:
         lines += [textwrap.fill(schema["description"], 120), ""]
         lines += [_item(f"`{path}`, {kind}", text) for path, kind, text in _fields(schema)]
         lines.append("")
-    return "\n".join([*lines, *_reasons(), *_policy_reasons()])
+    return "\n".join([*lines, *_reasons(), *_policy_reasons(), *_template_reasons()])
 
 
 def _policy_reasons() -> Iterator[str]:
     yield from (POLICY_REASONS, "| reason | Ready | means |", "|---|---|---|")
     for reason, told in POLICY_MEANINGS.items():
         yield f"| `{reason}` | {'False' if reason in BAD else 'True'} | {told} |"
+    yield ""
+
+
+def _template_reasons() -> Iterator[str]:
+    yield from (TEMPLATE_REASONS, "| reason | tried again | means |", "|---|---|---|")
+    for reason, told in TEMPLATE_MEANINGS.items():
+        yield f"| `{reason}` | {'yes' if reason in FAILED else 'no'} | {told} |"
     yield ""
 
 

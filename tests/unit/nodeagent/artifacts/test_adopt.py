@@ -135,6 +135,34 @@ async def test_one_that_must_not_start_anew_is_kept_waiting(rig):
     telling.cancel()
 
 
+async def test_a_pod_of_a_template_starts_from_what_that_has_then(rig, groups):
+    r = rig(tiers=TIERS)
+    _, artifact, (inner, _), telling = await left(r)
+    has = {}
+
+    def templates(namespace, name):
+        if (namespace, name) not in has:
+            raise NotFoundError(f"SnapshotTemplate {namespace}/{name} has no artifact yet")
+        return has[namespace, name]
+
+    object.__setattr__(r.node.world, "templates", templates)
+    wish = RestoreWish(template="birch", kind=RestoreAs.TEMPLATE)
+    # One that may start cold waits for no template to be made.
+    fresh = await r.seat("fresh", restore=wish)
+    await when(lambda: "RestoreRefused" in reasons(r))
+    assert "birch has no artifact yet" in dict(r.seen.events)["RestoreRefused"]
+    await r.until(fresh, ACTIVE)
+    late = await r.seat("late", groups["G1"], restore=replace(wish, waits=True))
+    await asyncio.sleep(300)
+    assert (r.state(late), went(r, late)) == (WAITING, [])
+    has["default", "birch"] = artifact
+    await r.until(late, ACTIVE, 200)
+    assert app_of(r, late).inner == inner
+    assert artifact in r.machine.vault, "it is there for the next one"
+    r.check()
+    telling.cancel()
+
+
 async def test_copies_need_no_claim_and_leave_the_state(rig, groups):
     r = rig(tiers=TIERS)
     _, artifact, (inner, _), telling = await left(r)

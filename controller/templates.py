@@ -1,0 +1,292 @@
+"""SnapshotTemplates: a pod of each is made, warmed up, kept as an artifact, and ended.
+
+Agents start pods from the artifact that a template's status names, without this.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from controller.worker import Shift
+from kybernate import keys
+from kybernate.api import pods
+from kybernate.api.lenient import mapping
+from kybernate.api.templates.pod import image_of, pod_of, read_build_pod, snapshot_of, template_of
+from kybernate.api.templates.reading import Recipe, read_template
+from kybernate.api.templates.status import dump_template_status
+from kybernate.core.requests.template import (
+    BuildPod,
+    SeenTemplate,
+    TemplatePlan,
+    TemplateReason,
+    TemplateStatus,
+    decide,
+    left_s,
+)
+from kybernate.errors import ConfigError, KybernateError, RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from controller.agents import Agents
+    from controller.cluster import Cluster
+    from controller.known import Nodes, Requests
+    from controller.queue import Key, Queue
+    from kybernate.core.requests.checkpoint import Request
+    from kybernate.runtime.lead import Fence
+
+    Json = dict[str, Any]
+
+log = logging.getLogger(__name__)
+
+_SETTLE_S = 0.1
+"""Seconds in which changes of a namespace's pods are taken together."""
+_AGAIN_S = 60.0
+"""Seconds until what could not be done is tried again."""
+
+
+class KnownTemplate(NamedTuple):
+    """A template as it was last seen; `recipe` is None if no pod can be made of it, and `wrong`
+    tells why. `status`: what the API server has of it."""
+
+    recipe: Recipe | None
+    wrong: str
+    namespace: str
+    name: str
+    version: str
+    generation: int
+    status: object
+
+
+class _Asker(NamedTuple):
+    """A pod that asks for a template. `image` as it names it, `runs` what it runs."""
+
+    template: str
+    image: str
+    runs: str
+    created_at: float
+
+
+class Templates:
+    """SnapshotTemplates, their pods and those that ask for them. Fed by the watches' threads and by
+    what is written; any thread may ask. `due` is told of templates of which something may have
+    changed, and in how many seconds to look."""
+
+    def __init__(self, due: Callable[[Key, float], None]) -> None:
+        self._due = due
+        self._lock = threading.Lock()
+        self._known: dict[Key, KnownTemplate] = {}
+        self._pods: dict[str, dict[str, BuildPod]] = {}
+        self._askers: dict[str, dict[str, _Asker]] = {}
+
+    def on_template(self, kind: str, item: Json) -> None:
+        """Take in an event of the watch of templates."""
+        key = _key(item)
+        with self._lock:
+            self._known.pop(key, None)
+            if kind != "DELETED" and "deletionTimestamp" not in item["metadata"]:
+                self._known[key] = _read(item)
+        self._due(key, 0.0)
+
+    def wrote(self, item: Json) -> None:
+        """What a write of ours was answered with."""
+        key, found = _key(item), _read(item)
+        with self._lock:
+            known = self._known.get(key)
+            if known is not None and _uid(known) == _uid(found):
+                self._known[key] = found
+
+    def on_pod(self, kind: str, item: Json) -> None:
+        """Take in an event of the watch of pods."""
+        pod = pods.read_pod(item)
+        uid, gone = str(pod.ref.uid), kind == "DELETED"
+        owner = pod.owner or {}
+        maker = str(owner.get("uid")) if owner.get("kind") == keys.SNAPSHOT_TEMPLATE_KIND else ""
+        asked = "" if maker else template_of(pod)
+        if not (maker or asked):
+            return
+        with self._lock:
+            if maker:
+                _keep(self._pods, maker, uid, None if gone else read_build_pod(pod))
+            else:
+                over = gone or pod.over or pod.leaving
+                _keep(self._askers, pod.namespace, uid, None if over else _asker(pod, asked))
+            names = [
+                key
+                for key, one in self._known.items()
+                if (key[1] == asked and key[0] == pod.namespace) or _uid(one) == maker
+            ]
+        for key in names:
+            self._due(key, _SETTLE_S)
+
+    def touch(self, namespace: str = "") -> None:
+        """Have all templates of a namespace looked at, without one all of the cluster."""
+        with self._lock:
+            names = [key for key in self._known if namespace in {"", key[0]}]
+        for key in names:
+            self._due(key, _SETTLE_S)
+
+    def get(self, key: Key) -> KnownTemplate | None:
+        """The template as it was last seen; None if it is gone."""
+        return self._known.get(key)
+
+    def pods(self, uid: str) -> tuple[BuildPod, ...]:
+        """Those that were made of the template with this UID."""
+        with self._lock:
+            return tuple(self._pods.get(uid, {}).values())
+
+    def image(self, key: Key, image: str) -> str:
+        """The digest that the newest pod runs which asks for the template with this `image`."""
+        with self._lock:
+            every = tuple(self._askers.get(key[0], {}).values())
+        mine = [one for one in every if (one.template, one.image) == (key[1], image) and one.runs]
+        return max(mine, key=lambda one: (one.created_at, one.runs)).runs if mine else ""
+
+
+class TemplateWorker(Shift):
+    """Has artifacts of templates made and replaced. `sidecar`: the image that warms pods up; `wall`
+    gives seconds since 1970."""
+
+    kind = "template"
+
+    def __init__(  # noqa: PLR0913, PLR0917 - each of them is another part
+        self,
+        queue: Queue,
+        templates: Templates,
+        requests: Requests[Request],
+        nodes: Nodes,
+        cluster: Cluster,
+        agents: Agents,
+        fence: Fence,
+        sidecar: str,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(queue, fence)
+        self._templates = templates
+        self._requests = requests
+        self._nodes = nodes
+        self._cluster = cluster
+        self._agents = agents
+        self._sidecar = sidecar
+        self._wall = wall
+
+    def look(self, key: Key) -> None:
+        """Do what the template of this name needs now. Raises KybernateError."""
+        known = self._templates.get(key)
+        if known is None:
+            return
+        if known.recipe is None:
+            self._write(known, TemplateStatus(TemplateReason.INVALID, known.wrong))
+            return
+        recipe = known.recipe
+        seen = SeenTemplate(
+            recipe.template,
+            self._templates.pods(recipe.template.uid),
+            [one for one in self._requests.of(key[0]) if one.policy == recipe.template.uid],
+            self._nodes.gpus(),
+            self._templates.image(key, recipe.template.image),
+        )
+        plan = self._created(recipe, seen)
+        for pod in plan.ended:
+            self._fence.check()
+            self._cluster.end_pod(key[0], pod.name, pod.uid)
+        again = plan.again
+        for one in (*plan.dropped, *plan.removed):
+            self._fence.check()
+            if not self._dropped(recipe, one, keeps=one in plan.removed):
+                again = min(again, _AGAIN_S)
+                continue
+            self._cluster.remove(one)
+        if again < math.inf:
+            self._queue.add(key, again)
+        self._write(known, plan.status)
+
+    def _created(self, recipe: Recipe, seen: SeenTemplate) -> TemplatePlan:
+        """What is decided once what was to be created is, or was refused."""
+        template, now = recipe.template, self._wall()
+        plan, build = decide(seen, now), recipe.template.status.build
+        if plan.pod and build is not None:
+            self._fence.check()
+            try:
+                body = pod_of(recipe, build.number, self._sidecar)
+                self._cluster.create(f"/api/v1/namespaces/{template.namespace}/pods", body)
+            except RefusedError as error:
+                return decide(replace(seen, refused=str(error)), now)
+        if plan.request and build is not None:
+            self._fence.check()
+            pod = next(one for one in seen.pods if one.name == plan.request)
+            body = snapshot_of(template, build.number, left_s(pod, template, now))
+            path = f"/apis/{keys.API_VERSION}/namespaces/{template.namespace}/checkpointrequests"
+            self._cluster.create(path, body)
+        return plan
+
+    def _dropped(self, recipe: Recipe, request: Request, *, keeps: bool) -> bool:
+        """Have the request's artifact deleted, unless it has none; whether it is."""
+        if keeps:
+            return True
+        template = recipe.template
+        why = f"SnapshotTemplate {template.namespace}/{template.name} has another one"
+        try:
+            self._agents.drop(request.status.node, request.status.operation, why)
+        except KybernateError as error:
+            # Its request stays, and says that it is there.
+            log.warning("the artifact of request %s stays: %s", request.name, error)
+            return False
+        return True
+
+    def _write(self, known: KnownTemplate, status: TemplateStatus) -> None:
+        template = known.recipe.template if known.recipe else None
+        told = dump_template_status(status, template, known.status, known.generation, self._wall())
+        if _merged(told) == _merged(known.status):
+            return
+        self._fence.check()
+        path = f"{keys.SNAPSHOT_TEMPLATES_PATH}".replace(
+            "snapshottemplates", f"namespaces/{known.namespace}/snapshottemplates/{known.name}"
+        )
+        self._templates.wrote(self._cluster.write_status(path, known.version, told))
+        if template is None or status.reason is not template.status.reason:
+            where = f"{known.namespace}/{known.name}"
+            log.info("template %s: %s: %s", where, status.reason, status.message)
+
+
+def _keep(those: dict[str, dict[str, Any]], key: str, uid: str, found: object) -> None:
+    those.setdefault(key, {}).pop(uid, None)
+    if found is not None:
+        those[key][uid] = found
+    elif not those[key]:
+        del those[key]
+
+
+def _asker(pod: pods.Pod, template: str) -> _Asker:
+    image = pod.ask.image if pod.ask else ""
+    return _Asker(template, image, image_of(pod), pod.created_at())
+
+
+def _key(item: Json) -> Key:
+    return str(item["metadata"]["namespace"]), str(item["metadata"]["name"])
+
+
+def _uid(known: KnownTemplate) -> str:
+    return known.recipe.template.uid if known.recipe else ""
+
+
+def _read(item: Json) -> KnownTemplate:
+    meta, recipe, wrong = item["metadata"], None, ""
+    try:
+        recipe = read_template(item)
+    except ConfigError as error:
+        wrong = str(error)
+    version, generation = str(meta["resourceVersion"]), int(meta.get("generation") or 1)
+    return KnownTemplate(recipe, wrong, *_key(item), version, generation, item.get("status"))
+
+
+def _merged(status: object) -> object:
+    """A status without what a merge takes away."""
+    if not isinstance(status, dict):
+        return status
+    return {name: _merged(value) for name, value in mapping(status).items() if value is not None}

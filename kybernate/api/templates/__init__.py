@@ -1,0 +1,1 @@
+"""SnapshotTemplates: a warmed-up workload of which pods start as copies."""

@@ -1,0 +1,169 @@
+"""SnapshotTemplate, as the API server has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field, WithJsonSchema
+
+from kybernate.api.gpunodes import Condition  # noqa: TC001 - pydantic reads it
+from kybernate.api.schema import CAMEL, TIME, checked, items, rule
+from kybernate.api.schema import text as words
+from kybernate.api.schema import whole as amount
+
+DEADLINE_S = 1800
+_MOST_REQUESTS = 16
+_PATH = "^/[!-~]*$"
+_FREE = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+
+
+@dataclass(frozen=True, slots=True)
+class PodMeta:
+    """What the pod's metadata may say."""
+
+    __pydantic_config__ = CAMEL
+    labels: Annotated[
+        dict[str, str] | None,
+        WithJsonSchema({"type": "object", "additionalProperties": {"type": "string"}}),
+    ] = None
+    annotations: Annotated[
+        dict[str, str] | None,
+        WithJsonSchema({"type": "object", "additionalProperties": {"type": "string"}}),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class PodTemplate:
+    """The pod, as in a Deployment."""
+
+    __pydantic_config__ = CAMEL
+    spec: Annotated[
+        dict[str, Any],
+        WithJsonSchema({**_FREE, "description": "The pod's spec, as of those that ask for it."}),
+    ]
+    metadata: PodMeta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """When the workload takes requests."""
+
+    __pydantic_config__ = CAMEL
+    get: Annotated[
+        str, words(1024, "The path that is answered with 2xx from then on.", least=1, pattern=_PATH)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """One request."""
+
+    __pydantic_config__ = checked(
+        rule("has(self.get) != has(self.post)", "write get or post, with a path"),
+        rule("!has(self.body) || has(self.post)", "only post has a body"),
+    )
+    get: Annotated[str | None, words(1024, "The path.", least=1, pattern=_PATH)] = None
+    post: Annotated[str | None, words(1024, "The path.", least=1, pattern=_PATH)] = None
+    body: Annotated[
+        dict[str, Any] | None, WithJsonSchema({**_FREE, "description": "Posted as JSON."})
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """The pod, and what it does before its state is kept."""
+
+    __pydantic_config__ = CAMEL
+    template: PodTemplate
+    port: Annotated[
+        int | None,
+        amount(
+            32,
+            "Where it takes requests; absent: the first port of the container that has the seat.",
+            least=1,
+            most=65535,
+        ),
+    ] = None
+    ready_when: Annotated[
+        Check | None,
+        Field(description="When warmUp begins, besides the pod's own readiness probe."),
+    ] = None
+    warm_up: Annotated[
+        tuple[WarmUp, ...],
+        items(_MOST_REQUESTS, "atomic", "Requests, one after another; each must be answered 2xx."),
+    ] = ()
+    deadline_seconds: Annotated[
+        int,
+        amount(
+            32,
+            "Until its state is kept, from the pod's creation.",
+            least=60,
+            most=86400,
+            default=DEADLINE_S,
+        ),
+    ] = DEADLINE_S
+
+
+@dataclass(frozen=True, slots=True)
+class BasisRow:
+    """What an artifact fits."""
+
+    __pydantic_config__ = CAMEL
+    spec: Annotated[str, words(64, "The hash of spec.")] = ""
+    image: Annotated[str, words(1024, "The image's digest.")] = ""
+    product: Annotated[str, words(256, "The GPUs.")] = ""
+    driver: Annotated[str, words(64, "Their driver.")] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactRow:
+    """What pods start from."""
+
+    __pydantic_config__ = CAMEL
+    name: Annotated[str, words(400)]
+    request: Annotated[str, words(253, "The CheckpointRequest that had it kept.")]
+    node: Annotated[str, words(253)] = ""
+    bytes: Annotated[int, amount()] = 0
+    at: Annotated[str | None, TIME] = None
+    made_on: Annotated[BasisRow | None, Field(description="What its pod ran on.")] = None
+    made_for: Annotated[BasisRow | None, Field(description="What was wanted then.")] = None
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRow:
+    """An artifact in the making."""
+
+    __pydantic_config__ = CAMEL
+    number: Annotated[int, amount(32)]
+    pod: Annotated[str, words(253)] = ""
+    pod_uid: Annotated[str | None, words(128), Field(alias="podUID")] = None
+    node: Annotated[str, words(253)] = ""
+    failures: Annotated[int, amount(32, "How many before it came to nothing.")] = 0
+    not_before: Annotated[str | None, TIME] = None
+    made_on: BasisRow | None = None
+    made_for: BasisRow | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How far it is. Written by the controller."""
+
+    __pydantic_config__ = CAMEL
+    observed_generation: Annotated[int, amount()] = 1
+    builds: Annotated[int, amount(32, "How many have been begun.")] = 0
+    artifact: ArtifactRow | None = None
+    build: BuildRow | None = None
+    conditions: Annotated[
+        tuple[Condition, ...],
+        items(8, "type", "Ready: whether pods start from its artifact; the reason says more."),
+    ] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTemplate:
+    """The object as a whole."""
+
+    __pydantic_config__ = CAMEL
+    spec: Spec
+    status: Status | None = None
