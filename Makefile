@@ -84,7 +84,7 @@ test: setup native ## unit, property and API tests (real etcd and kube-apiserver
 	@$(PY) -m tests.kit
 	@failed=0; \
 	for some in "tests/unit -n $(WORKERS)" "tests/integration -n 3" "tests/local -n 2"; do \
-	  $(PY) -m pytest $$some --dist loadfile -m "not e2e and not gpu and not faults" $(if $(K),-k "$(K)") $(SLICED); \
+	  $(PY) -m pytest $$some --dist loadfile --no-loadscope-reorder -m "not e2e and not gpu and not faults" $(if $(K),-k "$(K)") $(SLICED); \
 	  case $$? in 0|5) ;; *) failed=1;; esac; \
 	done; exit $$failed
 

@@ -3,6 +3,8 @@
 `pytest --slice 3` runs of the long tests every third, and all others; which third follows from the
 commit that is checked out. `--slice 3@COMMIT` repeats what that commit ran.
 
+Workers begin with the files of long tests: none is left alone with one of them at the end.
+
 Always run: what is marked `always`, and the files with long tests that were changed last. Of the
 longest tests a slice has only one.
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 import operator
 import re
 import subprocess
+from collections import Counter
 from dataclasses import dataclass
 from itertools import compress
 from typing import TYPE_CHECKING, TypeVar
@@ -113,6 +116,13 @@ def select(items: list[pytest.Item], chosen: Slice) -> tuple[list[pytest.Item], 
     return list(compress(items, runs)), list(compress(items, map(operator.not_, runs)))
 
 
+def in_order(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """File by file: those with long tests first, then those with the most tests."""
+    long = {_file(one) for one in items if not _marks(one).isdisjoint(LONG)}
+    count = Counter(map(_file, items))
+    return sorted(items, key=lambda one: (_file(one) not in long, -count[_file(one)], _file(one)))
+
+
 def _marks(item: pytest.Item) -> set[str]:
     return {mark.name for mark in item.iter_markers()}
 
@@ -140,6 +150,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if given := config.getoption("--slice"):
         items[:], omitted = select(items, Slice.parse(given))
         config.hook.pytest_deselected(items=omitted)
+    if hasattr(config, "workerinput"):
+        items[:] = in_order(items)
 
 
 def _git(*words: str) -> str:

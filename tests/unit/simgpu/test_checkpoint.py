@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from .conftest import Worker
 
+pytestmark = [pytest.mark.slow, pytest.mark.always]
+
 RUNNING, LOCKED, CHECKPOINTED, FAILED = range(4)
 NAMESPACES = ("unshare", "-m", "-p", "--fork", "--mount-proc")
 

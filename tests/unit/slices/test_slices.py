@@ -142,3 +142,13 @@ def test_an_unpacked_archive_has_the_first_slice(
     monkeypatch.setattr(slices, "REPOSITORY", tmp_path)
     assert Slice.parse("3").number == 0
     assert len(run(items_with("slow"), 3, slices.head())) == 6
+
+
+def test_workers_begin_with_the_files_of_long_tests() -> None:
+    quick, slow = items_with("integration"), items_with("slow", "always")
+    mixed = [*quick[:3], *slow[8:9], *quick[4:8]]
+    names = [one.nodeid.removeprefix("tests/test_") for one in slices.in_order(mixed)]
+    assert names == [
+        *("4.py::test_a", "0.py::test_a", "0.py::test_b"),
+        *("2.py::test_a", "2.py::test_b", "3.py::test_a", "3.py::test_b", "1.py::test_a"),
+    ]
