@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from controller.worker import Shift
 from kybernate import keys
@@ -18,8 +18,9 @@ from kybernate.api import pods
 from kybernate.api.lenient import mapping
 from kybernate.api.templates.pod import image_of, pod_of, read_build_pod, snapshot_of, template_of
 from kybernate.api.templates.reading import Recipe, read_template
-from kybernate.api.templates.status import dump_template_status
+from kybernate.api.templates.status import dump_template_status, reason_of
 from kybernate.core.requests.template import (
+    FAILED,
     BuildPod,
     SeenTemplate,
     TemplatePlan,
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
+K = TypeVar("K")
+
 log = logging.getLogger(__name__)
 
 _SETTLE_S = 0.1
@@ -58,6 +61,7 @@ class KnownTemplate(NamedTuple):
     wrong: str
     namespace: str
     name: str
+    uid: str
     version: str
     generation: int
     status: object
@@ -81,7 +85,7 @@ class Templates:
         self._due = due
         self._lock = threading.Lock()
         self._known: dict[Key, KnownTemplate] = {}
-        self._pods: dict[str, dict[str, BuildPod]] = {}
+        self._pods: dict[tuple[str, str], dict[str, BuildPod]] = {}
         self._askers: dict[str, dict[str, _Asker]] = {}
 
     def on_template(self, kind: str, item: Json) -> None:
@@ -98,7 +102,7 @@ class Templates:
         key, found = _key(item), _read(item)
         with self._lock:
             known = self._known.get(key)
-            if known is not None and _uid(known) == _uid(found):
+            if known is not None and known.uid == found.uid:
                 self._known[key] = found
 
     def on_pod(self, kind: str, item: Json) -> None:
@@ -106,12 +110,14 @@ class Templates:
         pod = pods.read_pod(item)
         uid, gone = str(pod.ref.uid), kind == "DELETED"
         owner = pod.owner or {}
-        maker = str(owner.get("uid")) if owner.get("kind") == keys.SNAPSHOT_TEMPLATE_KIND else ""
+        made = owner.get("kind") == keys.SNAPSHOT_TEMPLATE_KIND
+        # A pod of another namespace may name any owner.
+        maker = (pod.namespace, str(owner.get("uid"))) if made else None
         asked = "" if maker else template_of(pod)
-        if not (maker or asked):
+        if maker is None and not asked:
             return
         with self._lock:
-            if maker:
+            if maker is not None:
                 _keep(self._pods, maker, uid, None if gone else read_build_pod(pod))
             else:
                 over = gone or pod.over or pod.leaving
@@ -119,7 +125,7 @@ class Templates:
             names = [
                 key
                 for key, one in self._known.items()
-                if (key[1] == asked and key[0] == pod.namespace) or _uid(one) == maker
+                if (key[1] == asked and key[0] == pod.namespace) or (key[0], one.uid) == maker
             ]
         for key in names:
             self._due(key, _SETTLE_S)
@@ -135,10 +141,10 @@ class Templates:
         """The template as it was last seen; None if it is gone."""
         return self._known.get(key)
 
-    def pods(self, uid: str) -> tuple[BuildPod, ...]:
+    def pods(self, namespace: str, uid: str) -> tuple[BuildPod, ...]:
         """Those that were made of the template with this UID."""
         with self._lock:
-            return tuple(self._pods.get(uid, {}).values())
+            return tuple(self._pods.get((namespace, uid), {}).values())
 
     def image(self, key: Key, image: str) -> str:
         """The digest that the newest pod runs which asks for the template with this `image`."""
@@ -186,7 +192,7 @@ class TemplateWorker(Shift):
         recipe = known.recipe
         seen = SeenTemplate(
             recipe.template,
-            self._templates.pods(recipe.template.uid),
+            self._templates.pods(key[0], recipe.template.uid),
             [one for one in self._requests.of(key[0]) if one.policy == recipe.template.uid],
             self._nodes.gpus(),
             self._templates.image(key, recipe.template.image),
@@ -222,7 +228,12 @@ class TemplateWorker(Shift):
             pod = next(one for one in seen.pods if one.name == plan.request)
             body = snapshot_of(template, build.number, left_s(pod, template, now))
             path = f"/apis/{keys.API_VERSION}/namespaces/{template.namespace}/checkpointrequests"
-            self._cluster.create(path, body)
+            try:
+                self._cluster.create(path, body)
+            except RefusedError as error:
+                # Such as by a quota; the build ends at its deadline.
+                why = f"CheckpointRequest {plan.request} can't be made: {error}"
+                return replace(plan, status=replace(plan.status, message=why))
         return plan
 
     def _dropped(self, recipe: Recipe, request: Request, *, keeps: bool) -> bool:
@@ -249,12 +260,21 @@ class TemplateWorker(Shift):
             "snapshottemplates", f"namespaces/{known.namespace}/snapshottemplates/{known.name}"
         )
         self._templates.wrote(self._cluster.write_status(path, known.version, told))
-        if template is None or status.reason is not template.status.reason:
+        if status.reason is not reason_of(known.status):
             where = f"{known.namespace}/{known.name}"
             log.info("template %s: %s: %s", where, status.reason, status.message)
+            about = {
+                "apiVersion": keys.API_VERSION,
+                "kind": keys.SNAPSHOT_TEMPLATE_KIND,
+                "namespace": known.namespace,
+                "name": known.name,
+                "uid": known.uid,
+            }
+            bad = status.reason in {*FAILED, TemplateReason.INVALID}
+            self._cluster.say(about, str(status.reason), status.message, warning=bad)
 
 
-def _keep(those: dict[str, dict[str, Any]], key: str, uid: str, found: object) -> None:
+def _keep(those: dict[K, dict[str, Any]], key: K, uid: str, found: object) -> None:
     those.setdefault(key, {}).pop(uid, None)
     if found is not None:
         those[key][uid] = found
@@ -271,10 +291,6 @@ def _key(item: Json) -> Key:
     return str(item["metadata"]["namespace"]), str(item["metadata"]["name"])
 
 
-def _uid(known: KnownTemplate) -> str:
-    return known.recipe.template.uid if known.recipe else ""
-
-
 def _read(item: Json) -> KnownTemplate:
     meta, recipe, wrong = item["metadata"], None, ""
     try:
@@ -282,7 +298,8 @@ def _read(item: Json) -> KnownTemplate:
     except ConfigError as error:
         wrong = str(error)
     version, generation = str(meta["resourceVersion"]), int(meta.get("generation") or 1)
-    return KnownTemplate(recipe, wrong, *_key(item), version, generation, item.get("status"))
+    named = *_key(item), str(meta["uid"])
+    return KnownTemplate(recipe, wrong, *named, version, generation, item.get("status"))
 
 
 def _merged(status: object) -> object:

@@ -28,8 +28,7 @@ def dump_template_status(
     status: TemplateStatus, template: Template | None, before: object, generation: int, now: float
 ) -> Json:
     """The status as the API server is to have it, given what it has (`before`)."""
-    conditions = mappings(mapping(before).get("conditions"))
-    last = next((one for one in conditions if one.get("type") == READY), {})
+    last = _condition(before)
     state = "True" if status.artifact and status.reason is not TemplateReason.INVALID else "False"
     condition = {
         "type": READY,
@@ -72,17 +71,24 @@ def dump_template_status(
 
 def read_status(status: Json) -> TemplateStatus:
     """The status that the API server has."""
-    conditions = mappings(status.get("conditions"))
-    last = next((one for one in conditions if one.get("type") == READY), {})
-    reason = text(last.get("reason"))
     return TemplateStatus(
-        # A newer version may have reasons that this one doesn't know.
-        reason=TemplateReason(reason) if reason in set(TemplateReason) else None,
-        message=text(last.get("message")),
+        reason=reason_of(status),
+        message=text(_condition(status).get("message")),
         artifact=_read_artifact(mapping(status.get("artifact"))),
         build=_read_build(mapping(status.get("build"))),
         builds=whole(status.get("builds")),
     )
+
+
+def reason_of(status: object) -> TemplateReason | None:
+    """What its condition says; None if nothing, or what only a newer version knows."""
+    reason = text(_condition(status).get("reason"))
+    return TemplateReason(reason) if reason in set(TemplateReason) else None
+
+
+def _condition(status: object) -> Json:
+    conditions = mappings(mapping(status).get("conditions"))
+    return next((one for one in conditions if one.get("type") == READY), {})
 
 
 def _read_artifact(found: Json) -> Artifact | None:

@@ -62,7 +62,7 @@ class World:
         self.item, self.nodes = template(), {"n1": node("n1"), "n2": node("n2")}
         self.pods, self.requests, self.dropped, self.acts = {}, {}, [], 0
         self.made, self.asked, self.refuses, self.away = [], [], "", False
-        self.versions = itertools.count(2)
+        self.versions, self.events, self.full = itertools.count(2), [], ""
         self.begin()
 
     def begin(self):
@@ -131,8 +131,9 @@ class World:
 
     def _create(self, path, body):
         name, those = body["metadata"]["name"], self.requests if "kyb.ai" in path else self.pods
-        if self.refuses:
-            raise RefusedError(self.refuses)
+        refused = self.full if those is self.requests else self.refuses
+        if refused:
+            raise RefusedError(refused)
         if name in those:
             return
         (self.asked if "kyb.ai" in path else self.made).append(name)
@@ -172,6 +173,10 @@ class World:
             return copy.deepcopy(self.item)
 
         return self._act(write)
+
+    def say(self, about, reason, _message, *, warning):
+        assert about["kind"] == keys.SNAPSHOT_TEMPLATE_KIND
+        self.events.append((reason, warning))
 
     # --- Agents
     def drop(self, _node, name, _why):
@@ -235,6 +240,7 @@ def test_a_pod_is_made_kept_and_ended():
     assert world.requests[request]["spec"]["mode"] == "Snapshot"
     assert world.requests[request]["spec"]["tier"] == "object"
     assert "build" not in world.status
+    assert world.events == [("Starting", False), ("Saving", False), ("Ready", False)]
     made = world.status["artifact"]["madeOn"]
     assert (made["image"], made["product"], made["driver"]) == ("llm@sha256:1", "H100", "580.1")
     acts = world.acts
@@ -388,6 +394,7 @@ def test_what_fails_is_told_and_tried_again_later_each_time(breaks, reason, says
         assert world.told[:2] == ("False", reason)
         assert says in world.told[2]
         assert f"tried again in {pause} s" in world.told[2]
+        assert world.events[-1] == (reason, True)
         world.look()
         assert (world.pods, world.requests) == ({}, {})
         world.now += pause - 1
@@ -402,6 +409,32 @@ def test_a_pod_that_is_not_let_in_is_told_of():
     world.look(2)
     assert world.told[:2] == ("False", "PodRefused")
     assert "exceeded quota: pods" in world.told[2]
+
+
+def test_a_request_that_may_not_be_made_is_told_of():
+    world = World()
+    world.full = "exceeded quota: requests"
+    world.run(6)
+    assert world.told[:2] == ("False", "Saving")
+    assert "can't be made: exceeded quota: requests" in world.told[2]
+    world.full = ""
+    world.run(6)
+    assert world.told[:2] == ("True", "Ready")
+
+
+def test_a_pod_of_another_namespace_that_names_the_template_its_owner_is_not_its_own():
+    world = World()
+    world.look(2)
+    (pod,) = copy.deepcopy([*world.pods.values()])
+    pod["metadata"] |= {"namespace": "mallory", "uid": "forged"}
+    pod["status"] = {"phase": "Failed"}
+    world.templates.on_pod("ADDED", slim_pod(pod))
+    world.watch()
+    world.look(2)
+    assert world.told[1] == "Starting"
+    world.run()
+    assert world.told[:2] == ("True", "Ready")
+    assert len(world.made) == 1
 
 
 def test_where_there_are_no_such_gpus_nothing_is_made():
