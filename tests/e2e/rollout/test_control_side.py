@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,6 +21,7 @@ from tests.e2e.conftest import emptied
 from tests.e2e.rollout.control import IMAGES, deployed
 from tests.kit.clients.models import Models
 from tests.kit.pods import SeatPod, group_of, ready
+from tests.simgpu import read_log, violations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,6 +41,7 @@ SPEC = ClusterSpec(
     node_pods=True,
 )
 CALL_S = 30.0
+RESTARTS = "{.items[*].status.containerStatuses[0].restartCount}"
 KEYS: dict[str, str] = {}
 """Of a client of the proxy, by cluster."""
 
@@ -184,6 +187,34 @@ def test_the_first_sample_of_the_installation_runs(side: Cluster, seats: Pods) -
         models.close()
     finally:
         side.kubectl("delete", "-f", str(sample), "--wait=true", limit=90)
+
+
+def test_five_models_of_40_gb_share_a_gpu_of_80(side: Cluster, seats: Pods) -> None:
+    """docs/how-to/workloads/share-one-gpu.md, on one of the node's two GPUs."""
+    sample = REPOSITORY / "config" / "samples" / "five-models.yaml"
+    objects = list(yaml.safe_load_all(sample.read_text()))
+    for one in objects:
+        one["spec"]["template"]["metadata"]["annotations"][keys.REQUIRE_GROUP] = "G0"
+    names = [one["metadata"]["name"] for one in objects]
+    began, text = time.monotonic_ns(), yaml.safe_dump_all(objects)
+    side.kubectl("apply", "-f", "-", text=text)
+    models = models_of(side)
+    try:
+        for name in names:
+            side.kubectl("rollout", "status", f"deploy/{name}", "--timeout=90s", limit=100)
+        assert len({group_of(pod) for pod in seats.all().values()}) == 1
+        # Back and forth, so that the next one always is one that another has made room for.
+        for count, order in enumerate((names, names[::-1]), 1):
+            answers = [models.ask(name) for name in order]
+            assert [(one.counter, one.intact) for one in answers] == [(count, True)] * 5
+        log = [one for one in read_log(side.node("n1").simgpu_root) if one.at_ns >= began]
+        assert len({one.gpu for one in log if one.gpu}) == 1
+        assert violations(log) == []
+        restarts = side.kubectl("get", "pods", "-o", f"jsonpath={RESTARTS}").split()
+        assert restarts == ["0"] * 5
+    finally:
+        models.close()
+        side.kubectl("delete", "-f", "-", "--wait=true", text=text, limit=90)
 
 
 def cli(*words: str) -> str:
