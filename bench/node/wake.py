@@ -1,6 +1,6 @@
 """What orchestration adds to a wake that must first park the group's other active seat.
 
-Two empty models share one GPU of the zero-cost driver (nothing is copied; the journal is synced).
+Two empty models share one GPU of the zero-cost driver (nothing is copied; journal on a disk).
 A sample is the time from a request through the proxy to its first byte while the *other* model is
 active, less the same request to a model that is active already, both taken in turn.
 

@@ -26,9 +26,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PROTOCOL = 1
-_SEAT_DELAY = 0.01
-"""Seconds. A swap changes two seats five times within a few milliseconds, in which messages nobody
-waits for would hold up those that requests wait for."""
+_SEAT_DELAY = 0.05
+"""Seconds. A swap changes two seats five times within so long, in which messages nobody waits for
+would hold up those that requests wait for: each takes 0.3 ms until it is taken in."""
+_ASKED_DELAY = 0.01
+"""Seconds until other proxies hear that a seat is asked for: until then they may ask another one of
+its model."""
 _CLOCK_TICK = 0.002
 
 
@@ -48,12 +51,13 @@ class Session:
         self._seats_due = 0.0
         self._some = asyncio.Event()
 
-    def seat(self, seat: Seat) -> None:
-        """Tell of a seat as it is when its turn comes."""
-        if not self._seats:
-            loop = asyncio.get_running_loop()
-            self._seats_due = loop.time() + _SEAT_DELAY
-            loop.call_later(_SEAT_DELAY, self._some.set)
+    def seat(self, seat: Seat, within: float = _SEAT_DELAY) -> None:
+        """Tell of a seat as it is when its turn comes, in so many seconds."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + within
+        if not self._seats or due < self._seats_due:
+            self._seats_due = due
+            loop.call_later(within, self._some.set)
         self._seats[seat.uid] = seat
 
     def gone(self, uid: PodUid) -> None:
@@ -116,17 +120,21 @@ class Streams:
         awaited = seat.demand.waiting > 0
         if awaited != (seat.uid in self._awaited):
             (self._awaited.add if awaited else self._awaited.discard)(seat.uid)
-            self.seat_changed(seat)
+            if len(self._sessions) > 1:
+                self._tell(seat, _ASKED_DELAY)
 
     def seat_changed(self, seat: Seat) -> None:
         """See `node.Observer`."""
+        self._tell(seat, _SEAT_DELAY)
+
+    def _tell(self, seat: Seat, within: float) -> None:
         moved = self._departures.where(seat.uid)
         for session in self._sessions.values():
             if moved:
                 # It never wakes here: nobody must wait for that.
                 session.gone(seat.uid)
             else:
-                session.seat(seat)
+                session.seat(seat, within)
 
     def seat_gone(self, seat: Seat) -> None:
         """See `node.Observer`."""

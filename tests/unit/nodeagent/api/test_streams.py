@@ -147,3 +147,38 @@ async def test_a_seat_that_is_gone_is_not_described_any_more():
     session.seat(again)
     session.grant(A, 1)
     assert await told(session, 2) == ["seat a", "grant a"]
+
+
+@pytest.mark.real_time
+async def test_a_lone_proxy_is_not_told_what_it_asks_for_itself():
+    proxies = Proxies()
+    streams = Streams(proxies, SimpleNamespace(where=lambda _: None))
+    one, a = streams._join("one"), proxies.node.seats[A]
+    assert (await one.next()).proxies.connected == 1
+    assert await told(one, 1) == ["seat a"]
+    a.demand.counted(0, 1, 0.0, 1.0)
+    streams.demand_changed(a)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(one.next(), 0.2)
+    two = streams._join("two")
+    assert (await two.next()).proxies.connected == 2
+    assert (await asyncio.wait_for(two.next(), 5.0)).seat.waiting == 1
+
+
+async def test_what_others_ask_for_overtakes_a_swaps_news():
+    proxies = Proxies()
+    streams = Streams(proxies, SimpleNamespace(where=lambda _: None))
+    one, _, a = streams._join("one"), streams._join("two"), proxies.node.seats[A]
+    for _ in range(3):
+        await one.next()
+    loop = asyncio.get_running_loop()
+    streams.seat_changed(a)
+    began = loop.time()
+    await one.next()
+    assert loop.time() - began > 0.03
+    streams.seat_changed(a)
+    a.demand.counted(0, 1, 0.0, 1.0)
+    began = loop.time()
+    streams.demand_changed(a)
+    assert (await one.next()).seat.waiting == 1
+    assert loop.time() - began < 0.04
