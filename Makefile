@@ -7,8 +7,8 @@ PROTOS := $(wildcard proto/kybernate/gen/*.proto)
 K      ?=
 SLICE  ?=
 SLICED := $(if $(SLICE),--slice $(SLICE))
-# Half of a test is waiting.
-WORKERS := $(shell n=$$(nproc); [ $$n -ge 4 ] && echo 8 || echo $$((2 * n)))
+# Half of a test is waiting. Where few are selected, most of the time is the workers' start.
+WORKERS := $(shell n=$$(nproc); [ $$n -ge 4 ] && echo 8 || echo $$(($(if $(K),1,2) * n)))
 GPU_PYTHON ?=
 
 .DEFAULT_GOAL := help

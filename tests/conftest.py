@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,11 +19,25 @@ if TYPE_CHECKING:
 
 __all__ = ["pytest_addoption", "pytest_collection_modifyitems", "pytest_report_header"]
 
+UNIT = Path(__file__).parent / "unit"
+
 # How long an example takes is up to whatever else this machine does.
 settings.register_profile(
     "kybernate", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 settings.load_profile("kybernate")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With -k of one word, unit tests whose files don't have it in path or text are not even read:
+    that takes longer than most of what a word selects. Not those of docs, named by what they read.
+    """
+    word = config.getoption("keyword").lower()
+    inside = UNIT in collection_path.parents and UNIT / "docs" not in collection_path.parents
+    if not word.isidentifier() or not inside or collection_path.suffix != ".py":
+        return None
+    has = word in str(collection_path).lower() or word in collection_path.read_text().lower()
+    return None if has else True
 
 
 @pytest.hookimpl(wrapper=True)

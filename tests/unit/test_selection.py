@@ -1,0 +1,42 @@
+"""A word selects tests without reading all the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.conftest import pytest_ignore_collect
+
+UNIT = Path(__file__).parent
+FAIR = UNIT / "core" / "test_fairqueue.py"
+QUANTITY = UNIT / "core" / "test_quantity.py"
+
+
+def left_out(word: str, path: Path) -> bool | None:
+    config: Any = SimpleNamespace(getoption=lambda _: word)
+    return pytest_ignore_collect(path, config)
+
+
+@pytest.mark.parametrize(
+    ("word", "path", "out"),
+    [
+        ("fairqueue", QUANTITY, True),
+        ("FairQueue", FAIR, None),
+        ("hypothesis", FAIR, None),
+        ("core", QUANTITY, None),
+        ("", QUANTITY, None),
+        ("fairqueue or quantity", UNIT / "core" / "test_rate.py", None),
+        ("fairqueue", UNIT / "core", None),
+        ("fairqueue", UNIT / "docs" / "words.toml", None),
+        ("fairqueue", UNIT / "docs" / "test_docs.py", None),
+        ("fairqueue", UNIT.parent / "integration" / "conftest.py", None),
+    ],
+)
+def test_only_files_without_the_one_word_are_left_out(
+    word: str, path: Path, out: bool | None
+) -> None:
+    assert path.exists()
+    assert left_out(word, path) is out
