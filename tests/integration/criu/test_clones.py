@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -163,3 +166,99 @@ def _main(one: Seat) -> int:
 
 def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+IDENTITY = """
+import json, random, secrets, socket, ssl, threading, time
+
+drawn, token, began = secrets.token_hex(8), open("/app/token").read(), time.time()
+random.seed()
+tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+tls.load_cert_chain("/app/cert.pem", "/app/key.pem")
+
+def tell():
+    return {
+        "drawn": drawn,
+        "random": random.random(),
+        "secret": secrets.token_hex(8),
+        "token": token,
+        "token_now": open("/app/token").read(),
+        "age": time.time() - began,
+    }
+
+def serve(port, wrap):
+    server = socket.create_server(("", port))
+    while True:
+        one = server.accept()[0]
+        try:
+            one = wrap(one)
+            one.sendall(json.dumps(tell()).encode())
+        except OSError as error:
+            print(error)
+        one.close()
+
+threading.Thread(target=serve, args=(8000, lambda one: one)).start()
+threading.Thread(target=serve, args=(8443, lambda one: tls.wrap_socket(one, True))).start()
+print("ready")
+"""
+
+
+def test_what_two_copies_have_in_common_and_what_each_has_of_its_own(
+    seat: Callable[..., Seat], tmp_path: Path
+) -> None:
+    """As docs/concepts/templates.md has it."""
+    here, there = tmp_path / "one", tmp_path / "two"
+    here.mkdir()
+    words = ["-newkey", "rsa:2048", "-nodes", "-subj", "/CN=toy", "-days", "2"]
+    files = ["-keyout", str(here / "key.pem"), "-out", str(here / "cert.pem")]
+    subprocess.run(["openssl", "req", "-x509", *words, *files], check=True, capture_output=True)
+    (here / "token").write_text("the first pod's")
+    for file in here.iterdir():
+        file.chmod(0o644)
+    old = python(seat, here, IDENTITY)
+    first = tell(old)
+    shutil.copytree(here, there)
+    (there / "token").write_text("the copy's")
+    old.freeze()
+    number = old.container.number_inside(old.container.tree)
+    old.dump()
+    old.keep()
+    old.thaw()
+    new = seat(init=("--parked", str(number)), mounts={there: "/app"})
+    shutil.copytree(old.images, new.images)
+    time.sleep(1.0)
+    new.resume()
+    one, other = tell(old), tell(new)
+    # What was drawn, read or seeded before is the same, also what a seeded generator draws next.
+    assert (one["drawn"], one["random"]) == (other["drawn"], other["random"])
+    assert first["random"] != one["random"]
+    assert other["token"] == "the first pod's"
+    # What the kernel is asked for is its own: random bytes, files of its volumes, the time.
+    assert one["secret"] != other["secret"]
+    assert other["token_now"] == "the copy's"
+    assert other["age"] > first["age"] + 1.0
+    # Keys of TLS tickets are in memory: each copy takes the others' sessions up.
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+    _, session = handshake(client, old)
+    resumed, _ = handshake(client, new, session)
+    assert resumed
+
+
+def tell(one: Seat) -> dict[str, Any]:
+    with socket.create_connection((one.container.ip, 8000), LIMIT) as link:
+        found: dict[str, Any] = json.loads(b"".join(iter(lambda: link.recv(4096), b"")))
+        return found
+
+
+def handshake(
+    client: ssl.SSLContext, one: Seat, session: ssl.SSLSession | None = None
+) -> tuple[bool, ssl.SSLSession | None]:
+    """Whether the session was taken up, and the one to take up next."""
+    with (
+        socket.create_connection((one.container.ip, 8443), LIMIT) as plain,
+        client.wrap_socket(plain, session=session) as link,
+    ):
+        while link.recv(4096):
+            pass
+        return bool(link.session_reused), link.session
