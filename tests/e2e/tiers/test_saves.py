@@ -23,6 +23,7 @@ from tests.cluster.processes.control import wait_until
 from tests.cluster.spec import GpuSpec
 from tests.e2e.conftest import emptied
 from tests.kit.clients.direct import Direct
+from tests.kit.clients.kubectl import Kubectl
 from tests.kit.pods import SeatPod, ready
 
 if TYPE_CHECKING:
@@ -307,3 +308,30 @@ def test_replicas_of_a_template_start_warm(site: Site, seats: Pods) -> None:
     wait_until(
         lambda: not json.loads(kubectl("get", "ckpt", "-o", "json"))["items"], 30, "they stay"
     )
+
+
+def test_a_model_is_staged_in_ram_while_another_computes(
+    site: Site, seats: Pods, tmp_path: Path
+) -> None:
+    """As docs/how-to/workloads/stage-a-model.md has it."""
+    kubectl = Kubectl(site.cluster.kubectl_path, tmp_path, site.cluster.kubeconfig)
+    seats.create(SeatPod("next", bytes_="1GiB"))
+    found = seats.wait(["next"], ready, 60, "Ready")["next"]
+    first = Direct.to(found).ask(limit=20)
+    deep = kubectl("kyb", "park", "next", "--tier", "object")
+    assert deep.returncode == 0, deep.stderr
+    seats.create(SeatPod("training", annotations=TRAINS, more=COUNTER))
+    wait_until(lambda: len(steps(seats, "training")) > 3, 60, "it does not train")
+    wakes = site.seat("training")["wakes"]
+    at = len(steps(seats, "training"))
+
+    staged = kubectl("kyb", "park", "next", "--tier", "ram")
+    assert staged.returncode == 0, staged.stderr
+    wait_until(lambda: site.seat("next")["tier"] == "ram", 20, "it is not told as there")
+    assert site.seat("next")["state"] == "parked"
+    wait_until(lambda: len(steps(seats, "training")) > at + 3, 20, "it does not train on")
+    seen = site.seat("training")
+    assert (seen["state"], seen["wakes"]) == ("active", wakes), "it never left its GPU"
+    answer = Direct.to(found).ask(limit=60)
+    assert (answer.counter, answer.intact) == (2, True)
+    assert answer.body["kyb"]["boot"] == first.body["kyb"]["boot"]
