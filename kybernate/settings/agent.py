@@ -187,6 +187,14 @@ class AgentSettings(Settings):
         description="The same, of a pod whose CheckpointPolicy scales its Deployment to zero "
         "(idle.object), for artifacts in the object store (s).",
     )
+    spot: Literal["", "aws", "gce"] = Field(
+        "",
+        description="Whose spot instance this node is: a notice of its metadata server that it is "
+        "taken away has it evacuated.",
+    )
+    spot_address: Address = Field(
+        "169.254.169.254:80", description="host:port of the metadata server."
+    )
     tier_residency_s: float = Field(
         5.0, ge=0, description="A parked state that changed tiers stays there as long (s)."
     )

@@ -56,6 +56,7 @@ from nodeagent.kube.podreader import PodReader
 from nodeagent.kube.pods import PodCache, read_pod
 from nodeagent.kube.publish import Publisher
 from nodeagent.kube.replacement import Replacements
+from nodeagent.migration.spot import SpotWatch
 from nodeagent.offload.arrivals import Arriving, GuardedFreezer
 from nodeagent.operations.operations import Operations
 from nodeagent.seat.changes import Changes
@@ -207,8 +208,16 @@ class Agent:
             self.loop.reports.run(),
             self._identity.run(self._get_api),
         )
+        if self._settings.spot:
+            self._begin(self._spot_watch().run())
         await stop.wait()
         await self._end()
+
+    def _spot_watch(self) -> SpotWatch:
+        from kybernate.adapters.spot import CLOUDS  # noqa: PLC0415 - only where it is used
+
+        notice, address = CLOUDS[self._settings.spot], self._settings.spot_address
+        return SpotWatch(notice, address, _boot_id(), self.node, self.operations)
 
     def _warden(self, publisher: Publisher) -> Warden:
         outside = Outside(

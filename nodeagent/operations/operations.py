@@ -60,6 +60,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_ANNOUNCED = {Kind.DRAIN: "Drain", Kind.EVACUATE: "Evacuation"}
+"""What events of the node tell the end of."""
+_LONGEST_EVENT = 1000
 _LOOK_AGAIN = 1.0
 _KEPT_S = 60.0
 """Seconds for which one that has ended can be asked for however many there are: a controller looks
@@ -388,9 +391,10 @@ class Operations:
         self._forget_the_oldest()
         if seat is not None and operation.kind is not Kind.WAKE:
             self._tell(seat, operation)
-        if operation.kind is Kind.DRAIN:
+        if name := _ANNOUNCED.get(operation.kind):
             kind = "Warning" if operation.state is Progress.FAILED else "Normal"
-            self._announce(f"Drain{operation.state.capitalize()}", operation.sentence, kind)
+            told = "; ".join((operation.sentence, *operation.report))[:_LONGEST_EVENT]
+            self._announce(f"{name}{operation.state.capitalize()}", told, kind)
 
     def _tell(self, seat: Seat, operation: Operation) -> None:
         name, text = event_of(operation.kind), f"{words(operation)}: {operation.sentence}"
