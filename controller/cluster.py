@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _APPS = "/apis/apps/v1"
+_OFF = "node.kubernetes.io/out-of-service"
 _PER_SECOND, _BURST = 5.0, 100.0
 """Events of all requests together; those beyond are left out, conditions say the same."""
 
@@ -59,6 +60,38 @@ class Cluster:
             return None
         node, seat = pod.node or "", bool(pod.asks)
         return PodFacts(pod.ref.uid, node, seat=seat, ended=pod.over, owner=pod.succession)
+
+    def whole_pod(self, namespace: str, name: str) -> Json | None:
+        """The pod of this name, all that the API server has of it; None if there is none."""
+        try:
+            return self._api.get(pods.path(namespace, name), timeout=self._timeout)
+        except NotFoundError:
+            return None
+
+    def make_pod(self, pod: Json) -> Json:
+        """Create a pod. Raises ConflictError if there is one of its name."""
+        path = pods.path(pod["metadata"]["namespace"], "")[:-1]
+        return self._api.post(path, pod, timeout=self._timeout)
+
+    def seat(self, node: str, uid: str) -> Json:
+        """What the node's GPUNode tells of the seat of the pod with this UID; empty if nothing."""
+        try:
+            found = self._api.get(f"{keys.GPU_NODES_PATH}/{node}", timeout=self._timeout)
+        except NotFoundError:
+            return {}
+        seats = mappings(mapping(found.get("status")).get("seats"))
+        return next((one for one in seats if one.get("uid") == uid), {})
+
+    def is_off(self, node: str) -> str:
+        """How it is known that nothing runs on the node any more, in a sentence; empty if it may:
+        an administrator has taken its object away, or has tainted it so."""
+        try:
+            found = self._api.get(f"/api/v1/nodes/{node}", timeout=self._timeout)
+        except NotFoundError:
+            return f"node {node} is gone"
+        taints = mappings(mapping(found.get("spec")).get("taints"))
+        tainted = any(one.get("key") == _OFF for one in taints)
+        return f"node {node} has the taint {_OFF}" if tainted else ""
 
     def held_back(self, namespace: str, name: str) -> str:
         """Why the pod may not be evicted now, as a PodDisruptionBudget has it, in a sentence; empty

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from kybernate import keys
 from kybernate.api.requests import dump_status, read_request
+from kybernate.api.restoring.requests import dump_restore, read_restore
 from kybernate.core.requests.checkpoint import Request
+from kybernate.core.requests.restore import RestoreRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -86,7 +88,11 @@ CHECKPOINT: Kind[Request] = Kind(
     keys.CHECKPOINT_REQUEST_KIND, "checkpointrequests", read_request, dump_status
 )
 
-_KINDS: Mapping[type, Kind[Any]] = {Request: CHECKPOINT}
+RESTORE: Kind[RestoreRequest] = Kind(
+    keys.RESTORE_REQUEST_KIND, "restorerequests", read_restore, dump_restore
+)
+
+_KINDS: Mapping[type, Kind[Any]] = {Request: CHECKPOINT, RestoreRequest: RESTORE}
 
 
 def kind_of(request: R) -> Kind[R]:

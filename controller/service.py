@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from controller import metrics
 from controller.agents import Agents
-from controller.artifacts import Artifacts, Projection, describing, slim_artifact
 from controller.cluster import Cluster
-from controller.kinds import CHECKPOINT
+from controller.kinds import CHECKPOINT, RESTORE
 from controller.known import Nodes, Requests, slim_node, slim_request
 from controller.policies import MANAGED, Policies, PolicyWorker, slim_pod
 from controller.queue import Queue
+from controller.restoring.artifacts import Artifacts, Projection, describing, slim_artifact
+from controller.restoring.restores import RestoreWorker, Sources
 from controller.sweep import Sweep
 from controller.templates import Templates, TemplateWorker
 from controller.worker import Worker
@@ -25,6 +26,7 @@ from kybernate.adapters.registry.client import Registry
 from kybernate.api import pods
 from kybernate.errors import ConfigError
 from kybernate.runtime.background import Background
+from kybernate.runtime.grants import ArtifactGrants
 from kybernate.runtime.lead import Leader, Leases, Terms
 from kybernate.runtime.revocations import Revocations
 from kybernate.runtime.serve import ProbeServer
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from kybernate.settings.controller import ControllerSettings
 
 _POLICY_THREADS = 2
+_RESTORE_THREADS = 4
 
 
 class Service:
@@ -54,6 +57,8 @@ class Service:
         self._policies = Policies(self._policy_queue.add, self._changed)
         self._artifacts = Artifacts()
         self._requests = Requests(CHECKPOINT, self._queue.add, self._told)
+        self._restore_queue, self._grants = Queue(), ArtifactGrants()
+        self._restores = Requests(RESTORE, self._restore_queue.add)
         self._watches = (
             Watcher(
                 *(self._api, keys.CHECKPOINT_REQUESTS_PATH, {}, self._requests.on_event),
@@ -79,6 +84,13 @@ class Service:
                 page=OF_USERS,
             ),
             Watcher(*(self._api, pods.PATH, MANAGED, self._on_pod, "pods"), keep=slim_pod),
+            Watcher(
+                *(self._api, keys.RESTORE_REQUESTS_PATH, {}, self._restores.on_event),
+                "RestoreRequests",
+                keep=slim_request,
+                names_only=True,
+                page=OF_USERS,
+            ),
             *self._projected(settings),
         )
         self._agents = Agents(
@@ -106,18 +118,23 @@ class Service:
         workers = {f"worker-{number}": worker.run for number in range(settings.threads)}
         workers |= {f"policies-{number}": policies.run for number in range(_POLICY_THREADS)}
         workers |= {f"templates-{number}": templates.run for number in range(_POLICY_THREADS)}
+        restores = self._restoring(settings, cluster, fence)
+        workers |= {f"restores-{number}": restores.run for number in range(_RESTORE_THREADS)}
         if settings.registry_url:
             workers["artifacts"] = self._projection(settings, fence).run
         self._threads = Background(**workers, sweep=sweep.run, zero=zero.run)
         self._probes = ProbeServer(*host_port(settings.probe_listen), self.not_ready)
         metrics.LEADING.set_function(lambda: fence.closed() is None)
-        metrics.QUEUED.set_function(lambda: len(self._queue))
-        metrics.OPEN.set_function(lambda: len(self._requests.wanted()))
+        metrics.QUEUED.set_function(lambda: len(self._queue) + len(self._restore_queue))
+        metrics.OPEN.set_function(
+            lambda: len(self._requests.wanted()) + len(self._restores.wanted())
+        )
 
     def start(self) -> None:
         """Start everything."""
         self._probes.start()
         self._revocations.start(self._api)
+        self._grants.start(self._api)
         for watch in self._watches:
             watch.start()
         if self._leader is not None:
@@ -130,11 +147,13 @@ class Service:
         self._policy_queue.close()
         self._zero_queue.close()
         self._template_queue.close()
+        self._restore_queue.close()
         self._threads.stop()
         if self._leader is not None:
             self._leader.stop()
         for watch in self._watches:
             watch.stop()
+        self._grants.stop()
         self._revocations.stop()
         self._agents.close()
         self._probes.stop()
@@ -171,6 +190,14 @@ class Service:
         leases = Leases(self._api, timeout)
         leader = Leader(leases, settings.lease, identity, terms, self)
         return leader, leader
+
+    def _restoring(
+        self, settings: ControllerSettings, cluster: Cluster, fence: Fence
+    ) -> RestoreWorker:
+        url = settings.registry_url
+        registry = partial(Registry, url, settings.tls_dir, "controller") if url else None
+        sources = Sources(self._artifacts, registry, self._grants.all)
+        return RestoreWorker(self._restore_queue, self._restores, cluster, sources, fence)
 
     def _projected(self, settings: ControllerSettings) -> tuple[Watcher, ...]:
         if not settings.registry_url:

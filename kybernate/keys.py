@@ -15,6 +15,8 @@ ARTIFACT_KIND = "Artifact"
 ARTIFACTS_PATH = f"/apis/{GROUP}/{VERSION}/artifacts"
 CHECKPOINT_REQUEST_KIND = "CheckpointRequest"
 CHECKPOINT_REQUESTS_PATH = f"/apis/{GROUP}/{VERSION}/checkpointrequests"
+RESTORE_REQUEST_KIND = "RestoreRequest"
+RESTORE_REQUESTS_PATH = f"/apis/{GROUP}/{VERSION}/restorerequests"
 CHECKPOINT_POLICY_KIND = "CheckpointPolicy"
 CHECKPOINT_POLICIES_PATH = f"/apis/{GROUP}/{VERSION}/checkpointpolicies"
 SNAPSHOT_TEMPLATE_KIND = "SnapshotTemplate"
@@ -73,6 +75,9 @@ GANG_SIZE = "kyb.ai/gang-size"
 SUCCESSOR = "kyb.ai/successor"
 ZERO_LABEL = "kyb.ai/scaled-to-zero"
 WANTED = "kyb.ai/wanted"
+
+# On a pod that the controller has made: name and UID of the RestoreRequest that it is made for
+MADE_FOR = "kyb.ai/restored-for"
 
 # The scheduling gate that holds a gang's pods until all of them have a seat
 GANG_GATE = "kyb.ai/gang"

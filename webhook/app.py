@@ -12,6 +12,7 @@ from flask import Flask, Response, request
 from prometheus_client import Counter, Histogram
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
+from kybernate import keys
 from kybernate.api.nodeseats import evicted_seats, read_gpu_node
 from kybernate.errors import RefusedError, RetryableError
 from webhook import wire
@@ -80,9 +81,12 @@ def make_app(
     cluster: Callable[[], Cluster],
     grants: Callable[[], tuple[Grant, ...]],
     evict: Callable[[wire.Eviction], Json],
+    unasked: Callable[[Json], str] = lambda _: "nobody knows what was asked for",
 ) -> Flask:
     """The application with `POST /mutate`, `/validate`, `/sign` and `/evict`. `grants` says what
-    ArtifactGrants say, or raises RetryableError; `evict` answers for a pod that is to go."""
+    ArtifactGrants say, or raises RetryableError; `evict` answers for a pod that is to go; `unasked`
+    says why a pod that the controller makes is not the one that a RestoreRequest asks for, empty if
+    it is, or raises RetryableError."""
     app = Flask(__name__)
     app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
 
@@ -97,6 +101,8 @@ def make_app(
         scheduler = settings.scheduler_name
         sentences = refusals(review.pod, cluster(), scheduler) or unprepared(review.pod, scheduler)
         sentences = sentences or foreign_state(review.pod, grants, time.time())
+        if not sentences and _is_for_a_request(review) and (why := unasked(review.pod)):
+            sentences = [f"{why}."]
         if sentences:
             raise RefusedError(" ".join(sentences))
         return wire.allow(review.uid)
@@ -108,6 +114,13 @@ def make_app(
     app.register_error_handler(HTTPException, _on_http_error)
     app.register_error_handler(Exception, _on_error)
     return app
+
+
+def _is_for_a_request(review: wire.Review) -> bool:
+    """Whether the controller makes the pod for a RestoreRequest: a policy lets it make no others
+    but those of SnapshotTemplates."""
+    notes = review.pod["metadata"].get("annotations") or {}
+    return review.user == keys.CONTROLLER_USER and keys.MADE_FOR in notes
 
 
 def _answer(verb: str, decide: Callable[[wire.Review], Json]) -> Response:

@@ -20,6 +20,7 @@ from kybernate.runtime.serve import ProbeServer, configure_logging
 from kybernate.runtime.tls import server_context
 from kybernate.settings.common import host_port
 from webhook.app import Known, make_app
+from webhook.asked import Asked
 from webhook.certs import Bundles, FolderStore, Keeper, Keeping, SecretStore
 from webhook.evictions import Asker, Evictions
 
@@ -130,7 +131,7 @@ def _serving(settings: WebhookSettings, api: Api, leaf: LeafContext) -> Iterator
     try:
         yield make_app(
             *(settings, lambda: service.known.cluster, service.grants.all),
-            service.evictions.answer,
+            *(service.evictions.answer, Asked(api).unasked),
         )
     finally:
         service.stop()

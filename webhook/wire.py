@@ -27,7 +27,9 @@ _MOST_ANNOTATIONS = 256 * 1024
 """The API server's own limit, which it looks at only after admission."""
 
 _EPHEMERAL = "ephemeralcontainers"
-_EVICTION = ("policy", "Eviction")
+_PODS = (("", "Pod"),)
+_EVICTIONS = (("policy", "Eviction"),)
+_ASKED = ((keys.GROUP, keys.CHECKPOINT_REQUEST_KIND), (keys.GROUP, keys.RESTORE_REQUEST_KIND))
 _UNPROCESSABLE = 422
 _TOO_MANY_REQUESTS = 429
 _UNAVAILABLE = 503
@@ -38,7 +40,7 @@ class Review:
     """One question of the API server. `pod` is checked to have the shape that we read.
 
     `before` is the pod without the ephemeral containers that are to be added, None if it is not
-    about those but about a new pod.
+    about those but about a new pod. `user` is who makes it.
     """
 
     uid: str
@@ -46,6 +48,7 @@ class Review:
     dry_run: bool
     pod: Json
     before: Json | None = None
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,7 @@ class Eviction:
 
 def parse_review(body: bytes) -> Review:
     """The question in a request's body. Raises RefusedError, naming the field, if it is none."""
-    request, uid = _opened(body, ("", "Pod"), "pods alone")
+    request, uid = _opened(body, _PODS, "pods alone")
     pod = _field(request, "object", dict, "request.object")
     too_much = extent(pod, DEEPEST, MOST_VALUES)
     if too_much:
@@ -82,13 +85,14 @@ def parse_review(body: bytes) -> Review:
         before = _field(request, "oldObject", dict, "request.oldObject")
         _check_debuggers(before, "oldObject")
         _check_debuggers(pod, "object")
-    return Review(uid, operation, bool(request.get("dryRun")), pod, before)
+    user = _optional(request, "userInfo", dict, "request") or {}
+    name = _optional(user, "username", str, "request.userInfo") or ""
+    return Review(uid, operation, bool(request.get("dryRun")), pod, before, name)
 
 
 def parse_asked(body: bytes) -> Asked:
-    """As `parse_review`, of a new CheckpointRequest."""
-    kind = keys.GROUP, keys.CHECKPOINT_REQUEST_KIND
-    request, uid = _opened(body, kind, "CheckpointRequests alone at this path")
+    """As `parse_review`, of a new request of any kind."""
+    request, uid = _opened(body, _ASKED, "requests of kyb.ai alone at this path")
     found = _field(request, "object", dict, "request.object")
     user = _field(request, "userInfo", dict, "request.userInfo")
     spec = _field(found, "spec", dict, "object.spec")
@@ -97,7 +101,7 @@ def parse_asked(body: bytes) -> Asked:
 
 def parse_eviction(body: bytes) -> Eviction:
     """As `parse_review`, of an eviction."""
-    request, uid = _opened(body, _EVICTION, "pods/eviction alone at this path")
+    request, uid = _opened(body, _EVICTIONS, "pods/eviction alone at this path")
     namespace = _field(request, "namespace", str, "request.namespace")
     name = _field(request, "name", str, "request.name")
     user = _field(request, "userInfo", dict, "request.userInfo")
@@ -109,8 +113,8 @@ def parse_eviction(body: bytes) -> Eviction:
     return Eviction(uid, namespace, name, dry_run, username)
 
 
-def _opened(body: bytes, wanted: tuple[str, str], only: str) -> tuple[Json, str]:
-    """The review's request, about this group and kind, and its UID."""
+def _opened(body: bytes, wanted: Sequence[tuple[str, str]], only: str) -> tuple[Json, str]:
+    """The review's request, about one of these groups and kinds, and its UID."""
     # Eight MiB of empty lists would take seconds and 256 MiB to read; texts have few brackets.
     if body.count(b"[") + body.count(b"{") > _MOST_BRACKETS:
         raise RefusedError(f"The body has more than {_MOST_BRACKETS} lists and objects.")
@@ -124,8 +128,9 @@ def _opened(body: bytes, wanted: tuple[str, str], only: str) -> tuple[Json, str]
     request = _field(review, "request", dict, "request")
     uid = _field(request, "uid", str, "request.uid")
     kind = _field(request, "kind", dict, "request.kind")
-    if (kind.get("group", ""), kind.get("kind")) != wanted:
-        raise RefusedError(f"request.kind is not {wanted[1]}; register this webhook for {only}.")
+    if (kind.get("group", ""), kind.get("kind")) not in wanted:
+        named = " or ".join(name for _, name in wanted)
+        raise RefusedError(f"request.kind is not {named}; register this webhook for {only}.")
     return request, uid
 
 

@@ -10,17 +10,19 @@ import yaml
 from pydantic import TypeAdapter
 
 from kybernate import keys
-from kybernate.api.artifacts import Artifact
 from kybernate.api.gpunodes import GPUNode
 from kybernate.api.grants import ArtifactGrant
 from kybernate.api.policies import CheckpointPolicy
 from kybernate.api.requests import CheckpointRequest
+from kybernate.api.restoring.artifacts import Artifact
+from kybernate.api.restoring.requests import RestoreRequestObject
 from kybernate.api.schema import DEFAULT
 from kybernate.api.templates.models import SnapshotTemplate
 
 Json = dict[str, Any]
 
 _READY = '.status.conditions[?(@.type=="Ready")]'
+_COMPLETE = '.status.conditions[?(@.type=="Complete")]'
 _AGE = ("Age", "date", ".metadata.creationTimestamp")
 
 
@@ -84,15 +86,14 @@ def artifact() -> Json:
 
 def checkpoint_request() -> Json:
     """The CustomResourceDefinition of CheckpointRequest."""
-    complete = '.status.conditions[?(@.type=="Complete")]'
     columns = (
         ("Pod", "string", ".spec.pod"),
         ("Mode", "string", ".spec.mode"),
         ("Tier", "string", ".status.artifact.tier"),
-        ("Complete", "string", f"{complete}.status"),
-        ("State", "string", f"{complete}.reason"),
+        ("Complete", "string", f"{_COMPLETE}.status"),
+        ("State", "string", f"{_COMPLETE}.reason"),
         ("Bytes", "integer", ".status.artifact.bytes", 1),
-        ("Message", "string", f"{complete}.message", 1),
+        ("Message", "string", f"{_COMPLETE}.message", 1),
         _AGE,
     )
     told = (
@@ -109,6 +110,36 @@ def checkpoint_request() -> Json:
         "Namespaced",
         columns,
         _schema(CheckpointRequest, told),
+        more,
+    )
+
+
+def restore_request() -> Json:
+    """The CustomResourceDefinition of RestoreRequest."""
+    columns = (
+        ("As", "string", ".spec.as"),
+        ("Pod", "string", ".status.pod"),
+        ("Node", "string", ".status.node"),
+        ("Complete", "string", f"{_COMPLETE}.status"),
+        ("State", "string", f"{_COMPLETE}.reason"),
+        ("Artifact", "string", ".status.artifact", 1),
+        ("Message", "string", f"{_COMPLETE}.message", 1),
+        _AGE,
+    )
+    told = (
+        "Asks once for a pod that continues from an artifact: in the place of the artifact's pod, "
+        "or as a copy. Who creates it must have the right to create pods in the namespace, and to "
+        "restore the artifact. A clone goes with it; other pods stay."
+    )
+    more = {
+        "subresources": {"status": {}},
+        "selectableFields": [{"jsonPath": ".spec.as"}, {"jsonPath": ".status.pod"}],
+    }
+    return _definition(
+        _names(keys.RESTORE_REQUEST_KIND, "rst"),
+        "Namespaced",
+        columns,
+        _schema(RestoreRequestObject, told),
         more,
     )
 
@@ -177,6 +208,7 @@ CRDS = {
     "artifactgrant": artifact_grant,
     "checkpointpolicy": checkpoint_policy,
     "checkpointrequest": checkpoint_request,
+    "restorerequest": restore_request,
     "snapshottemplate": snapshot_template,
 }
 """By the names of their files in config/crd."""

@@ -57,11 +57,11 @@ _READY_AT = "estimatedCompletionTime"
 _SCALED_UP = "scaledUpTime"
 _DAY_S = 86_400
 _LAST_STEP_S, _TAKEN_BACK_KEPT_S = 300, 3600
-_MOST_OF_POD = 200
+MOST_OF_POD = 200
 """Characters of a pod's name in a request's: a name may have 253."""
-_NAME = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+NAME = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 _MAKERS = (keys.CHECKPOINT_POLICY_KIND, keys.SNAPSHOT_TEMPLATE_KIND)
-_STATUSES = {Standing.SUCCESS: "True", Standing.RETRYABLE: "False", Standing.TERMINAL: "False"}
+STATUSES = {Standing.SUCCESS: "True", Standing.RETRYABLE: "False", Standing.TERMINAL: "False"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class SuccessorRow:
     """Where the pod that takes its place is to go."""
 
     __pydantic_config__ = CAMEL
-    node: Annotated[str, texts(253, "A node.", least=1, pattern=_NAME)]
+    node: Annotated[str, texts(253, "A node.", least=1, pattern=NAME)]
     group: Annotated[str, texts(63, "A group of its GPUs; absent: any.")] = ""
 
 
@@ -98,7 +98,7 @@ class Spec:
     )
     pod: Annotated[
         str,
-        texts(253, "The pod, of this namespace, by its name.", least=1, pattern=_NAME),
+        texts(253, "The pod, of this namespace, by its name.", least=1, pattern=NAME),
     ]
     mode: Annotated[
         str,
@@ -223,7 +223,7 @@ def ask_for(mode: Mode, pod: str, tier: Tier | None, deadline_s: int, keep_s: in
     return {
         "apiVersion": keys.API_VERSION,
         "kind": keys.CHECKPOINT_REQUEST_KIND,
-        "metadata": {"generateName": f"{mode.value.lower()}-{pod[:_MOST_OF_POD]}-"},
+        "metadata": {"generateName": f"{mode.value.lower()}-{pod[:MOST_OF_POD]}-"},
         "spec": spec,
     }
 
@@ -292,9 +292,9 @@ def read_request(item: Mapping[str, Any]) -> Request:
             mode=Mode(text(spec.get("mode"))),
             tier=Tier(tier) if tier else None,
             by=text(spec.get("requestedBy")),
-            created_at=_seconds(meta.get("creationTimestamp")),
+            created_at=seconds_of(meta.get("creationTimestamp")),
             deadline_s=float(whole(spec.get("deadlineSeconds"), DEADLINE_S)),
-            keep_s=_keep(spec),
+            keep_s=keep_of(spec),
             status=_own(str(meta["uid"]), _read_status(mapping(item.get("status")))),
             successor=text(mapping(meta.get("annotations")).get(keys.SUCCESSOR)),
             target=_target(mapping(spec.get("successor"))),
@@ -309,7 +309,7 @@ def read_request(item: Mapping[str, Any]) -> Request:
 def dump_status(status: Status, before: object, generation: int, now: float) -> Json:
     """The status as the API server is to have it, given what it has (`before`)."""
     standing = status.reason.standing if status.reason else Standing.RETRYABLE
-    told = {"status": _STATUSES[standing], "reason": status.reason or Reason.PENDING}
+    told = {"status": STATUSES[standing], "reason": status.reason or Reason.PENDING}
     conditions = mappings(mapping(before).get("conditions"))
     last = next((one for one in conditions if one.get("type") == COMPLETE), {})
     same = last.get("status") == told["status"]
@@ -354,15 +354,15 @@ def _read_status(status: Json) -> Status:
         pod_uid=text(status.get("podUID")),
         node=text(status.get("node")),
         operation=text(status.get("operation")),
-        began_at=_seconds(status.get("startTime")),
-        ended_at=_seconds(status.get("completionTime")),
+        began_at=seconds_of(status.get("startTime")),
+        ended_at=seconds_of(status.get("completionTime")),
         # A newer version may have reasons that this one doesn't know.
         reason=Reason(reason) if reason in set(Reason) else None,
         message=text(last.get("message")),
         outcome=outcome if made else None,
-        copied=Copied(done, total, _seconds(status.get(_READY_AT))) if total else None,
+        copied=Copied(done, total, seconds_of(status.get(_READY_AT))) if total else None,
         owner=text(status.get("owner")),
-        scaled_up_at=_seconds(status.get(_SCALED_UP)),
+        scaled_up_at=seconds_of(status.get(_SCALED_UP)),
     )
 
 
@@ -386,11 +386,12 @@ def _target(given: Json) -> Target | None:
     return Target(node, text(given.get("group"))) if node else None
 
 
-def _keep(spec: Json) -> float | None:
+def keep_of(spec: Json) -> float | None:
+    """Seconds for which a request stays once it has ended, None for good."""
     given = spec.get("ttlSecondsAfterFinished")
     return float(given) if type(given) is int else None
 
 
-def _seconds(given: object) -> float:
-    """Since 1970; 0 for none. Raises ValueError."""
+def seconds_of(given: object) -> float:
+    """A time since 1970; 0 for none. Raises ValueError."""
     return datetime.fromisoformat(given).timestamp() if isinstance(given, str) and given else 0.0

@@ -22,6 +22,7 @@ _COMMANDS: Mapping[str, str] = {
     "artifacts": "kybernate.cli.artifacts.commands",
     "calibrate": "kybernate.cli.planning.calibrate",
     "clients": "kybernate.cli.clients",
+    "clone": "kybernate.cli.cluster.restores:clone",
     "completion": "kybernate.cli.completing",
     "doctor": "kybernate.cli.doctor",
     "drain": "kybernate.cli.cluster.requests:drain",
@@ -35,6 +36,7 @@ _COMMANDS: Mapping[str, str] = {
     "plan": "kybernate.cli.planning.plan",
     "rebalance": "kybernate.cli.planning.rebalance",
     "replay": "kybernate.cli.planning.replay",
+    "restore": "kybernate.cli.cluster.restores:restore",
     "seats": "kybernate.cli.cluster.seats:seats",
     "serve": "kybernate.cli.serve",
     "simulate": "kybernate.cli.planning.simulate",
@@ -60,7 +62,7 @@ A cluster comes to it in this order:
 From anywhere, through the API server alone (`kubectl kyb` is the same program):
   kubectl kyb top                                      GPUs, tiers, seats
   kubectl kyb seats -n NAMESPACE                       who is awake, who is parked, where
-  kubectl kyb park POD                                 and wake, snapshot
+  kubectl kyb park POD                                 and wake, snapshot, restore, clone
 
 \b
 One box needs none of that:

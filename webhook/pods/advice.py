@@ -34,7 +34,8 @@ def advice(pod: Json, cluster: Cluster) -> list[str]:
 
 
 def _unknown_names(pod: Json) -> list[str]:
-    known = (*keys.USER_ANNOTATIONS, *keys.SYSTEM_ANNOTATIONS, keys.ORIGINAL_RESOURCES)
+    written = (keys.ORIGINAL_RESOURCES, keys.MADE_FOR)
+    known = (*keys.USER_ANNOTATIONS, *keys.SYSTEM_ANNOTATIONS, *written)
     ours = (name for name in asking.annotations_of(pod) if name.startswith(f"{keys.GROUP}/"))
     said = []
     for name in itertools.islice((name for name in ours if name not in known), _MOST):

@@ -1322,6 +1322,230 @@ spec:
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata:
+  name: restorerequests.kyb.ai
+spec:
+  group: kyb.ai
+  scope: Namespaced
+  names:
+    kind: RestoreRequest
+    listKind: RestoreRequestList
+    plural: restorerequests
+    singular: restorerequest
+    shortNames:
+    - rst
+    categories:
+    - kyb
+    - kybernate
+  versions:
+  - name: v1alpha1
+    served: true
+    storage: true
+    subresources:
+      status: {}
+    selectableFields:
+    - jsonPath: .spec.as
+    - jsonPath: .status.pod
+    additionalPrinterColumns:
+    - name: As
+      type: string
+      jsonPath: .spec.as
+    - name: Pod
+      type: string
+      jsonPath: .status.pod
+    - name: Node
+      type: string
+      jsonPath: .status.node
+    - name: Complete
+      type: string
+      jsonPath: .status.conditions[?(@.type=="Complete")].status
+    - name: State
+      type: string
+      jsonPath: .status.conditions[?(@.type=="Complete")].reason
+    - name: Artifact
+      type: string
+      priority: 1
+      jsonPath: .status.artifact
+    - name: Message
+      type: string
+      priority: 1
+      jsonPath: .status.conditions[?(@.type=="Complete")].message
+    - name: Age
+      type: date
+      jsonPath: .metadata.creationTimestamp
+    schema:
+      openAPIV3Schema:
+        type: object
+        description: 'Asks once for a pod that continues from an artifact: in the place of the artifact''s pod, or as a copy. Who creates it must have the right to
+          create pods in the namespace, and to restore the artifact. A clone goes with it; other pods stay.'
+        required:
+        - spec
+        properties:
+          apiVersion:
+            type: string
+          kind:
+            type: string
+          metadata:
+            type: object
+          spec:
+            description: What is asked for.
+            properties:
+              source:
+                description: 'What is restored: an artifact by its name, or the newest one of a pod.'
+                properties:
+                  artifact:
+                    description: The Artifact, by its name.
+                    maxLength: 253
+                    minLength: 1
+                    pattern: ^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$
+                    type: string
+                  pod:
+                    description: The pod whose newest artifact is meant, by its name.
+                    maxLength: 253
+                    minLength: 1
+                    pattern: ^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$
+                    type: string
+                  namespace:
+                    description: 'The namespace of it, if it is another one: takes an ArtifactGrant there.'
+                    maxLength: 63
+                    minLength: 1
+                    pattern: ^[a-z0-9]([-a-z0-9]*[a-z0-9])?$
+                    type: string
+                type: object
+                x-kubernetes-validations:
+                - message: name either an artifact or a pod
+                  rule: has(self.artifact) != has(self.pod)
+              as:
+                description: 'successor: it takes that pod''s place, once, when that one has stopped. template: a copy. clone: a copy to look at, without network,
+                  which ends with this request.'
+                enum:
+                - successor
+                - template
+                - clone
+                type: string
+              stopped:
+                description: 'Of a clone: not one instruction of it is executed.'
+                type: boolean
+              podName:
+                description: The pod to make; as the request, if unset.
+                maxLength: 253
+                minLength: 1
+                pattern: ^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$
+                type: string
+              nodeSelector:
+                additionalProperties:
+                  maxLength: 63
+                  type: string
+                description: Labels of the nodes that it may come to.
+                maxProperties: 16
+                type: object
+              template:
+                description: The pod to make, with metadata and spec, as in a Deployment. Without it one like the artifact's pod is made, as long as that is there.
+                type: object
+                x-kubernetes-preserve-unknown-fields: true
+              deadlineSeconds:
+                description: Seconds from its creation until it has failed, if it isn't done by then.
+                format: int32
+                maximum: 86400
+                minimum: 1
+                type: integer
+                default: 600
+              ttlSecondsAfterFinished:
+                description: 'Seconds until it is deleted, and a clone with it, once it is done or failed; absent: never.'
+                format: int32
+                minimum: 0
+                type: integer
+              requestedBy:
+                description: Who created it. The webhook writes it; leave it out.
+                maxLength: 1024
+                type: string
+            required:
+            - source
+            - as
+            type: object
+            x-kubernetes-validations:
+            - message: 'a successor or a template that stands still is of no use; write as: clone'
+              rule: '!has(self.stopped) || !self.stopped || self.__as__ == ''clone'''
+            - message: 'a pod succeeds only one of its own namespace; write as: template or clone'
+              rule: '!has(self.source.__namespace__) || self.__as__ != ''successor'''
+          status:
+            description: How far it is.
+            properties:
+              observedGeneration:
+                format: int64
+                minimum: 0
+                type: integer
+              artifact:
+                description: The artifact, as kyb.ai/restore-from names it.
+                maxLength: 400
+                type: string
+              sourceUID:
+                description: The pod whose state it is.
+                maxLength: 128
+                type: string
+              pod:
+                description: The pod that is made.
+                maxLength: 253
+                type: string
+              podUID:
+                description: 'It, once it is there: no second one is made.'
+                maxLength: 128
+                type: string
+              node:
+                description: Its node.
+                maxLength: 253
+                type: string
+              startTime:
+                format: date-time
+                type: string
+              completionTime:
+                format: date-time
+                type: string
+              conditions:
+                description: 'Complete: True once it is done; the reason says why not.'
+                items:
+                  description: As Kubernetes' own conditions are.
+                  properties:
+                    type:
+                      maxLength: 316
+                      minLength: 1
+                      type: string
+                    status:
+                      enum:
+                      - 'True'
+                      - 'False'
+                      - Unknown
+                      type: string
+                    reason:
+                      maxLength: 1024
+                      pattern: ^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$
+                      type: string
+                    message:
+                      maxLength: 32768
+                      type: string
+                    lastTransitionTime:
+                      format: date-time
+                      type: string
+                    observedGeneration:
+                      format: int64
+                      minimum: 0
+                      type: integer
+                  required:
+                  - type
+                  - status
+                  - reason
+                  - message
+                  - lastTransitionTime
+                  type: object
+                maxItems: 8
+                type: array
+                x-kubernetes-list-map-keys:
+                - type
+                x-kubernetes-list-type: map
+            type: object
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
   name: snapshottemplates.kyb.ai
 spec:
   group: kyb.ai

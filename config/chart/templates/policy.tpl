@@ -219,6 +219,96 @@ spec:
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata:
+  name: kyb-restore-requests
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - apiGroups:
+      - kyb.ai
+      apiVersions:
+      - v1alpha1
+      operations:
+      - CREATE
+      - UPDATE
+      resources:
+      - restorerequests
+      scope: Namespaced
+  variables:
+  - name: source
+    expression: object.spec.source
+  - name: artifacts
+    expression: authorizer.group('kyb.ai').resource('artifacts').namespace(request.namespace)
+  - name: foreign
+    expression: variables.source.?namespace.orValue(request.namespace) != request.namespace
+  - name: mayRestore
+    expression: 'variables.foreign ? true : has(variables.source.artifact) ? variables.artifacts.name(variables.source.artifact).check(''restore'').allowed() : variables.artifacts.check(''restore'').allowed()'
+  validations:
+  - expression: oldObject == null || object.spec == oldObject.spec
+    reason: Forbidden
+    message: a RestoreRequest is done once, as it was written; delete it and create another
+  - expression: oldObject != null || object.spec.?requestedBy.orValue('') == request.userInfo.username
+    reason: Forbidden
+    message: spec.requestedBy is written by the Kybernate webhook, which did not see this request; see whether its MutatingWebhookConfiguration has sign.requests.kyb.ai
+  - expression: oldObject != null || authorizer.group('').resource('pods').namespace(request.namespace).check('create').allowed()
+    reason: Forbidden
+    messageExpression: 'request.userInfo.username + '' may not ask for a pod: that takes the right to create pods in namespace '' + request.namespace'
+  - expression: oldObject != null || variables.mayRestore
+    reason: Forbidden
+    messageExpression: 'request.userInfo.username + '' may not restore '' + variables.source.?artifact.orValue(''the newest artifact of a pod'') + '': that takes
+      the verb restore on artifacts.kyb.ai in namespace '' + request.namespace'
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: kyb-restore-requests
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  policyName: kyb-restore-requests
+  validationActions:
+  - Deny
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: kyb-restore-statuses
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - apiGroups:
+      - kyb.ai
+      apiVersions:
+      - v1alpha1
+      operations:
+      - UPDATE
+      resources:
+      - restorerequests/status
+      scope: Namespaced
+  validations:
+  - expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-controller'
+    reason: Forbidden
+    message: nobody but Kybernate's controller writes the status of a RestoreRequest
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: kyb-restore-statuses
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  policyName: kyb-restore-statuses
+  validationActions:
+  - Deny
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
   name: kyb-checkpoint-policies
   labels:
     app.kubernetes.io/part-of: kybernate
@@ -555,10 +645,15 @@ spec:
   - name: ofTemplate
     expression: '(request.operation == ''DELETE'' ? oldObject : object).metadata.?ownerReferences.orValue([]).exists(one, one.kind == ''SnapshotTemplate'' && one.apiVersion
       == ''kyb.ai/v1alpha1'' && one.?controller.orValue(false))'
+  - name: notes
+    expression: 'request.operation == ''DELETE'' ? {} : object.metadata.?annotations.orValue({})'
+  - name: ofRestore
+    expression: '''kyb.ai/restored-for'' in variables.notes && variables.notes[?''kyb.ai/restore-else''].orValue('''') == ''fail'' && object.metadata.?labels[?''kyb.ai/managed''].orValue('''')
+      == ''true'''
   validations:
-  - expression: variables.evicts || variables.ofTemplate
+  - expression: variables.evicts || variables.ofTemplate || variables.ofRestore
     reason: Forbidden
-    message: the controller may only make and delete pods of a SnapshotTemplate
+    message: the controller may only make and delete pods of a SnapshotTemplate, and make those of a RestoreRequest
   - expression: variables.evicts || request.operation == 'DELETE' || !(request.namespace in ['kyb-system', 'kube-system'])
     reason: Forbidden
     message: the controller makes no pods in kyb-system and kube-system

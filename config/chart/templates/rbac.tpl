@@ -139,6 +139,12 @@ rules:
 - apiGroups:
   - ''
   resources:
+  - nodes
+  verbs:
+  - get
+- apiGroups:
+  - ''
+  resources:
   - pods/eviction
   verbs:
   - create
@@ -187,6 +193,29 @@ rules:
   - kyb.ai
   resources:
   - checkpointpolicies/status
+  verbs:
+  - patch
+- apiGroups:
+  - kyb.ai
+  resources:
+  - artifactgrants
+  verbs:
+  - get
+  - list
+  - watch
+- apiGroups:
+  - kyb.ai
+  resources:
+  - restorerequests
+  verbs:
+  - delete
+  - get
+  - list
+  - watch
+- apiGroups:
+  - kyb.ai
+  resources:
+  - restorerequests/status
   verbs:
   - patch
 - apiGroups:
@@ -584,6 +613,7 @@ rules:
   - artifacts
   - checkpointpolicies
   - checkpointrequests
+  - restorerequests
   - snapshottemplates
   verbs:
   - get
@@ -603,6 +633,7 @@ rules:
   resources:
   - checkpointpolicies
   - checkpointrequests
+  - restorerequests
   - snapshottemplates
   verbs:
   - create
@@ -613,6 +644,12 @@ rules:
   - patch
   - update
   - watch
+- apiGroups:
+  - kyb.ai
+  resources:
+  - artifacts
+  verbs:
+  - restore
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
@@ -762,6 +799,12 @@ rules:
   - get
   - list
   - watch
+- apiGroups:
+  - kyb.ai
+  resources:
+  - restorerequests
+  verbs:
+  - get
 - apiGroups:
   - kyb.ai
   resources:

@@ -181,6 +181,7 @@ webhooks:
     - CREATE
     resources:
     - checkpointrequests
+    - restorerequests
     scope: Namespaced
 ---
 apiVersion: networking.k8s.io/v1

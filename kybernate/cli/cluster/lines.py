@@ -7,10 +7,10 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
-from kybernate.api.artifacts import read_artifact
 from kybernate.api.events import stamp
 from kybernate.api.gpunodes import read_status
 from kybernate.api.pods import read_pod
+from kybernate.api.restoring.artifacts import read_artifact
 from kybernate.cli.output import Listing, Row, age, human
 from kybernate.core.policy.effective import SPOKEN_OF, Source
 from kybernate.errors import ConfigError, RefusedError

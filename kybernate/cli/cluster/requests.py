@@ -151,7 +151,7 @@ def drain(node: str, *, tier: str | None, timeout: str, dry_run: bool, **options
     kubectl kyb drain gpu-7 --dry-run
     kubectl kyb drain gpu-7 --tier nvme
     """
-    limit, link = _limit(timeout), link_to(options)
+    limit, link = limit_of(timeout), link_to(options)
     _, status = read_status(link.api.get(f"{keys.GPU_NODES_PATH}/{node}"))
     seats = [seat for seat in status.seats if seat.state != "gone"]
     if dry_run:
@@ -189,7 +189,7 @@ def _names(seats: Iterable[SeatRow]) -> str:
 
 
 def _ask(mode: Mode, pod: str, tier: Tier | None, options: dict[str, Any]) -> None:
-    limit = _limit(options["timeout"])
+    limit = limit_of(options["timeout"])
     link, form = link_to(options), options["output"]
     body = ask_for(mode, pod.removeprefix("pod/"), tier, limit, _KEPT_S)
     path = link.of(_PLURAL)
@@ -206,7 +206,8 @@ def _ask(mode: Mode, pod: str, tier: Tier | None, options: dict[str, Any]) -> No
     sys.exit(_outcome(read_request(ended), quiet=form != "text"))
 
 
-def _limit(timeout: str) -> int:
+def limit_of(timeout: str) -> int:
+    """Whole seconds of a --timeout. Raises click.BadParameter."""
     try:
         seconds = ceil(parse_duration(timeout))
     except ConfigError as error:
@@ -231,7 +232,7 @@ def _followed(link: Link, made: Json, seconds: float) -> Json:
     """The request as it is once it has ended, or else when the time is over."""
     name, until = made["metadata"]["name"], time.monotonic() + seconds
     last, told = made, ""
-    with _status() as say:
+    with status_line() as say:
         try:
             for item in _states(link, name, until):
                 last, request = item, read_request(item)
@@ -260,7 +261,7 @@ def _states(link: Link, name: str, until: float) -> Iterator[Json]:
 
 
 @contextlib.contextmanager
-def _status() -> Iterator[Any]:
+def status_line() -> Iterator[Any]:
     """What tells people how far it is: one line that changes, or a line for each change."""
     console = Console(stderr=True)
     if not console.is_terminal:

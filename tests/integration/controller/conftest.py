@@ -17,6 +17,7 @@ from kybernate.adapters.k8s import Api
 from kybernate.errors import ConflictError, NotFoundError
 from tests.cluster.parts import accounts, pki
 from tests.integration.hooks import until
+from tests.kit.servers.registryserver import Server
 from tests.unit.controller.agent import Door, serve
 
 if TYPE_CHECKING:
@@ -212,3 +213,29 @@ def users(
         return Api(file, name)
 
     return make
+
+
+@pytest.fixture
+def server(control_plane: Cluster, tmp_path: Path) -> Iterator[Server]:
+    found = Server(
+        control_plane.layout.tls, tmp_path / "registry.log", f"sqlite:///{tmp_path}/registry.db"
+    )
+    found.start()
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def projecting(
+    control_plane: Cluster, tmp_path: Path, namespace: str, webhook: object, server: Server
+) -> Iterator[Controller]:
+    made = Controller(
+        control_plane,
+        tmp_path,
+        control_plane.ports.controller,
+        registry_url=server.url,
+        artifacts_s="1",
+        artifacts_shown="5",
+    )
+    yield made.start()
+    made.kill()

@@ -9,77 +9,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kybernate import keys
-from kybernate.adapters.registry import wire
 from kybernate.errors import NotFoundError, RefusedError
-from kybernate.types import Tier
 from tests.integration.controller.conftest import LIMIT_S, NAMESPACE, Controller
+from tests.integration.controller.recorder import Recorder
 from tests.integration.hooks import until
-from tests.kit.servers.registryserver import Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from kybernate.adapters.k8s import Api
     from tests.cluster.cluster import Cluster
+    from tests.kit.servers.registryserver import Server
 
 pytestmark = pytest.mark.integration
 
 ARTIFACTS = f"/apis/{keys.API_VERSION}/namespaces/{NAMESPACE}/artifacts"
-STORE = "s3://states"
-
-
-class Recorder:
-    """A node's agent as the registry knows it."""
-
-    def __init__(self, server: Server) -> None:
-        self.registry = server.client("agent-n1")
-
-    def record(self, number: int, pod: str = "a", namespace: str = NAMESPACE) -> str:
-        """Give the ID of a new artifact in the object store."""
-        artifact = f"{namespace}/{pod}@20260131T120000Z-{number:08x}"
-        lease = self.registry.lease((namespace, f"u-{pod}"), wire.LeaseWish(seconds=60))
-        copy = {"place": Tier.OBJECT, "store": STORE, "state": wire.CopyState.VERIFIED}
-        said = wire.Described(
-            digest=f"{number:064x}",
-            pod=pod,
-            pod_uid=f"u-{pod}",
-            size=7,
-            created_ms=1_769_860_800_000 + number,
-        )
-        held = wire.Copy(size=7, **copy)
-        self.registry.record(artifact, wire.Recording(artifact=said, held=held, token=lease.token))
-        return artifact
-
-    def drop(self, artifact: str) -> None:
-        spot = wire.Spot(place=Tier.OBJECT, store=STORE)
-        self.registry.drop(artifact, spot, forget="a test has no more need of it")
-
-
-@pytest.fixture
-def server(control_plane: Cluster, tmp_path: Path) -> Iterator[Server]:
-    found = Server(
-        control_plane.layout.tls, tmp_path / "registry.log", f"sqlite:///{tmp_path}/registry.db"
-    )
-    found.start()
-    yield found
-    found.stop()
-
-
-@pytest.fixture
-def projecting(
-    control_plane: Cluster, tmp_path: Path, namespace: str, server: Server
-) -> Iterator[Controller]:
-    made = Controller(
-        control_plane,
-        tmp_path,
-        control_plane.ports.controller,
-        registry_url=server.url,
-        artifacts_s="1",
-        artifacts_shown="5",
-    )
-    yield made.start()
-    made.kill()
 
 
 @pytest.fixture

@@ -68,6 +68,7 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         f"validatingwebhookconfigurations.{HOOKS}:kyb-webhook": {"get", "patch"},
         "secrets:kyb-webhook-tls": {"get", "patch"},
         "checkpointrequests.kyb.ai": READ | {"create"},
+        "restorerequests.kyb.ai": {"get"},
         **SEES_NODES,
         **SEES_GRANTS,
     },
@@ -78,8 +79,12 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         **SEES_REVOKED,
     },
     "controller": {
-        # Of others than SnapshotTemplates' pods a policy lets it neither make nor delete any.
+        # By a policy: those of SnapshotTemplates and RestoreRequests; it deletes the former.
         "pods": READ | {"create", "delete"},
+        "nodes": {"get"},
+        "restorerequests.kyb.ai": READ | {"delete"},
+        "restorerequests/status.kyb.ai": {"patch"},
+        **SEES_GRANTS,
         "artifacts.kyb.ai": READ | {"create", "delete", "patch"},
         "pods/eviction": {"create"},
         "events": {"create"},

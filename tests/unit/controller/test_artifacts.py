@@ -6,13 +6,19 @@ import threading
 
 import pytest
 
-from controller.artifacts import MOST_WRITES, Artifacts, Projection, describing, slim_artifact
 from controller.kinds import CHECKPOINT
 from controller.known import Requests
 from controller.policies import Policies, slim_pod
+from controller.restoring.artifacts import (
+    MOST_WRITES,
+    Artifacts,
+    Projection,
+    describing,
+    slim_artifact,
+)
 from kybernate import keys
 from kybernate.adapters.registry import wire
-from kybernate.api.artifacts import dump_artifact, read_artifact
+from kybernate.api.restoring.artifacts import dump_artifact, read_artifact
 from kybernate.core.artifacts.listed import Listed, object_name
 from kybernate.errors import DeadlineError, NotFoundError, RetryableError
 from kybernate.runtime.lead import Open

@@ -279,3 +279,25 @@ def test_who_asks_is_written_into_a_request_whatever_it_says(
 def test_what_is_no_request_is_not_signed(client: FlaskClient, body: dict[str, Any]) -> None:
     assert client.post("/sign", json=body).status_code == 400
     assert client.post("/mutate", json=asked({}, username="ann")).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("user", "note", "allowed"),
+    [
+        (keys.CONTROLLER_USER, "once/r1", False),
+        (keys.CONTROLLER_USER, "", False),
+        (keys.CONTROLLER_USER, None, True),
+        ("jane", "once/r1", True),
+    ],
+)
+def test_pods_that_the_controller_makes_for_requests_are_looked_at(
+    user: str, note: str | None, allowed: bool
+) -> None:
+    app = make_app(*(WebhookSettings(), lambda: CLUSTER, no_grants, anyone), lambda _: "not asked")
+    client = app.test_client()
+    wanted = pod(seat(), notes=VRAM if note is None else {**VRAM, keys.MADE_FOR: note})
+    patch = client.post("/mutate", json=review(wanted)).get_json()["response"]["patch"]
+    body = review(apply(wanted, json.loads(base64.b64decode(patch))))
+    body["request"]["userInfo"] = {"username": user}
+    answer = client.post("/validate", json=body).get_json()["response"]
+    assert answer["allowed"] is allowed, answer

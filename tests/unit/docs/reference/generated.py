@@ -20,7 +20,8 @@ from kybernate.api.models import ModelsFile
 from kybernate.api.models.tidying import MEANINGLESS
 from kybernate.api.models.values import Part
 from kybernate.core.policy.findings import BAD, POLICY_MEANINGS
-from kybernate.core.requests.reasons import MEANINGS, Standing
+from kybernate.core.requests.reasons import MEANINGS, Meaning, Standing
+from kybernate.core.requests.restore import RESTORE_MEANINGS
 from kybernate.core.requests.template import FAILED, TEMPLATE_MEANINGS
 from kybernate.settings.agent import AgentSettings
 from kybernate.settings.controller import ControllerSettings
@@ -33,7 +34,7 @@ from tests.pages import item
 from tests.unit.docs.reference import httppage, messages, metricspage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from pydantic import BaseModel
     from pydantic.fields import FieldInfo
@@ -97,6 +98,10 @@ REASONS = """## Reasons of a CheckpointRequest
 Its one condition is `Complete`: `True` once it is done. While it is `False`, the reason says
 whether more becomes of it; `status.completionTime` is set once nothing more does.
 """
+RESTORE_REASONS = """## Reasons of a RestoreRequest
+
+As those of a CheckpointRequest.
+"""
 
 
 def pages() -> dict[str, str]:
@@ -154,7 +159,8 @@ def objects_page() -> str:
         lines += [textwrap.fill(schema["description"], 120), ""]
         lines += [_item(f"`{path}`, {kind}", text) for path, kind, text in _fields(schema)]
         lines.append("")
-    return "\n".join([*lines, *_reasons(), *_policy_reasons(), *_template_reasons()])
+    requests = [*_reasons(REASONS, MEANINGS), *_reasons(RESTORE_REASONS, RESTORE_MEANINGS)]
+    return "\n".join([*lines, *requests, *_policy_reasons(), *_template_reasons()])
 
 
 def _policy_reasons() -> Iterator[str]:
@@ -171,14 +177,14 @@ def _template_reasons() -> Iterator[str]:
     yield ""
 
 
-def _reasons() -> Iterator[str]:
-    yield from (REASONS, "| reason | more becomes of it | means |", "|---|---|---|")
+def _reasons(head: str, meanings: Mapping[Any, Meaning]) -> Iterator[str]:
+    yield from (head, "| reason | more becomes of it | means |", "|---|---|---|")
     more = {
         Standing.RETRYABLE: "yes",
         Standing.SUCCESS: "no, it is done",
         Standing.TERMINAL: "no, it failed",
     }
-    for reason, meaning in MEANINGS.items():
+    for reason, meaning in meanings.items():
         yield f"| `{reason}` | {more[meaning.standing]} | {meaning.told} |"
     yield ""
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from controller import metrics
 from kybernate import keys
 from kybernate.adapters.registry import wire
-from kybernate.api.artifacts import dump_artifact, read_artifact
+from kybernate.api.restoring.artifacts import dump_artifact, read_artifact
 from kybernate.core.artifacts.listed import (
     MOST_COPIES,
     HeldCopy,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kybernate.api.artifacts import dump_artifact, read_artifact
+from kybernate.api.restoring.artifacts import dump_artifact, read_artifact
 from kybernate.core.artifacts.listed import HeldCopy, Listed
 
 COPIES = st.builds(

@@ -1,0 +1,1 @@
+"""Artifacts as objects, and the pods that RestoreRequests ask for."""

@@ -1,0 +1,1 @@
+"""What pods are made of artifacts, and who asks for them, as objects."""

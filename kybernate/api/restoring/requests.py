@@ -1,0 +1,254 @@
+"""RestoreRequest: a pod that continues from an artifact, made once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field, WithJsonSchema
+
+from kybernate import keys
+from kybernate.api.events import stamp
+from kybernate.api.gpunodes import Condition  # noqa: TC001 - pydantic reads it
+from kybernate.api.lenient import mapping, mappings, text, texts, whole
+from kybernate.api.requests import (
+    COMPLETE,
+    DEADLINE_S,
+    MOST_OF_POD,
+    NAME,
+    STATUSES,
+    keep_of,
+    seconds_of,
+)
+from kybernate.api.schema import CAMEL, TIME, checked, flag, items, labels, one_of, rule
+from kybernate.api.schema import text as words
+from kybernate.api.schema import whole as number
+from kybernate.core.artifacts.restores import RestoreAs
+from kybernate.core.requests.reasons import Standing
+from kybernate.core.requests.restore import RestoreReason, RestoreRequest, RestoreStatus
+from kybernate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    Json = dict[str, Any]
+
+_DAY_S = 86_400
+_TEMPLATE = WithJsonSchema(
+    {
+        "type": "object",
+        "x-kubernetes-preserve-unknown-fields": True,
+        "description": "The pod to make, with metadata and spec, as in a Deployment. Without "
+        "it one like the artifact's pod is made, as long as that is there.",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSpec:
+    """What is restored: an artifact by its name, or the newest one of a pod."""
+
+    __pydantic_config__ = checked(
+        rule("has(self.artifact) != has(self.pod)", "name either an artifact or a pod"),
+    )
+    artifact: Annotated[
+        str | None, words(253, "The Artifact, by its name.", least=1, pattern=NAME)
+    ] = None
+    pod: Annotated[
+        str | None,
+        words(253, "The pod whose newest artifact is meant, by its name.", least=1, pattern=NAME),
+    ] = None
+    namespace: Annotated[
+        str | None,
+        words(
+            63,
+            "The namespace of it, if it is another one: takes an ArtifactGrant there.",
+            least=1,
+            pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreSpec:
+    """What is asked for."""
+
+    __pydantic_config__ = checked(
+        rule(
+            "!has(self.stopped) || !self.stopped || self.__as__ == 'clone'",
+            "a successor or a template that stands still is of no use; write as: clone",
+        ),
+        rule(
+            "!has(self.source.__namespace__) || self.__as__ != 'successor'",
+            "a pod succeeds only one of its own namespace; write as: template or clone",
+        ),
+    )
+    source: SourceSpec
+    kind: Annotated[
+        str,
+        Field(alias="as"),
+        one_of(
+            RestoreAs,
+            "successor: it takes that pod's place, once, when that one has stopped. template: a "
+            "copy. clone: a copy to look at, without network, which ends with this request.",
+        ),
+    ]
+    stopped: Annotated[bool | None, flag("Of a clone: not one instruction of it is executed.")] = (
+        None
+    )
+    pod_name: Annotated[
+        str | None,
+        words(253, "The pod to make; as the request, if unset.", least=1, pattern=NAME),
+    ] = None
+    node_selector: Annotated[
+        dict[str, str] | None, labels(16, "Labels of the nodes that it may come to.")
+    ] = None
+    template: Annotated[dict[str, Any] | None, _TEMPLATE] = None
+    deadline_seconds: Annotated[
+        int,
+        number(
+            32,
+            "Seconds from its creation until it has failed, if it isn't done by then.",
+            least=1,
+            most=_DAY_S,
+            default=DEADLINE_S,
+        ),
+    ] = DEADLINE_S
+    ttl_seconds_after_finished: Annotated[
+        int | None,
+        number(
+            32,
+            "Seconds until it is deleted, and a clone with it, once it is done or failed; absent: "
+            "never.",
+        ),
+    ] = None
+    requested_by: Annotated[
+        str, words(1024, "Who created it. The webhook writes it; leave it out.")
+    ] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreRequestStatus:
+    """How far it is."""
+
+    __pydantic_config__ = CAMEL
+    observed_generation: Annotated[int, number()] = 1
+    artifact: Annotated[str, words(400, "The artifact, as kyb.ai/restore-from names it.")] = ""
+    source_uid: Annotated[
+        str, Field(alias="sourceUID"), words(128, "The pod whose state it is.")
+    ] = ""
+    pod: Annotated[str, words(253, "The pod that is made.")] = ""
+    pod_uid: Annotated[
+        str, Field(alias="podUID"), words(128, "It, once it is there: no second one is made.")
+    ] = ""
+    node: Annotated[str, words(253, "Its node.")] = ""
+    start_time: Annotated[str | None, TIME] = None
+    completion_time: Annotated[str | None, TIME] = None
+    conditions: Annotated[
+        tuple[Condition, ...],
+        items(8, "type", "Complete: True once it is done; the reason says why not."),
+    ] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreRequestObject:
+    """The object as a whole."""
+
+    __pydantic_config__ = CAMEL
+    spec: RestoreSpec
+    status: RestoreRequestStatus | None = None
+
+
+def read_restore(item: Mapping[str, Any]) -> RestoreRequest:
+    """The request that a RestoreRequest of the API server is. Pure.
+
+    Raises ConfigError, naming it, for one that the CRD of this version would not let in.
+    """
+    meta, spec = mapping(item.get("metadata")), mapping(item.get("spec"))
+    name, source = f"{meta.get('namespace')}/{meta.get('name')}", mapping(spec.get("source"))
+    try:
+        return RestoreRequest(
+            uid=str(meta["uid"]),
+            namespace=str(meta["namespace"]),
+            name=str(meta["name"]),
+            artifact=text(source.get("artifact")),
+            source_pod=text(source.get("pod")),
+            source_namespace=text(source.get("namespace")) or str(meta["namespace"]),
+            kind=RestoreAs(text(spec.get("as"))),
+            stopped=spec.get("stopped") is True,
+            pod_name=text(spec.get("podName")) or str(meta["name"]),
+            by=text(spec.get("requestedBy")),
+            created_at=seconds_of(meta.get("creationTimestamp")),
+            deadline_s=float(whole(spec.get("deadlineSeconds"), DEADLINE_S)),
+            keep_s=keep_of(spec),
+            status=_read_status(mapping(item.get("status"))),
+            template=mapping(spec.get("template")),
+            node_selector=dict(texts(spec.get("nodeSelector"))),
+        )
+    except (KeyError, ValueError) as error:
+        where = f"{keys.RESTORE_REQUEST_KIND} {name}"
+        raise ConfigError(where, f"this version can't read it: {error}") from error
+
+
+def _read_status(status: Json) -> RestoreStatus:
+    conditions = mappings(status.get("conditions"))
+    last = next((one for one in conditions if one.get("type") == COMPLETE), {})
+    reason = text(last.get("reason"))
+    return RestoreStatus(
+        artifact=text(status.get("artifact")),
+        source_uid=text(status.get("sourceUID")),
+        pod=text(status.get("pod")),
+        pod_uid=text(status.get("podUID")),
+        node=text(status.get("node")),
+        began_at=seconds_of(status.get("startTime")),
+        ended_at=seconds_of(status.get("completionTime")),
+        # A newer version may have reasons that this one doesn't know.
+        reason=RestoreReason(reason) if reason in set(RestoreReason) else None,
+        message=text(last.get("message")),
+    )
+
+
+def dump_restore(status: RestoreStatus, before: object, generation: int, now: float) -> Json:
+    """The status as the API server is to have it, given what it has (`before`)."""
+    standing = status.reason.standing if status.reason else Standing.RETRYABLE
+    said = STATUSES[standing]
+    conditions = mappings(mapping(before).get("conditions"))
+    last = next((one for one in conditions if one.get("type") == COMPLETE), {})
+    condition = {
+        "type": COMPLETE,
+        "status": said,
+        "reason": status.reason or RestoreReason.PENDING,
+        "message": status.message[:32768],
+        "lastTransitionTime": last["lastTransitionTime"]
+        if last.get("status") == said
+        else stamp(now),
+        "observedGeneration": generation,
+    }
+    found: Json = {"observedGeneration": generation, "conditions": [condition]}
+    named = {
+        "artifact": status.artifact,
+        "sourceUID": status.source_uid,
+        "pod": status.pod,
+        "podUID": status.pod_uid,
+        "node": status.node,
+        "startTime": stamp(status.began_at) if status.began_at else "",
+        "completionTime": stamp(status.ended_at) if status.ended_at else "",
+    }
+    return found | {name: value for name, value in named.items() if value}
+
+
+def ask_to_restore(source: Json, kind: RestoreAs, deadline_s: int, **spec: object) -> Json:
+    """A RestoreRequest to create, named by the API server after what it is of. Of `spec` what is
+    None is left out."""
+    of = text(source.get("pod") or source.get("artifact"))
+    return {
+        "apiVersion": keys.API_VERSION,
+        "kind": keys.RESTORE_REQUEST_KIND,
+        "metadata": {"generateName": f"{of[:MOST_OF_POD]}-"},
+        "spec": {
+            "source": {name: value for name, value in source.items() if value},
+            "as": kind.value,
+            "deadlineSeconds": deadline_s,
+            **{name: value for name, value in spec.items() if value is not None},
+        },
+    }
