@@ -8,6 +8,8 @@ makes it safe: nothing is synced, hashed, held back or written down.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import fcntl
 import os
 import subprocess
 import time
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 FIRST = 80
 NAMES = {"images": 90, "work": 91, "cache": 96}
 CRIU = ("--no-default-config", "--manage-cgroups=ignore", "--tcp-established", "-v1")
+_NS_GET_PARENT = 0xB702
+_CLONE_NEWPID = 0x20000000
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Bare:
@@ -80,7 +85,7 @@ class Bare:
         """What serves the memory of a lazy restore; to be started before it, and waited for."""
         socket = self._work / "lazy-pages.socket"
         socket.unlink(missing_ok=True)
-        with self._command(("lazy-pages", *CRIU[:1])) as (argv, fds):
+        with self._command(("lazy-pages", *CRIU[:1])) as (argv, fds), beside(self._init):
             process = subprocess.Popen(argv, pass_fds=fds, env={})
         wait_for(socket.exists, "lazy-pages doesn't start")
         return process
@@ -91,7 +96,7 @@ class Bare:
         keep: dict[int, int] | None = None,
         cgroups: Sequence[Path] = (),
     ) -> float:
-        with self._command(argv, keep, cgroups) as (command, fds):
+        with self._command(argv, keep, cgroups) as (command, fds), beside(self._init):
             began = time.monotonic()
             subprocess.run(command, pass_fds=fds, env={}, check=True)
             return time.monotonic() - began
@@ -143,6 +148,30 @@ class Bare:
         finally:
             for descriptor in keep.values():
                 os.close(descriptor)
+
+
+@contextlib.contextmanager
+def beside(init: int) -> Iterator[None]:
+    """What this thread starts meanwhile is where the agent of that node is: in the PID namespace
+    above process 1's, which a node with pods doesn't share with us. kyb-enter believes no other
+    process 1. No thread can be started meanwhile."""
+    if init == os.getpid():
+        yield
+        return
+    with open("/proc/thread-self/ns/pid") as own, open(f"/proc/{init}/ns/pid") as inner:
+        above = fcntl.ioctl(inner, _NS_GET_PARENT)
+        try:
+            _children_in(above)
+            yield
+        finally:
+            os.close(above)
+            _children_in(own.fileno())
+
+
+def _children_in(space: int) -> None:
+    if _libc.setns(space, _CLONE_NEWPID):  # os.setns comes with Python 3.12
+        number = ctypes.get_errno()
+        raise OSError(number, f"setns: {os.strerror(number)}")
 
 
 def _entrance(group: Path) -> tuple[Path, int]:
