@@ -160,11 +160,11 @@ class Nodes:
         """Nodes whose agents' addresses are known."""
         return [name for name, address in tuple(self._addresses.items()) if address]
 
-    def resting(self) -> dict[str, float]:
-        """Since when each seat rests in the object store that does, by its pod's UID, in seconds
-        since 1970."""
-        every = [*self._resting.values()]
-        return {uid: since for those in every for uid, (_, since) in those.items()}
+    def resting(self) -> dict[tuple[str, str], float]:
+        """Since when each seat rests in the object store that does, by the node that says so and
+        its pod's UID, in seconds since 1970."""
+        every = [*self._resting.items()]
+        return {(node, uid): at for node, those in every for uid, (_, at) in those.items()}
 
     def _rest(self, name: str, now: dict[str, tuple[str, float]]) -> None:
         before = self._resting.pop(name, {})

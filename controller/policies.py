@@ -81,13 +81,14 @@ class Owner(NamedTuple):
 
 class Seated(NamedTuple):
     """A pod with a seat. `since`: when it began to run, in seconds since 1970, infinite if it does
-    not; `notes`: annotations; `leaving`: it is being deleted."""
+    not; `notes`: annotations; `leaving`: it is being deleted; `node`: where it is bound."""
 
     labelled: Labelled
     since: float
     notes: Mapping[str, str] = MappingProxyType({})
     owner: Owner = Owner()
     leaving: bool = False
+    node: str = ""
 
 
 class Policies:
@@ -296,6 +297,7 @@ def _seated(pod: pods.Pod) -> Seated:
         pod.notes,
         Owner(text(owner.get("kind")), text(owner.get("name")), text(owner.get("uid"))),
         pod.leaving,
+        pod.node or "",
     )
 
 

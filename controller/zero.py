@@ -73,7 +73,8 @@ class ZeroWorker(Shift):
         counting, there = self._policies.counting(namespace), self._policies.pods(namespace)
         resting = self._nodes.resting()
         replicas = [
-            _replica(one, counting, resting.get(one.labelled.uid, math.inf), now)
+            # What another node says of it counts for nothing.
+            _replica(one, counting, resting.get((one.node, one.labelled.uid), math.inf), now)
             for one in there
             if one.owner.kind == _REPLICA_SET
         ]
