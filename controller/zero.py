@@ -17,7 +17,7 @@ from kybernate.api.requests import DEPLOYMENT, last_step, taken_back
 from kybernate.api.turns import read_idle
 from kybernate.core.policy.effective import Source, effective
 from kybernate.core.requests.zero import Act, Replica, Rest, is_last_step, is_put, plan
-from kybernate.errors import ConfigError
+from kybernate.errors import ConfigError, RefusedError
 from kybernate.types import Tier
 
 if TYPE_CHECKING:
@@ -88,8 +88,13 @@ class ZeroWorker(Shift):
         again = found.again
         for step in found.steps:
             self._fence.check()
-            if why := self._do(namespace, step, queued):
-                self._hindered(namespace, step.replicas[0], why)
+            try:
+                why = self._do(namespace, step, queued)
+            except RefusedError as error:
+                # Such as by a quota: other Deployments are not to wait for it.
+                why = str(error)
+            if why:
+                self._hindered(namespace, step, why)
                 again = min(again, _AGAIN_S)
         self._queue.add(key, again)
 
@@ -173,7 +178,12 @@ class ZeroWorker(Shift):
                 self._cluster.ask(namespace, taken_back(one))
             self._cluster.remove(one)
 
-    def _hindered(self, namespace: str, replica: Replica, why: str) -> None:
+    def _hindered(self, namespace: str, step: Step, why: str) -> None:
+        if not step.replicas:
+            where = f"{namespace}/{step.requests[0].deployment}"
+            log.warning("deployment %s: %s came to nothing: %s", where, step.act, why)
+            return
+        replica = step.replicas[0]
         if self._told.get(replica.owner) == why:
             return
         self._told[replica.owner] = why

@@ -109,3 +109,15 @@ def test_a_pod_rests_only_if_its_own_node_says_so(world):
     world.nodes.on_event("ADDED", slim_node(node("n1", "u-oak")))
     world.look()
     assert world.asked == ["zero-u-oak"]
+
+
+def test_a_request_that_may_not_be_made_keeps_no_other_deployment_asleep(world):
+    world.full = True
+    world.zeros = {"wood"}
+    world.policies.on_pod("ADDED", slim_pod(seated("oak")))
+    world.nodes.on_event("ADDED", slim_node(node("n1", "u-oak")))
+    world.requests.on_event("ADDED", slim_request(put("wood", **{keys.WANTED: "now"})))
+    world.look()
+    assert world.scaled == [("wood", 1)]
+    (told,) = [said for reason, said in world.said if reason == "NotScaledToZero"]
+    assert "exceeded quota: requests" in told
