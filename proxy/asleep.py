@@ -16,7 +16,7 @@ from kybernate.adapters.k8s import OF_USERS, Watcher
 from kybernate.api.events import stamp
 from kybernate.api.lenient import mapping, text
 from kybernate.api.requests import read_request
-from kybernate.core.requests.zero import is_last_step, is_put
+from kybernate.core.requests.zero import is_last_step, is_put, sleeps
 from kybernate.errors import ConfigError, KybernateError, NotFoundError, RefusedError
 from kybernate.lib.retry import retry
 from kybernate.types import NodeName, PodUid, SeatState
@@ -72,10 +72,11 @@ class Asleep:
             task.add_done_callback(lambda _: self._tasks.pop(model, None))
 
     async def _rouse(self, model: str) -> None:
-        wanted = [one for info, one in self._sleeping.values() if info.route == model]
-        for one in wanted:
-            if one.wanted or one.status.scaled_up_at:
-                return
+        # One that was scaled up before may stay without a successor, and says nothing of now.
+        mine = (one for info, one in self._sleeping.values() if info.route == model)
+        wanted = [one for one in mine if sleeps(one)]
+        if any(one.wanted for one in wanted):
+            return
         # One of them is enough: the controller scales its Deployment as a whole.
         for one in wanted[:1]:
             try:

@@ -109,3 +109,17 @@ async def test_what_is_refused_is_tried_again_with_the_next_request_only():
     await done(found)
     assert len(found._api.patched) == 2
     await found.stop()
+
+
+@pytest.mark.real_time
+async def test_one_that_was_scaled_up_before_and_has_no_successor_keeps_none_asleep():
+    found = Asleep(Api(), Desk())
+    before = item("u1", up="2026-01-01T00:00:00Z", **{keys.WANTED: "then"})
+    found._take("ADDED", before)
+    found.rouse("shop/oak")
+    await done(found)
+    assert found._api.patched == [], "its pods are on their way"
+    found._take("ADDED", item("u2"))
+    found.rouse("shop/oak")
+    await done(found)
+    assert found._api.patched == ["zero-u2"]
