@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from controller import metrics
 from kybernate import keys
 from kybernate.adapters.registry import wire
-from kybernate.api.restoring.artifacts import dump_artifact, read_artifact
+from kybernate.api.restoring.artifacts import LATEST_MS, dump_artifact, read_artifact
 from kybernate.core.artifacts.listed import (
     MOST_COPIES,
     HeldCopy,
@@ -102,6 +102,7 @@ class Projection:
         self._timeout = timeout
         self._every = every
         self._each = each
+        self._failed: dict[Key, None] = {}
 
     def run(self, stopping: threading.Event) -> None:
         """Look now and then, while this replica leads, until told to stop."""
@@ -113,7 +114,10 @@ class Projection:
         if self._fence.closed() is not None:
             return
         objects = self._artifacts.all()
-        wanted = changes(list(self._known(objects)), objects, self._each, MOST_WRITES)
+        known = list(self._known(objects))
+        there = {*objects, *map(key_of, known)}
+        self._failed = {key: None for key in self._failed if key in there}
+        wanted = changes(known, objects, self._each, MOST_WRITES, tuple(self._failed))
         missing: set[str] = set()
         acts = [
             *(("dropped", key, partial(self._drop, key)) for key in wanted.drop),
@@ -123,16 +127,21 @@ class Projection:
         for outcome, key, act in acts:
             if stopping.is_set():
                 return
+            # What fails is the last of the next rounds: others wait for none of it.
+            self._failed.pop(key, None)
             if key[0] in missing:
+                self._failed[key] = None
                 continue
             self._fence.check()
             try:
                 act()
             except (NotFoundError, RefusedError) as error:
-                # Such as of a namespace that is gone, or ending: its other ones would be, too.
-                missing.add(key[0])
+                self._failed[key] = None
+                if isinstance(error, NotFoundError):
+                    # Its namespace is gone: its other ones would be, too.
+                    missing.add(key[0])
                 log.info("Artifact %s/%s is not written: %s", *key, error)
-            metrics.ARTIFACT_WRITES.labels("failed" if key[0] in missing else outcome).inc()
+            metrics.ARTIFACT_WRITES.labels("failed" if key in self._failed else outcome).inc()
 
     def _known(self, objects: dict[Key, Listed | None]) -> Iterator[Listed]:
         wanted, described = wire.Filter(newest=self._each, limit=_PAGE), self._described()
@@ -188,7 +197,8 @@ def listed(entry: wire.Entry) -> Listed:
         entry.pod_uid,
         entry.model,
         entry.size,
-        entry.created_ms,
+        # An agent may say any number.
+        min(entry.created_ms, LATEST_MS),
         tuple(
             HeldCopy(copy.place.value, copy.node, copy.state.value, copy.size)
             for copy in deep[:MOST_COPIES]

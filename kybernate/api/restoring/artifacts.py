@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
+LATEST_MS = 253_402_300_799_000
+"""The last second that a time of the API server can be, in milliseconds since 1970."""
 _DEEP = (Tier.NVME, Tier.OBJECT)
 _STATES = ("pending", "verified", "missing")
 

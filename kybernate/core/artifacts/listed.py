@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kybernate.core.artifacts.layout import parse_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     Key = tuple[str, str]
 
@@ -88,18 +88,30 @@ def key_of(one: Listed) -> Key:
 
 
 def changes(
-    known: Iterable[Listed], objects: Mapping[Key, Listed | None], each: int, most: int
+    known: Iterable[Listed],
+    objects: Mapping[Key, Listed | None],
+    each: int,
+    most: int,
+    last: Collection[Key] = (),
 ) -> Changes:
     """What has the objects say what is `known`: all artifacts, the newest first, of which `each`
     are shown of a namespace. `objects` are there, None for one that can't be read. At most `most`
-    writes; what is to go comes first, since it makes room."""
+    writes; what is to go comes first, since it makes room, and those of `last` after all others, in
+    that order."""
     wanted = {key_of(one): one for one in _first(known, each)}
     drop = [key for key in objects if key not in wanted]
-    make = [one for key, one in wanted.items() if key not in objects]
-    change = [one for key, one in wanted.items() if key in objects and objects[key] != one]
-    left = max(0, most - len(drop))
-    made = make[:left]
-    return Changes(tuple(made), tuple(change[: left - len(made)]), tuple(drop[:most]))
+    make = [key for key in wanted if key not in objects]
+    change = [key for key, one in wanted.items() if key in objects and objects[key] != one]
+    turns = {key: turn for turn, key in enumerate(last)}
+    order = sorted([*drop, *make, *change], key=lambda key: turns.get(key, -1))
+    now = {key: turn for turn, key in enumerate(order[:most])}
+    made, changed, dropped = (
+        sorted((key for key in those if key in now), key=now.__getitem__)
+        for those in (make, change, drop)
+    )
+    return Changes(
+        tuple(wanted[key] for key in made), tuple(wanted[key] for key in changed), tuple(dropped)
+    )
 
 
 def _first(known: Iterable[Listed], each: int) -> Iterator[Listed]:

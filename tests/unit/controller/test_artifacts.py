@@ -20,7 +20,7 @@ from kybernate import keys
 from kybernate.adapters.registry import wire
 from kybernate.api.restoring.artifacts import dump_artifact, read_artifact
 from kybernate.core.artifacts.listed import Listed, object_name
-from kybernate.errors import DeadlineError, NotFoundError, RetryableError
+from kybernate.errors import DeadlineError, NotFoundError, RefusedError, RetryableError
 from kybernate.runtime.lead import Open
 from kybernate.types import Tier
 from tests.unit.controller.test_policies import pod, policy
@@ -47,14 +47,14 @@ class World:
 
     def __init__(self):
         self.entries, self.calls, self.away = [], [], False
-        self.artifacts, self.missing = Artifacts(), set()
+        self.artifacts, self.missing, self.refused = Artifacts(), set(), set()
         self.fence = Open()
 
     # --- registry
     def all(self, wanted):
         if self.away:
             raise DeadlineError("away")
-        assert wanted.newest == 3
+        assert wanted.newest == 200
         yield from self.entries
 
     # --- API server
@@ -63,6 +63,8 @@ class World:
         self.calls.append(("post", namespace))
         if namespace in self.missing:
             raise NotFoundError("no such namespace")
+        if {namespace, body["status"]["artifact"]} & self.refused:
+            raise RefusedError("it is not allowed")
         self.put(namespace, body)
 
     def patch(self, path, body, *, timeout):
@@ -79,9 +81,12 @@ class World:
         meta = {**body["metadata"], "namespace": namespace, "uid": "x"}
         self.artifacts.on_event("ADDED", slim_artifact({**body, "metadata": meta}))
 
-    def project(self, described=lambda one: one):
+    def projection(self, described=lambda one: one):
         parts = self, self.artifacts, lambda: self, lambda: described, self.fence
-        Projection(*parts, timeout=1.0, every=1.0, each=3).project(threading.Event())
+        return Projection(*parts, timeout=1.0, every=1.0, each=200)
+
+    def project(self, described=lambda one: one, *, projection=None):
+        (projection or self.projection(described)).project(threading.Event())
         calls, self.calls = self.calls, []
         return calls
 
@@ -181,3 +186,25 @@ def test_labels_that_no_label_can_have_are_left_out():
     found = dump_artifact(one)
     assert found["metadata"]["labels"][keys.OF_POD_LABEL] is None
     assert read_artifact(found) == one
+
+
+def test_a_namespace_that_takes_none_keeps_no_other_from_being_written(world):
+    world.refused = {"full"}
+    world.entries = [entry(n, "full") for n in range(MOST_WRITES + 5, 5, -1)] + [entry(1)]
+    projection = world.projection()
+    world.project(projection=projection)
+    assert ("post", "shop") in world.project(projection=projection)
+
+
+def test_one_that_is_refused_keeps_no_other_of_its_namespace_from_being_written(world):
+    world.refused = {entry(2).id}
+    world.entries = [entry(2), entry(1)]
+    world.project()
+    assert [key[1] for key in world.artifacts.all()] == [object_name(entry(1).id)]
+
+
+def test_a_time_that_no_calendar_has_keeps_none_from_being_written(world):
+    late = entry(2).model_copy(update={"created_ms": wire.LARGEST})
+    world.entries = [late, entry(1)]
+    assert len(world.project()) == 2
+    assert world.project() == []
