@@ -1,15 +1,31 @@
-"""The agents of nodes, by gRPC with mutual TLS: operations begun, found and cancelled by name."""
+"""The agents of nodes, by gRPC with mutual TLS: operations begun, found and cancelled by name.
+
+A request that is deleted while no controller runs tells nobody; its operation is still there, and
+the sweep finds it.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from controller import metrics
 from kybernate import keys
 from kybernate.api.requests import LONGEST_ARTIFACT
-from kybernate.core.requests.checkpoint import KINDS, Copied, Operation, Outcome, Problem, Trouble
+from kybernate.core.requests.checkpoint import (
+    KINDS,
+    Copied,
+    Operation,
+    Outcome,
+    Problem,
+    Trouble,
+    strays,
+)
 from kybernate.core.seat.operations import Kind, Progress
 from kybernate.errors import (
     KybernateError,
@@ -19,6 +35,7 @@ from kybernate.errors import (
 )
 from kybernate.gen import agent_pb2 as pb
 from kybernate.gen import agent_pb2_grpc
+from kybernate.lib.rounds import rounds_blocking
 from kybernate.runtime.agents import credentials, options, translated
 from kybernate.types import Tier
 
@@ -26,10 +43,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from pathlib import Path
 
+    from controller.known import Nodes, Requests
     from kybernate.core.requests.checkpoint import Request
+    from kybernate.runtime.lead import Fence
+
+log = logging.getLogger(__name__)
 
 _PING_S = 10.0
 _MOST_BYTES = (1 << 63) - 1
+_AT_ONCE = 8
 
 
 class Agents:
@@ -166,6 +188,46 @@ class Agents:
     def _connect(self, node: str, address: str) -> grpc.Channel:
         believed = credentials(self._tls, "controller", shared=self._shared)
         return grpc.secure_channel(address, believed, options(node, _PING_S))
+
+
+class Sweep:
+    """Finds operations whose request is gone on the agents themselves, and cancels them. `every` in
+    seconds."""
+
+    def __init__(
+        self, requests: Requests[Request], nodes: Nodes, agents: Agents, fence: Fence, every: float
+    ) -> None:
+        self._requests = requests
+        self._nodes = nodes
+        self._agents = agents
+        self._fence = fence
+        self._every = every
+
+    def run(self, stopping: threading.Event) -> None:
+        """Sweep now and then, while this replica leads, until told to stop."""
+        rounds_blocking(partial(self.sweep, stopping), stopping, self._every, "sweep")
+
+    def sweep(self, stopping: threading.Event) -> None:
+        """Ask all agents once."""
+        if self._fence.closed() is not None:
+            return
+        with ThreadPoolExecutor(_AT_ONCE, "sweep") as pool:
+            for node in self._nodes.names():
+                pool.submit(self._of_node, node, stopping)
+
+    def _of_node(self, node: str, stopping: threading.Event) -> None:
+        if stopping.is_set():
+            return
+        try:
+            # What is begun after this list is of a request that is known already.
+            names = self._agents.own(node)
+            for name in strays(names, self._requests.wanted()):
+                self._fence.check()
+                self._agents.cancel(node, name)
+                metrics.STRAYS.inc()
+                log.info("operation %s on node %s: its request is gone or has ended", name, node)
+        except KybernateError as error:
+            log.warning("operations on node %s can't be listed: %s", node, error)
 
 
 def _asked(request: Request, kind: Kind, left: float) -> tuple[str, Any]:

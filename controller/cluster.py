@@ -16,7 +16,13 @@ from kybernate.api.requests import DEPLOYMENT, regular
 from kybernate.core.rate import Bucket
 from kybernate.core.requests.checkpoint import PodFacts
 from kybernate.core.requests.reasons import Standing
-from kybernate.errors import ConflictError, KybernateError, NotFoundError, RetryableError
+from kybernate.errors import (
+    ConflictError,
+    KybernateError,
+    NotFoundError,
+    RefusedError,
+    RetryableError,
+)
 
 if TYPE_CHECKING:
     from controller.kinds import Ask, Why
@@ -96,19 +102,35 @@ class Cluster:
     def held_back(self, namespace: str, name: str) -> str:
         """Why the pod may not be evicted now, as a PodDisruptionBudget has it, in a sentence; empty
         if it may, or is gone. Nothing is evicted: it is a dry run."""
-        body = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"namespace": namespace, "name": name},
-        }
+        return self._evicted(namespace, name, {}, {"dryRun": "All"})
+
+    def evict(self, namespace: str, name: str, uid: str) -> str:
+        """Evict the pod of this UID; why that can't be now, in a sentence, empty if it goes, or is
+        gone."""
+        options = {"deleteOptions": {"preconditions": {"uid": uid}}}
+        try:
+            return self._evicted(namespace, name, options, {})
+        except ConflictError:
+            # Another pod has its name.
+            return ""
+        except RefusedError as error:
+            return str(error)
+
+    def _evicted(self, namespace: str, name: str, options: Json, query: dict[str, str]) -> str:
+        meta = {"namespace": namespace, "name": name}
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": meta, **options}
         path = f"{pods.path(namespace, name)}/eviction"
         try:
-            self._api.post(path, body, {"dryRun": "All"}, timeout=self._timeout)
+            self._api.post(path, body, query, timeout=self._timeout)
         except NotFoundError:
             return ""
         except RetryableError as error:
             return str(error)
         return ""
+
+    def ask(self, namespace: str, body: Json) -> bool:
+        """Create a CheckpointRequest, unless there is one of its name; whether it was made."""
+        return self.create(CHECKPOINT.path(namespace), body)
 
     def write(self, seen: Seen[Any], status: Any, now: float) -> Json:
         """Write a request's status, and return the request as it is then. Raises ConflictError if
@@ -163,14 +185,13 @@ class Cluster:
                 return text(mapping(item.get("metadata")).get("name"))
         return ""
 
-    def ask(self, namespace: str, body: Json) -> None:
-        """Create a CheckpointRequest, unless there is one of its name: that one is it."""
-        self.create(CHECKPOINT.path(namespace), body)
-
-    def create(self, path: str, body: Json) -> None:
-        """Create an object there, unless there is one of its name: that one is it."""
-        with contextlib.suppress(ConflictError):
+    def create(self, path: str, body: Json) -> bool:
+        """Create an object there, unless there is one of its name; whether it was made."""
+        try:
             self._api.post(path, body, timeout=self._timeout)
+        except ConflictError:
+            return False
+        return True
 
     def end_pod(self, namespace: str, name: str, uid: str) -> None:
         """Delete this pod, and no other one of its name."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from kybernate import keys
+from kybernate.api.rebalances.reading import dump_rebalance, read_rebalance
 from kybernate.api.requests import dump_status, read_request
 from kybernate.api.restoring.requests import dump_restore, read_restore
+from kybernate.core.requests import rebalance
 from kybernate.core.requests.checkpoint import Request
 from kybernate.core.requests.restore import RestoreRequest
 
@@ -88,11 +90,19 @@ CHECKPOINT: Kind[Request] = Kind(
     keys.CHECKPOINT_REQUEST_KIND, "checkpointrequests", read_request, dump_status
 )
 
+REBALANCE: Kind[rebalance.Request] = Kind(
+    keys.REBALANCE_REQUEST_KIND, "rebalancerequests", read_rebalance, dump_rebalance
+)
+
 RESTORE: Kind[RestoreRequest] = Kind(
     keys.RESTORE_REQUEST_KIND, "restorerequests", read_restore, dump_restore
 )
 
-_KINDS: Mapping[type, Kind[Any]] = {Request: CHECKPOINT, RestoreRequest: RESTORE}
+_KINDS: Mapping[type, Kind[Any]] = {
+    Request: CHECKPOINT,
+    rebalance.Request: REBALANCE,
+    RestoreRequest: RESTORE,
+}
 
 
 def kind_of(request: R) -> Kind[R]:

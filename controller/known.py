@@ -11,6 +11,7 @@ from kybernate import keys
 from kybernate.api import pods
 from kybernate.api.events import stamp
 from kybernate.api.lenient import mapping, mappings, text, texts
+from kybernate.core.requests.rebalance import PodSeen
 from kybernate.core.seat.seats import shown
 from kybernate.errors import ConfigError
 from kybernate.types import SeatState, Tier
@@ -116,6 +117,34 @@ class Requests(Generic[R]):
             return None
         version, generation = str(meta["resourceVersion"]), int(meta.get("generation") or 1)
         return Seen(request, version, generation, item.get("status"))
+
+
+class PodsSeen:
+    """Where pods with seats are, by UID. Fed by the watch's thread; any thread may ask."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seen: dict[str, PodSeen] = {}
+
+    def on_event(self, kind: str, item: Json) -> None:
+        """Take in an event of the watch."""
+        pod = pods.read_pod(item)
+        found = PodSeen(pod.node or "", pod.group or "", ready=_is_ready(pod), leaving=pod.leaving)
+        with self._lock:
+            if kind == "DELETED" or not pod.asks or pod.over:
+                self._seen.pop(str(pod.ref.uid), None)
+            else:
+                self._seen[str(pod.ref.uid)] = found
+
+    def all(self) -> dict[str, PodSeen]:
+        """All as they were last seen."""
+        with self._lock:
+            return dict(self._seen)
+
+
+def _is_ready(pod: pods.Pod) -> bool:
+    conditions = mappings(pod.status.get("conditions"))
+    return any((one.get("type"), one.get("status")) == ("Ready", "True") for one in conditions)
 
 
 class Nodes:

@@ -55,7 +55,7 @@ _OF_META = (
     *("namespace", "name", "uid", "resourceVersion", "labels", "deletionTimestamp"),
     "ownerReferences",
 )
-_NOTES = (*SPOKEN_OF, keys.PARK_TIER, keys.MODEL)
+_NOTES = (*SPOKEN_OF, keys.PARK_TIER, keys.MODEL, keys.ASSIGNED_GROUP)
 """Annotations that are looked at."""
 
 
@@ -266,8 +266,8 @@ class PolicyWorker(Shift):
 
 
 def slim_pod(item: Json) -> Json:
-    """What matters of a pod: its labels, its seat, and since when it runs; and more of those that
-    have to do with SnapshotTemplates."""
+    """What matters of a pod: its labels, its seat, and since when it runs or is ready; and more of
+    those that have to do with SnapshotTemplates."""
     meta, spec, status = item["metadata"], mapping(item.get("spec")), mapping(item.get("status"))
     notes = texts(meta.get("annotations"))
     containers = [
@@ -278,9 +278,14 @@ def slim_pod(item: Json) -> Json:
         "metadata": {name: meta[name] for name in _OF_META if name in meta}
         | {"annotations": {name: notes[name] for name in _NOTES if name in notes}},
         "spec": {"containers": containers, "nodeName": spec.get("nodeName")},
-        "status": {name: status.get(name) for name in ("phase", "startTime")},
+        "status": {name: status.get(name) for name in ("phase", "startTime")} | _ready(status),
     }
     return of_templates(item, found)
+
+
+def _ready(status: Json) -> Json:
+    known = mappings(status.get("conditions"))
+    return {"conditions": [one for one in known if one.get("type") == "Ready"]}
 
 
 def _limits(container: Json) -> Json:

@@ -8,15 +8,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from controller import metrics
-from controller.agents import Agents
+from controller.agents import Agents, Sweep
 from controller.cluster import Cluster
-from controller.kinds import CHECKPOINT, RESTORE
-from controller.known import Nodes, Requests, slim_node, slim_request
+from controller.kinds import CHECKPOINT, REBALANCE, RESTORE
+from controller.known import Nodes, PodsSeen, Requests, slim_node, slim_request
 from controller.policies import MANAGED, Policies, PolicyWorker, slim_pod
 from controller.queue import Queue
+from controller.rebalances import Planner, RebalanceWorker
 from controller.restoring.artifacts import Artifacts, Projection, describing, slim_artifact
 from controller.restoring.restores import RestoreWorker, Sources
-from controller.sweep import Sweep
 from controller.templates import Templates, TemplateWorker
 from controller.worker import Worker
 from controller.zero import SETTLE_S, ZeroWorker
@@ -56,6 +56,8 @@ class Service:
         self._nodes = Nodes(self._changed, self._templates.touch)
         self._policies = Policies(self._policy_queue.add, self._changed)
         self._artifacts = Artifacts()
+        self._rebalance_queue, self._pods = Queue(), PodsSeen()
+        self._rebalances = Requests(REBALANCE, self._rebalance_queue.add)
         self._requests = Requests(CHECKPOINT, self._queue.add, self._told)
         self._restore_queue, self._grants = Queue(), ArtifactGrants()
         self._restores = Requests(RESTORE, self._restore_queue.add)
@@ -91,6 +93,13 @@ class Service:
                 names_only=True,
                 page=OF_USERS,
             ),
+            Watcher(
+                *(self._api, keys.REBALANCE_REQUESTS_PATH, {}, self._rebalances.on_event),
+                "RebalanceRequests",
+                keep=slim_request,
+                names_only=True,
+                page=OF_USERS,
+            ),
             *self._projected(settings),
         )
         self._agents = Agents(
@@ -115,11 +124,17 @@ class Service:
             *(self._template_queue, self._templates, self._requests, self._nodes, cluster),
             *(self._agents, fence, settings.sidecar_image),
         )
+        rebalances = RebalanceWorker(
+            *(self._rebalance_queue, self._rebalances, self._requests, self._pods),
+            *(Planner(settings.extender, settings.tls_dir), cluster, fence),
+        )
         workers = {f"worker-{number}": worker.run for number in range(settings.threads)}
         workers |= {f"policies-{number}": policies.run for number in range(_POLICY_THREADS)}
         workers |= {f"templates-{number}": templates.run for number in range(_POLICY_THREADS)}
         restores = self._restoring(settings, cluster, fence)
         workers |= {f"restores-{number}": restores.run for number in range(_RESTORE_THREADS)}
+        workers |= {f"rebalances-{number}": rebalances.run for number in range(_POLICY_THREADS)}
+        workers["rebalances-tidy"] = partial(rebalances.keep_tidy, settings.sweep_s)
         if settings.registry_url:
             workers["artifacts"] = self._projection(settings, fence).run
         self._threads = Background(**workers, sweep=sweep.run, zero=zero.run)
@@ -143,11 +158,9 @@ class Service:
 
     def stop(self) -> None:
         """Stop everything; what is being done ends first, then the lease is given back."""
-        self._queue.close()
-        self._policy_queue.close()
-        self._zero_queue.close()
-        self._template_queue.close()
-        self._restore_queue.close()
+        queues = self._queue, self._policy_queue, self._zero_queue, self._template_queue
+        for one in (*queues, self._restore_queue, self._rebalance_queue):
+            one.close()
         self._threads.stop()
         if self._leader is not None:
             self._leader.stop()
@@ -179,6 +192,7 @@ class Service:
     def _on_pod(self, kind: str, item: dict[str, Any]) -> None:
         self._policies.on_pod(kind, item)
         self._templates.on_pod(kind, item)
+        self._pods.on_event(kind, item)
 
     def _lead(self, settings: ControllerSettings) -> tuple[Leader | None, Fence]:
         if not settings.lease:

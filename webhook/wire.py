@@ -29,7 +29,11 @@ _MOST_ANNOTATIONS = 256 * 1024
 _EPHEMERAL = "ephemeralcontainers"
 _PODS = (("", "Pod"),)
 _EVICTIONS = (("policy", "Eviction"),)
-_ASKED = ((keys.GROUP, keys.CHECKPOINT_REQUEST_KIND), (keys.GROUP, keys.RESTORE_REQUEST_KIND))
+_ASKED = (
+    (keys.GROUP, keys.CHECKPOINT_REQUEST_KIND),
+    (keys.GROUP, keys.REBALANCE_REQUEST_KIND),
+    (keys.GROUP, keys.RESTORE_REQUEST_KIND),
+)
 _UNPROCESSABLE = 422
 _TOO_MANY_REQUESTS = 429
 _UNAVAILABLE = 503

@@ -2,7 +2,7 @@
 
 `*` stands for all: all pods that wait, or all namespaces. The query may say `moves`, `seconds` and
 `effort` (`defrag.Budget`); `node` and `group`, where a pod that has a seat is to go; or `empty`, a
-node that all pods are to leave. In a namespace no pods of others are moved.
+node that all pods are to leave. `within` names the only namespace whose pods may be moved.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ class Defragmenter:
         if "node" in query or "group" in query:
             target = query.get("node", ""), query.get("group", "")
             return self.moved(namespace, name, target, budget)
-        return self.plan(namespace, name, budget)
+        return self.plan(namespace, name, budget, query.get("within", _ALL))
 
-    def plan(self, namespace: str, name: str, budget: Budget) -> Json:
-        """How pods that wait get seats."""
+    def plan(self, namespace: str, name: str, budget: Budget, within: str = _ALL) -> Json:
+        """How pods that wait get seats; pods of one namespace move, if `within` names one."""
         pods = {pod.ref.uid: pod for pod in self._snapshot.pods()}
         wanted = self._all(pods, namespace) if name == _ALL else [self._one(namespace, name)]
         if not wanted:
             raise NotFoundError("no pod waits for a seat")
-        return self._answer(wanted, pods, namespace if name == _ALL else _ALL, budget)
+        return self._answer(wanted, pods, within, budget)
 
     def emptied(self, node: NodeName, namespace: str, budget: Budget) -> Json:
         """How the pods of a node get seats on others."""

@@ -13,6 +13,7 @@ from kybernate import keys
 from kybernate.api.gpunodes import GPUNode
 from kybernate.api.grants import ArtifactGrant
 from kybernate.api.policies import CheckpointPolicy
+from kybernate.api.rebalances.model import RebalanceRequest
 from kybernate.api.requests import CheckpointRequest
 from kybernate.api.restoring.artifacts import Artifact
 from kybernate.api.restoring.requests import RestoreRequestObject
@@ -174,6 +175,36 @@ def checkpoint_policy() -> Json:
     )
 
 
+def rebalance_request() -> Json:
+    """The CustomResourceDefinition of RebalanceRequest."""
+    complete = '.status.conditions[?(@.type=="Complete")]'
+    columns = (
+        ("Pod", "string", ".spec.move.pod"),
+        ("Node", "string", ".spec.emptyNode"),
+        ("Moves", "integer", ".status.plan.moves"),
+        ("Done", "integer", ".status.movesDone"),
+        ("Complete", "string", f"{complete}.status"),
+        ("State", "string", f"{complete}.reason"),
+        ("Seconds", "number", ".status.plan.seconds", 1),
+        ("Plan", "string", ".status.plan.hash", 1),
+        ("Message", "string", f"{complete}.message", 1),
+        _AGE,
+    )
+    told = (
+        "Asks once that a pod goes to another group or node, that a node is emptied, or that pods "
+        "which wait get room. The plan and its cost stand in the status; nothing is done before "
+        "somebody approves it. Of namespace kyb-system it may move pods of all namespaces, "
+        "elsewhere those of its own. Deleting it has no more steps begin."
+    )
+    return _definition(
+        _names(keys.REBALANCE_REQUEST_KIND, "rbal"),
+        "Namespaced",
+        columns,
+        _schema(RebalanceRequest, told),
+        {"subresources": {"status": {}}},
+    )
+
+
 def snapshot_template() -> Json:
     """The CustomResourceDefinition of SnapshotTemplate."""
     columns = (
@@ -208,6 +239,7 @@ CRDS = {
     "artifactgrant": artifact_grant,
     "checkpointpolicy": checkpoint_policy,
     "checkpointrequest": checkpoint_request,
+    "rebalancerequest": rebalance_request,
     "restorerequest": restore_request,
     "snapshottemplate": snapshot_template,
 }

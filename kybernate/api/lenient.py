@@ -39,3 +39,8 @@ def text(value: object) -> str:
 def whole(value: object, otherwise: int = 0) -> int:
     """The whole number, or another one."""
     return value if type(value) is int else otherwise
+
+
+def number(value: object) -> float:
+    """The number, or 0."""
+    return float(value) if type(value) in (int, float) else 0.0  # type: ignore[arg-type]

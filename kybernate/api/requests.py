@@ -57,6 +57,8 @@ _READY_AT = "estimatedCompletionTime"
 _SCALED_UP = "scaledUpTime"
 _DAY_S = 86_400
 _LAST_STEP_S, _TAKEN_BACK_KEPT_S = 300, 3600
+_STEP_KEPT_S = 7_200
+"""Seconds for which a step's request stays: longer than anybody looks for a successor."""
 MOST_OF_POD = 200
 """Characters of a pod's name in a request's: a name may have 253."""
 NAME = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
@@ -228,6 +230,25 @@ def ask_for(mode: Mode, pod: str, tier: Tier | None, deadline_s: int, keep_s: in
     }
 
 
+def to_evict(name: str, pod: str, deadline_s: int, target: Target | None) -> Json:
+    """A CheckpointRequest of this name that puts the pod's state into the object store for another
+    pod, which is to go to the target."""
+    found = ask_for(Mode.EVICT, pod, Tier.OBJECT, deadline_s, _STEP_KEPT_S)
+    found["metadata"] = {"name": name}
+    if target is not None:
+        found["spec"]["successor"] = {"node": target.node} | (
+            {"group": target.group} if target.group else {}
+        )
+    return found
+
+
+def to_wake(name: str, pod: str) -> Json:
+    """A CheckpointRequest of this name that takes an eviction of the pod back."""
+    found = ask_for(Mode.WAKE, pod, None, DEADLINE_S, _STEP_KEPT_S)
+    found["metadata"] = {"name": name}
+    return found
+
+
 def owned_by(kind: str, name: str, uid: str) -> Json:
     """A reference to an object of ours that had another one made."""
     return {
@@ -309,18 +330,12 @@ def read_request(item: Mapping[str, Any]) -> Request:
 def dump_status(status: Status, before: object, generation: int, now: float) -> Json:
     """The status as the API server is to have it, given what it has (`before`)."""
     standing = status.reason.standing if status.reason else Standing.RETRYABLE
-    told = {"status": STATUSES[standing], "reason": status.reason or Reason.PENDING}
-    conditions = mappings(mapping(before).get("conditions"))
-    last = next((one for one in conditions if one.get("type") == COMPLETE), {})
-    same = last.get("status") == told["status"]
-    condition = {
-        "type": COMPLETE,
-        **told,
-        "message": status.message[:32768],
-        "lastTransitionTime": last["lastTransitionTime"] if same else stamp(now),
-        "observedGeneration": generation,
+    told = {
+        "status": STATUSES[standing],
+        "reason": status.reason or Reason.PENDING,
     }
-    found: Json = {"observedGeneration": generation, "conditions": [condition]}
+    complete = condition(told, status.message, before, generation, now)
+    found: Json = {"observedGeneration": generation, "conditions": [complete]}
     if status.operation:
         found |= {"podUID": status.pod_uid, "node": status.node, "operation": status.operation}
     if status.owner:
@@ -342,6 +357,21 @@ def dump_status(status: Status, before: object, generation: int, now: float) -> 
         # It is merged into what is there.
         found[_READY_AT] = None
     return found
+
+
+def condition(told: Json, message: str, before: object, generation: int, now: float) -> Json:
+    """The condition Complete with the status and reason of `told`, given what a request's status
+    was `before`."""
+    conditions = mappings(mapping(before).get("conditions"))
+    last = next((one for one in conditions if one.get("type") == COMPLETE), {})
+    same = last.get("status") == told["status"]
+    return {
+        "type": COMPLETE,
+        **told,
+        "message": message[:32768],
+        "lastTransitionTime": last["lastTransitionTime"] if same else stamp(now),
+        "observedGeneration": generation,
+    }
 
 
 def _read_status(status: Json) -> Status:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _COMMANDS: Mapping[str, str] = {
     "agent": "kybernate.cli.agent.commands",
+    "approve": "kybernate.cli.cluster.rebalances:approve",
     "artifacts": "kybernate.cli.artifacts.commands",
     "calibrate": "kybernate.cli.planning.calibrate",
     "clients": "kybernate.cli.clients",
@@ -30,6 +31,7 @@ _COMMANDS: Mapping[str, str] = {
     "explain": "kybernate.cli.explain",
     "groups": "kybernate.cli.groups",
     "import": "kybernate.cli.importing",
+    "move": "kybernate.cli.cluster.rebalances:move",
     "node": "kybernate.cli.node",
     "park": "kybernate.cli.cluster.requests:park",
     "pki": "kybernate.cli.pki",

@@ -1,23 +1,19 @@
-"""The CLI's questions to the extender: GET over mutual TLS, and errors as sentences."""
+"""The CLI's questions to the extender."""
 
 from __future__ import annotations
 
-import http.client
-import json
-import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import click
+
+from kybernate.adapters import extender
+from kybernate.errors import KybernateError, RetryableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     Json = dict[str, Any]
-
-_READERS = ("controller", "scheduler")
-"""Whom the extender answers, by the name of their certificates."""
 
 LIMIT_S = 10.0
 """Seconds that the extender gets to answer."""
@@ -46,37 +42,12 @@ def ask(url: str, folder: Path, path: str, limit: float = LIMIT_S) -> Json:
 
     Raises ClickException with what went wrong and what to do.
     """
-    parts = urlsplit(url)
-    if parts.scheme != "https" or not parts.hostname:
-        raise click.UsageError(f"--extender is {url!r}; write it as https://host:port")
-    line = http.client.HTTPSConnection(
-        parts.hostname, parts.port or 443, timeout=limit, context=_context(folder)
-    )
     try:
-        line.request("GET", path)
-        answer = line.getresponse()
-        found = json.loads(answer.read())
-    except (OSError, http.client.HTTPException, ValueError) as error:
+        return extender.ask(url, folder, path, limit)
+    except RetryableError as error:
         raise click.ClickException(
-            f"no extender answers at {url} ({error}). Forward its port: "
+            f"{error}. Forward its port: "
             "kubectl -n kyb-system port-forward deploy/kyb-scheduler 9444"
         ) from error
-    finally:
-        line.close()
-    if answer.status != 200 or not isinstance(found, dict):
-        text = found.get("Error") if isinstance(found, dict) else None
-        raise click.ClickException(text or f"the extender answered with HTTP {answer.status}")
-    return found
-
-
-def _context(folder: Path) -> ssl.SSLContext:
-    name = next((one for one in _READERS if (folder / f"{one}.crt").exists()), _READERS[-1])
-    try:
-        context = ssl.create_default_context(cafile=folder / "ca.crt")
-        context.load_cert_chain(folder / f"{name}.crt", folder / f"{name}.key")
-    except (OSError, ssl.SSLError) as error:
-        raise click.ClickException(
-            f"{folder} must hold ca.crt, {name}.crt and {name}.key ({error}). Name the "
-            "folder that `kybernate pki init` made with --tls-dir"
-        ) from error
-    return context
+    except KybernateError as error:
+        raise click.ClickException(str(error)) from error

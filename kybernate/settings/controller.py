@@ -28,6 +28,10 @@ class ControllerSettings(Settings):
         description="believe agents also by certificates of `kybernate pki`, whose keys other "
         "nodes may hold; turn it off once every node has its own",
     )
+    extender: str = Field(
+        "https://kyb-extender.kyb-system.svc",
+        description="where plans of RebalanceRequests are asked for (https://host, or https://host:port)",
+    )
     api_timeout_s: float = Field(
         4.0, gt=0, le=30, description="limit for one call to the API server (s)"
     )

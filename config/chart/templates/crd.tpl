@@ -1322,6 +1322,356 @@ spec:
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata:
+  name: rebalancerequests.kyb.ai
+spec:
+  group: kyb.ai
+  scope: Namespaced
+  names:
+    kind: RebalanceRequest
+    listKind: RebalanceRequestList
+    plural: rebalancerequests
+    singular: rebalancerequest
+    shortNames:
+    - rbal
+    categories:
+    - kyb
+    - kybernate
+  versions:
+  - name: v1alpha1
+    served: true
+    storage: true
+    subresources:
+      status: {}
+    additionalPrinterColumns:
+    - name: Pod
+      type: string
+      jsonPath: .spec.move.pod
+    - name: Node
+      type: string
+      jsonPath: .spec.emptyNode
+    - name: Moves
+      type: integer
+      jsonPath: .status.plan.moves
+    - name: Done
+      type: integer
+      jsonPath: .status.movesDone
+    - name: Complete
+      type: string
+      jsonPath: .status.conditions[?(@.type=="Complete")].status
+    - name: State
+      type: string
+      jsonPath: .status.conditions[?(@.type=="Complete")].reason
+    - name: Seconds
+      type: number
+      priority: 1
+      jsonPath: .status.plan.seconds
+    - name: Plan
+      type: string
+      priority: 1
+      jsonPath: .status.plan.hash
+    - name: Message
+      type: string
+      priority: 1
+      jsonPath: .status.conditions[?(@.type=="Complete")].message
+    - name: Age
+      type: date
+      jsonPath: .metadata.creationTimestamp
+    schema:
+      openAPIV3Schema:
+        type: object
+        description: Asks once that a pod goes to another group or node, that a node is emptied, or that pods which wait get room. The plan and its cost stand in
+          the status; nothing is done before somebody approves it. Of namespace kyb-system it may move pods of all namespaces, elsewhere those of its own. Deleting
+          it has no more steps begin.
+        required:
+        - spec
+        properties:
+          apiVersion:
+            type: string
+          kind:
+            type: string
+          metadata:
+            type: object
+          spec:
+            description: What is asked for, and which plan may be carried out.
+            properties:
+              move:
+                description: A pod is to go elsewhere.
+                properties:
+                  pod:
+                    description: The pod, of this namespace.
+                    maxLength: 253
+                    minLength: 1
+                    pattern: ^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$
+                    type: string
+                  to:
+                    description: Where it is to go. No other pod is moved for it.
+                    properties:
+                      node:
+                        description: 'A node; absent: the pod''s own.'
+                        maxLength: 253
+                        pattern: ^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$
+                        type: string
+                      group:
+                        description: 'A group of the node; absent: any where it fits.'
+                        maxLength: 63
+                        type: string
+                    type: object
+                    x-kubernetes-validations:
+                    - message: name a node, a group, or both
+                      rule: has(self.node) || has(self.group)
+                required:
+                - pod
+                - to
+                type: object
+              emptyNode:
+                description: All pods are to leave this node.
+                maxLength: 253
+                minLength: 1
+                pattern: ^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$
+                type: string
+              defragment:
+                description: Pods that wait are to get room.
+                properties:
+                  pod:
+                    description: 'The pod, of this namespace, that is to get room; absent: all that wait.'
+                    maxLength: 253
+                    type: string
+                type: object
+              budget:
+                description: What the plan may cost.
+                properties:
+                  moves:
+                    description: How many pods may be moved.
+                    format: int32
+                    maximum: 100
+                    minimum: 1
+                    type: integer
+                    default: 10
+                  seconds:
+                    description: 'How long all moves together may take; absent: any time.'
+                    format: int32
+                    minimum: 0
+                    type: integer
+                type: object
+              approvedPlan:
+                description: 'status.plan.hash, written by somebody with the verb `approve` for RebalanceRequests: has that plan carried out. Leave it out when you
+                  create one.'
+                maxLength: 64
+                type: string
+              deadlineSeconds:
+                description: Seconds from its approval in which steps begin.
+                format: int32
+                maximum: 86400
+                minimum: 1
+                type: integer
+                default: 3600
+              ttlSecondsAfterFinished:
+                description: 'Seconds until it is deleted, once it is done or failed; absent: never.'
+                format: int32
+                minimum: 0
+                type: integer
+              requestedBy:
+                description: Who created it. The webhook writes it; leave it out.
+                maxLength: 1024
+                type: string
+            type: object
+            x-kubernetes-validations:
+            - message: 'ask for one thing: move, emptyNode or defragment'
+              rule: '[has(self.move), has(self.emptyNode), has(self.defragment)].filter(x, x).size() == 1'
+            - message: move stays as it was written, and a plan with it; delete the request and create another
+              rule: has(self.move) == has(oldSelf.move) && (!has(self.move) || self.move == oldSelf.move)
+            - message: emptyNode stays as it was written, and a plan with it; delete the request and create another
+              rule: has(self.emptyNode) == has(oldSelf.emptyNode) && (!has(self.emptyNode) || self.emptyNode == oldSelf.emptyNode)
+            - message: defragment stays as it was written, and a plan with it; delete the request and create another
+              rule: has(self.defragment) == has(oldSelf.defragment) && (!has(self.defragment) || self.defragment == oldSelf.defragment)
+            - message: budget stays as it was written, and a plan with it; delete the request and create another
+              rule: has(self.budget) == has(oldSelf.budget) && (!has(self.budget) || self.budget == oldSelf.budget)
+            - message: deadlineSeconds stays as it was written, and a plan with it; delete the request and create another
+              rule: has(self.deadlineSeconds) == has(oldSelf.deadlineSeconds) && (!has(self.deadlineSeconds) || self.deadlineSeconds == oldSelf.deadlineSeconds)
+            - message: ttlSecondsAfterFinished stays as it was written, and a plan with it; delete the request and create another
+              rule: has(self.ttlSecondsAfterFinished) == has(oldSelf.ttlSecondsAfterFinished) && (!has(self.ttlSecondsAfterFinished) || self.ttlSecondsAfterFinished
+                == oldSelf.ttlSecondsAfterFinished)
+            - message: requestedBy stays as it was written, and a plan with it; delete the request and create another
+              rule: has(self.requestedBy) == has(oldSelf.requestedBy) && (!has(self.requestedBy) || self.requestedBy == oldSelf.requestedBy)
+          status:
+            description: How far it is.
+            properties:
+              observedGeneration:
+                format: int64
+                minimum: 0
+                type: integer
+              plan:
+                description: What is to be done, and its cost.
+                properties:
+                  hash:
+                    description: 'The same for the same steps: what is approved.'
+                    maxLength: 64
+                    type: string
+                  moves:
+                    description: How many pods are moved.
+                    format: int64
+                    minimum: 0
+                    type: integer
+                  seconds:
+                    description: What that is expected to take.
+                    minimum: 0
+                    type: number
+                  bytes:
+                    description: How much is moved.
+                    format: int64
+                    minimum: 0
+                    type: integer
+                  message:
+                    description: The plan in a sentence.
+                    maxLength: 1024
+                    type: string
+                  steps:
+                    description: In the order of their execution.
+                    items:
+                      description: A step.
+                      properties:
+                        kind:
+                          description: 'move: it continues elsewhere. place: it waits, and is bound.'
+                          enum:
+                          - move
+                          - suspend
+                          - delete
+                          - resume
+                          - place
+                          type: string
+                        namespace:
+                          description: The pod's namespace.
+                          maxLength: 63
+                          type: string
+                        pod:
+                          description: The pod.
+                          maxLength: 253
+                          type: string
+                        uid:
+                          description: Its UID.
+                          maxLength: 128
+                          type: string
+                        from:
+                          description: What it leaves.
+                          properties:
+                            node:
+                              maxLength: 253
+                              type: string
+                            group:
+                              maxLength: 63
+                              type: string
+                          type: object
+                        to:
+                          description: Where it goes.
+                          properties:
+                            node:
+                              maxLength: 253
+                              type: string
+                            group:
+                              maxLength: 63
+                              type: string
+                          type: object
+                        bytes:
+                          description: What is moved.
+                          format: int64
+                          minimum: 0
+                          type: integer
+                        seconds:
+                          description: What that is expected to take.
+                          minimum: 0
+                          type: number
+                        stage:
+                          description: How far it is.
+                          enum:
+                          - Waiting
+                          - Saving
+                          - Leaving
+                          - Arriving
+                          - Done
+                          type: string
+                        successor:
+                          description: The UID of the pod that continues.
+                          maxLength: 128
+                          type: string
+                      required:
+                      - kind
+                      - namespace
+                      - pod
+                      - uid
+                      type: object
+                    maxItems: 200
+                    type: array
+                    x-kubernetes-list-type: atomic
+                required:
+                - hash
+                type: object
+              movesDone:
+                description: Pods that continue where they are to.
+                format: int64
+                minimum: 0
+                type: integer
+              bytesDone:
+                description: What was moved.
+                format: int64
+                minimum: 0
+                type: integer
+              startTime:
+                description: When its first step began.
+                format: date-time
+                type: string
+              completionTime:
+                format: date-time
+                type: string
+              estimatedCompletionTime:
+                description: When the rest is expected to be done.
+                format: date-time
+                type: string
+              conditions:
+                description: 'Complete: True once it is done; the reason says why not.'
+                items:
+                  description: As Kubernetes' own conditions are.
+                  properties:
+                    type:
+                      maxLength: 316
+                      minLength: 1
+                      type: string
+                    status:
+                      enum:
+                      - 'True'
+                      - 'False'
+                      - Unknown
+                      type: string
+                    reason:
+                      maxLength: 1024
+                      pattern: ^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$
+                      type: string
+                    message:
+                      maxLength: 32768
+                      type: string
+                    lastTransitionTime:
+                      format: date-time
+                      type: string
+                    observedGeneration:
+                      format: int64
+                      minimum: 0
+                      type: integer
+                  required:
+                  - type
+                  - status
+                  - reason
+                  - message
+                  - lastTransitionTime
+                  type: object
+                maxItems: 8
+                type: array
+                x-kubernetes-list-map-keys:
+                - type
+                x-kubernetes-list-type: map
+            type: object
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
   name: restorerequests.kyb.ai
 spec:
   group: kyb.ai

@@ -147,12 +147,14 @@ spec:
         imagePullPolicy: IfNotPresent
         env:
         - name: KYB_EXTENDER_LISTEN
-          value: 127.0.0.1:9444
+          value: 0.0.0.0:9444
         - name: KYB_EXTENDER_PROBE_LISTEN
           value: 0.0.0.0:9445
         - name: KYB_EXTENDER_SCHEDULER_LEASE
           value: kybernate-scheduler
         ports:
+        - name: plans
+          containerPort: 9444
         - name: probes
           containerPort: 9445
         startupProbe:
@@ -254,12 +256,33 @@ spec:
   - Ingress
   ingress:
   - from:
+    - podSelector:
+        matchLabels:
+          app.kubernetes.io/part-of: kybernate
+    ports:
+    - port: plans
+  - from:
     - namespaceSelector:
         matchLabels:
           kyb.ai/scrapes: 'true'
     ports:
     - port: https
     - port: probes
+---
+apiVersion: v1
+kind: Service
+metadata:
+  name: kyb-extender
+  namespace: kyb-system
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  selector:
+    app.kubernetes.io/name: kyb-scheduler
+  ports:
+  - name: plans
+    port: 443
+    targetPort: plans
 ---
 apiVersion: v1
 kind: Secret

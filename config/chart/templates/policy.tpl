@@ -500,8 +500,11 @@ spec:
       one.kind in ['CheckpointPolicy', 'SnapshotTemplate'])
   - name: takenBack
     expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-controller' && object.spec.mode == 'Wake' && object.metadata.name.startsWith('zero-back-')
+  - name: ofPlan
+    expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-controller' && object.metadata.name.startsWith('rbal-') && (object.spec.mode ==
+      'Wake' || (object.spec.mode == 'Evict' && object.spec.?tier.orValue('') == 'object'))
   - name: may
-    expression: 'variables.forEviction || variables.ofPolicy || variables.takenBack ? true : object.spec.mode == ''Snapshot'' ? variables.pod.subresource(''exec'').check(''create'').allowed()
+    expression: 'variables.forEviction || variables.ofPolicy || variables.takenBack || variables.ofPlan ? true : object.spec.mode == ''Snapshot'' ? variables.pod.subresource(''exec'').check(''create'').allowed()
       : object.spec.mode == ''Evict'' ? variables.pod.subresource(''eviction'').check(''create'').allowed() : variables.pod.check(''patch'').allowed()'
   - name: right
     expression: 'object.spec.mode == ''Snapshot'' ? ''create pods/exec'' : object.spec.mode == ''Evict'' ? ''create pods/eviction'' : ''patch pods'''
@@ -543,11 +546,12 @@ spec:
       - UPDATE
       resources:
       - checkpointrequests/status
+      - rebalancerequests/status
       scope: Namespaced
   validations:
   - expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-controller'
     reason: Forbidden
-    message: nobody but Kybernate's controller writes the status of a CheckpointRequest
+    message: nobody but Kybernate's controller writes the status of a request
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
@@ -610,6 +614,69 @@ spec:
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata:
+  name: kyb-rebalance-requests
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - apiGroups:
+      - kyb.ai
+      apiVersions:
+      - v1alpha1
+      operations:
+      - CREATE
+      - UPDATE
+      resources:
+      - rebalancerequests
+      scope: Namespaced
+  variables:
+  - name: asked
+    expression: object.spec.?approvedPlan.orValue('')
+  - name: before
+    expression: 'oldObject == null ? '''' : oldObject.spec.?approvedPlan.orValue('''')'
+  - name: pods
+    expression: authorizer.group('').resource('pods').subresource('eviction')
+  - name: may
+    expression: 'oldObject != null ? true : request.namespace == ''kyb-system'' ? variables.pods.check(''create'').allowed() : has(object.spec.move) ? variables.pods.namespace(request.namespace).name(object.spec.move.pod).check(''create'').allowed()
+      : variables.pods.namespace(request.namespace).check(''create'').allowed()'
+  validations:
+  - expression: oldObject != null || object.spec.?requestedBy.orValue('') == request.userInfo.username
+    reason: Forbidden
+    message: spec.requestedBy is written by the Kybernate webhook, which did not see this request; see whether its MutatingWebhookConfiguration has sign.requests.kyb.ai
+  - expression: variables.may
+    reason: Forbidden
+    messageExpression: 'request.userInfo.username + '' may not ask for this: it takes the right to create pods/eviction of the pods that may be '' + ''moved, which
+      are those of namespace '' + request.namespace + (request.namespace == ''kyb-system'' ? '' and all others'' : '''')'
+  - expression: oldObject != null || variables.asked == ''
+    reason: Forbidden
+    message: there is no plan yet that could be approved; leave spec.approvedPlan out
+  - expression: variables.asked == variables.before || authorizer.group('kyb.ai').resource('rebalancerequests') .namespace(request.namespace).name(object.metadata.name).check('approve').allowed()
+    reason: Forbidden
+    messageExpression: 'request.userInfo.username + '' may not approve plans: that takes the verb approve for rebalancerequests.kyb.ai in namespace '' + request.namespace'
+  - expression: oldObject == null || variables.asked == variables.before || (!has(oldObject.status) || !has(oldObject.status.startTime))
+    reason: Forbidden
+    message: its plan has begun; delete the request to have no more steps begin
+  - expression: oldObject == null || variables.asked == variables.before || variables.asked == '' || (has(oldObject.status) && has(oldObject.status.plan) && oldObject.status.plan.hash
+      == variables.asked)
+    reason: Forbidden
+    message: spec.approvedPlan is not status.plan.hash; read the plan as it is now, and approve that
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: kyb-rebalance-requests
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  policyName: kyb-rebalance-requests
+  validationActions:
+  - Deny
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
   name: kyb-controller-account
   labels:
     app.kubernetes.io/part-of: kybernate
@@ -657,9 +724,6 @@ spec:
   - expression: variables.evicts || request.operation == 'DELETE' || !(request.namespace in ['kyb-system', 'kube-system'])
     reason: Forbidden
     message: the controller makes no pods in kyb-system and kube-system
-  - expression: (!variables.evicts) || request.dryRun
-    reason: Forbidden
-    message: the controller may only ask whether a pod may be evicted (dryRun)
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
@@ -709,6 +773,55 @@ spec:
   policyName: kyb-controller-scales
   validationActions:
   - Deny
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: kyb-controller-evicts
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  failurePolicy: Fail
+  paramKind:
+    apiVersion: v1
+    kind: Pod
+  matchConstraints:
+    resourceRules:
+    - apiGroups:
+      - ''
+      apiVersions:
+      - v1
+      operations:
+      - CREATE
+      resources:
+      - pods/eviction
+      scope: Namespaced
+  matchConditions:
+  - name: controller
+    expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-controller'
+  validations:
+  - expression: request.dryRun || params.metadata.name != request.name
+    reason: Forbidden
+    message: the controller may evict only pods with a seat, and of others ask whether they may be (dryRun)
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: kyb-controller-evicts
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  policyName: kyb-controller-evicts
+  validationActions:
+  - Deny
+  paramRef:
+    parameterNotFoundAction: Allow
+    selector:
+      matchExpressions:
+      - key: kyb.ai/managed
+        operator: NotIn
+        values:
+        - 'true'
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy

@@ -246,6 +246,21 @@ rules:
 - apiGroups:
   - kyb.ai
   resources:
+  - rebalancerequests
+  verbs:
+  - delete
+  - get
+  - list
+  - watch
+- apiGroups:
+  - kyb.ai
+  resources:
+  - rebalancerequests/status
+  verbs:
+  - patch
+- apiGroups:
+  - kyb.ai
+  resources:
   - checkpointrequests
   verbs:
   - create
@@ -613,6 +628,7 @@ rules:
   - artifacts
   - checkpointpolicies
   - checkpointrequests
+  - rebalancerequests
   - restorerequests
   - snapshottemplates
   verbs:
@@ -633,6 +649,7 @@ rules:
   resources:
   - checkpointpolicies
   - checkpointrequests
+  - rebalancerequests
   - restorerequests
   - snapshottemplates
   verbs:
@@ -650,6 +667,21 @@ rules:
   - artifacts
   verbs:
   - restore
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: kyb-requests-approve
+  labels:
+    app.kubernetes.io/part-of: kybernate
+    rbac.authorization.k8s.io/aggregate-to-admin: 'true'
+rules:
+- apiGroups:
+  - kyb.ai
+  resources:
+  - rebalancerequests
+  verbs:
+  - approve
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role

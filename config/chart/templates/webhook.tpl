@@ -181,6 +181,7 @@ webhooks:
     - CREATE
     resources:
     - checkpointrequests
+    - rebalancerequests
     - restorerequests
     scope: Namespaced
 ---

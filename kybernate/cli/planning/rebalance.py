@@ -1,4 +1,4 @@
-"""`kybernate rebalance --dry-run`: what must change so that pods that wait have a place."""
+"""`kybernate rebalance`: what must change so that pods that wait have a place, and doing it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import click
 import orjson
 from rich.console import Console
 
+from kybernate.cli.cluster.rebalances import ask as request
+from kybernate.cli.cluster.rebalances import plan_options
 from kybernate.cli.extender_link import ask, extender_options
 from kybernate.core.defrag import Budget, Cluster, Pending, Seated, document, plan
 from kybernate.core.ledger.ledger import Ledger
@@ -32,28 +34,32 @@ if TYPE_CHECKING:
 LIMIT_S = 60.0
 """Seconds that a plan may take."""
 
-_HELP = """Say which pods to move so that a pod that waits fits, or, without NAME, all that wait.
+_HELP = """Move pods so that a pod that waits fits, or, without NAME, all that wait.
+
+Makes a RebalanceRequest and shows its plan; with --approve it is carried out, else `kubectl kyb
+approve` has it carried out. In namespace kyb-system pods of all namespaces may be moved, elsewhere
+those of the namespace. Exit status: 0 done or planned, 1 none, refused or failed, 2 usage, 3 timed
+out.
 
 The plan is the cheapest one that there is, by bytes and the time that they take, in an order in
 which no step on the way gives more seats or memory than there are. Where there is none within the
-budget, it says so and why. Nothing is moved: it is a plan. It looks at GPUs only: whether a node
+budget, it says so and why. It looks at GPUs only: whether a node
 has the CPU and memory that a pod asks for, and whether it tolerates the node's taints, the
 scheduler says.
 
 \b
+  kubectl kyb rebalance llama -n shop
+  kubectl kyb rebalance --empty gpu-7 -n kyb-system --approve
   kybernate rebalance --dry-run llama -n shop
   kybernate rebalance --dry-run --moves 3 --seconds 120
   kybernate rebalance --dry-run --json | jq .steps
 
-The extender is asked, over mutual TLS, as by kybernate explain.
+With --dry-run nobody but the extender is asked, over mutual TLS, as by kybernate explain.
 """
 
 
 @click.command("rebalance", help=_HELP)
 @click.argument("name", required=False)
-@click.option(
-    "-n", "--namespace", default="default", show_default=True, help="The namespace of NAME."
-)
 @click.option(
     "--moves",
     type=click.IntRange(0, 100),
@@ -73,7 +79,8 @@ The extender is asked, over mutual TLS, as by kybernate explain.
     show_default=True,
     help="States to search before the best plan so far is told. More takes longer.",
 )
-@click.option("--dry-run", is_flag=True, help="Say it, and move nothing: needed today.")
+@click.option("--empty", help="Have all pods leave this node, instead.")
+@click.option("--dry-run", is_flag=True, help="Ask the extender alone, and make no request.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 @click.option(
     "--dump",
@@ -82,12 +89,17 @@ The extender is asked, over mutual TLS, as by kybernate explain.
     help="Plan for the ledger in this file, which kybernate dump wrote, and ask nobody.",
 )
 @extender_options
+@plan_options
 def command(
-    name: str | None, namespace: str, *, dry_run: bool, as_json: bool, **options: Any
+    name: str | None, namespace: str | None, *, dry_run: bool, as_json: bool, **options: Any
 ) -> None:
     """See _HELP."""
     if not dry_run:
-        raise click.UsageError("it moves no pods by itself yet: say --dry-run, and move them")
+        _request(name, namespace, options)
+        return
+    if options["empty"]:
+        raise click.UsageError("--empty makes a request; leave --dry-run out, or look at its plan")
+    namespace = namespace or "default"
     if options["file"]:
         budget = Budget(
             inf if options["seconds"] is None else options["seconds"],
@@ -103,6 +115,20 @@ def command(
         show(found)
     if not found["room"]:
         raise SystemExit(1)
+
+
+def _request(name: str | None, namespace: str | None, options: dict[str, Any]) -> None:
+    if options["file"]:
+        raise click.UsageError("a dump can only be planned for: say --dry-run")
+    if name and options["empty"]:
+        raise click.UsageError("name a pod that waits, or --empty a node")
+    budget: Json = {"moves": max(1, options["moves"])}
+    if options["seconds"] is not None:
+        budget["seconds"] = int(options["seconds"])
+    wanted: Json = {"emptyNode": options["empty"]} if options["empty"] else {"defragment": {}}
+    if name:
+        wanted["defragment"]["pod"] = name
+    request("rebalance", {**wanted, "budget": budget}, {**options, "namespace": namespace})
 
 
 def plan_for(dump: Dump, name: str | None, budget: Budget) -> Json:

@@ -166,6 +166,7 @@ def _controller(
         "KYB_CONTROLLER_TLS_DIR": str(layout.tls),
         "KYB_CONTROLLER_LEASE": "kyb-controller",
         "KYB_CONTROLLER_SIDECAR_IMAGE": full_name("sidecar"),
+        "KYB_CONTROLLER_EXTENDER": f"https://127.0.0.1:{ports.extender}",
     }
     return settings, f"http://127.0.0.1:{ports.controller}/readyz"
 

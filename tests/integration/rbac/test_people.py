@@ -22,11 +22,16 @@ RBAC = "/apis/rbac.authorization.k8s.io/v1"
 NAMESPACE, ELSEWHERE = "people", "elsewhere"
 READ = {"get", "list", "watch"}
 WRITE = {"create", "update", "patch", "delete", "deletecollection"}
-ASKED_BY = ("checkpointrequests", "checkpointpolicies", "restorerequests", "snapshottemplates")
+PLANS = "rebalancerequests"
+ASKED_BY = (
+    *("checkpointrequests", "checkpointpolicies"),
+    *(PLANS, "restorerequests", "snapshottemplates"),
+)
 KINDS = (*ASKED_BY, "artifactgrants", "artifacts", "gpunodes")
 VIEW = ("kyb-requests-view", "kyb-grants-view")
 EDIT = (*VIEW, "kyb-requests-edit")
-ADMIN = (*EDIT, "kyb-grants")
+ADMINS = ("kyb-grants", "kyb-requests-approve")
+ADMIN = (*EDIT, *ADMINS)
 # No controller of Kubernetes' runs here that would add these to its own roles: each is bound.
 ROLES = {"viewer": VIEW, "editor": EDIT, "admin": ADMIN}
 
@@ -90,6 +95,15 @@ def test_people_of_a_namespace_may_what_their_role_says(
     assert rights(control_plane, user, ELSEWHERE) == {}
 
 
+@pytest.mark.usefixtures("people")
+def test_only_admins_approve_plans_and_only_those_of_their_namespace(
+    control_plane: Cluster,
+) -> None:
+    asked = [(user, where) for user in ROLES for where in (NAMESPACE, ELSEWHERE)]
+    found = [one for one in asked if may(control_plane, one[0], "approve", PLANS, one[1])]
+    assert found == [("admin", NAMESPACE)]
+
+
 @pytest.mark.parametrize("role", ["view", "edit", "admin"])
 def test_kubernetes_own_roles_take_ours(control_plane: Cluster, role: str) -> None:
     """By labels, which are all that its controller goes by."""
@@ -101,7 +115,7 @@ def test_kubernetes_own_roles_take_ours(control_plane: Cluster, role: str) -> No
         for one in api.get(f"{RBAC}/clusterroles")["items"]
         if selector.items() <= (one["metadata"].get("labels") or {}).items()
     }
-    ours = {"view": VIEW, "edit": ("kyb-requests-edit",), "admin": ("kyb-grants",)}
+    ours = {"view": VIEW, "edit": ("kyb-requests-edit",), "admin": ADMINS}
     # And the next lesser one of Kubernetes' own, with all that it has.
     lesser = {"view": (), "edit": ("view",), "admin": ("edit",)}
     assert {one for one in names if not one.startswith("system:")} == {*ours[role], *lesser[role]}

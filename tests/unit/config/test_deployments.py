@@ -131,7 +131,8 @@ def test_beside_the_scheduler_its_lease_decides() -> None:
     assert (extender.lease, extender.scheduler_lease) == ("", election["resourceName"])
     assert (election["leaderElect"], election["resourceNamespace"]) == (True, keys.NAMESPACE)
     (called,) = scheduler["extenders"]
-    assert called["urlPrefix"] == f"https://{extender.listen}/v1"
+    assert extender.listen == "0.0.0.0:9444", "the controller asks it, too"
+    assert called["urlPrefix"] == "https://127.0.0.1:9444/v1"
 
 
 def test_beside_the_scheduler_each_has_its_own_token_and_key() -> None:

@@ -18,7 +18,7 @@ SCRAPERS = {"namespaceSelector": {"matchLabels": {"kyb.ai/scrapes": "true"}}}
 REACHED: dict[str, dict[str, Any]] = {
     "webhook": {"https": ANYWHERE, "probes": SCRAPERS},
     "proxy": {"http": ANYWHERE},
-    "extender/beside": {"https": SCRAPERS, "probes": SCRAPERS},
+    "extender/beside": {"plans": OURS, "https": SCRAPERS, "probes": SCRAPERS},
     "extender/service": {"https": ANYWHERE, "probes": SCRAPERS},
     "registry/sqlite": {"https": OURS, "probes": SCRAPERS},
     "registry/postgresql": {"https": OURS, "probes": SCRAPERS},

@@ -11,7 +11,10 @@ from tests.unit.config.test_config import definition, of_kind
 AGGREGATE = "rbac.authorization.k8s.io/aggregate-to-"
 READ = {"get", "list", "watch"}
 WRITE = {"create", "update", "patch", "delete", "deletecollection"}
-ASKED_BY = ("checkpointrequests", "checkpointpolicies", "restorerequests", "snapshottemplates")
+ASKED_BY = (
+    *("checkpointrequests", "checkpointpolicies"),
+    *("rebalancerequests", "restorerequests", "snapshottemplates"),
+)
 SHOWN, GRANTS, NODES, VIEW_NODES = "artifacts", "artifactgrants", "gpunodes", "kyb-view-nodes"
 
 
@@ -39,7 +42,7 @@ def test_kubernetes_own_roles_get_the_objects_of_a_namespace() -> None:
     assert added() == {
         "view": {**dict.fromkeys(ASKED_BY, READ), GRANTS: READ, SHOWN: READ},
         "edit": {**dict.fromkeys(ASKED_BY, both), SHOWN: {"restore"}},
-        "admin": {GRANTS: both},
+        "admin": {GRANTS: both, "rebalancerequests": {"approve"}},
     }
 
 

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from controller import service
+from controller.agents import Sweep
 from controller.kinds import CHECKPOINT
 from controller.known import Requests, slim_request
 from controller.queue import Queue
-from controller.sweep import Sweep
 from controller.worker import Worker
 from kybernate.api.requests import dump_status
 from kybernate.core.requests.checkpoint import Operation, PodFacts, Problem, Trouble

@@ -21,6 +21,7 @@ from kybernate.api.models.tidying import MEANINGLESS
 from kybernate.api.models.values import Part
 from kybernate.core.policy.findings import BAD, POLICY_MEANINGS
 from kybernate.core.requests.reasons import MEANINGS, Meaning, Standing
+from kybernate.core.requests.rebalance import REBALANCE_MEANINGS
 from kybernate.core.requests.restore import RESTORE_MEANINGS
 from kybernate.core.requests.template import FAILED, TEMPLATE_MEANINGS
 from kybernate.settings.agent import AgentSettings
@@ -104,6 +105,12 @@ As those of a CheckpointRequest.
 """
 
 
+REBALANCE_REASONS = """## Reasons of a RebalanceRequest
+
+Its one condition is `Complete`, as above.
+"""
+
+
 def pages() -> dict[str, str]:
     """Each page's file in docs/reference, and what it says."""
     return {
@@ -159,7 +166,11 @@ def objects_page() -> str:
         lines += [textwrap.fill(schema["description"], 120), ""]
         lines += [_item(f"`{path}`, {kind}", text) for path, kind, text in _fields(schema)]
         lines.append("")
-    requests = [*_reasons(REASONS, MEANINGS), *_reasons(RESTORE_REASONS, RESTORE_MEANINGS)]
+    requests = (
+        *_reasons(REASONS, MEANINGS),
+        *_reasons(RESTORE_REASONS, RESTORE_MEANINGS),
+        *_reasons(REBALANCE_REASONS, REBALANCE_MEANINGS),
+    )
     return "\n".join([*lines, *requests, *_policy_reasons(), *_template_reasons()])
 
 

@@ -253,6 +253,6 @@ def test_in_a_namespace_no_pods_of_others_move(scene):
     raw = replaced(pod("s2", node="n1", notes={keys.ASSIGNED_GROUP: "G1", keys.VRAM: "12Gi"}))
     raw["metadata"]["namespace"] = "lab"
     snapshot.pod_event("MODIFIED", raw)
-    found = Defragmenter(snapshot, cluster).plan("default", "*", Budget())
+    found = Defragmenter(snapshot, cluster).plan("default", "*", Budget(), "default")
     assert not found["room"]
     assert found["fixed"]["they are of other namespaces"] == 1

@@ -1,0 +1,185 @@
+"""RebalanceRequests: planned by the extender, carried out by CheckpointRequests and evictions."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlencode
+
+from controller.worker import RequestWorker
+from kybernate import keys
+from kybernate.adapters import extender
+from kybernate.api.rebalances.reading import read_plan
+from kybernate.api.requests import to_evict, to_wake
+from kybernate.core.plans.steps import Kind
+from kybernate.core.requests import rebalance
+from kybernate.core.requests.rebalance import (
+    MADE,
+    SAVE_S,
+    Act,
+    NoPlan,
+    Observed,
+    Plan,
+    current,
+    decide,
+    made_name,
+    orphans,
+    wake_name,
+)
+from kybernate.errors import ConfigError, KybernateError, NotFoundError, RefusedError
+from kybernate.lib.rounds import rounds_blocking
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from controller.cluster import Cluster
+    from controller.known import PodsSeen, Requests
+    from controller.queue import Queue
+    from kybernate.core.requests import checkpoint
+    from kybernate.core.requests.rebalance import Decision, Step
+    from kybernate.runtime.lead import Fence
+
+log = logging.getLogger(__name__)
+
+_PLAN_S = 60.0
+"""Seconds that the extender gets for a plan."""
+_ALL = "*"
+
+
+class Planner:
+    """Asks the extender at `url`, with the certificate in the folder `tls`."""
+
+    def __init__(self, url: str, tls: Path) -> None:
+        self._url = url
+        self._tls = tls
+
+    def plan(self, request: rebalance.Request) -> Plan | NoPlan:
+        """What is to be done as things are now."""
+        within = _ALL if request.namespace == keys.NAMESPACE else request.namespace
+        try:
+            found = extender.ask(self._url, self._tls, _question(request, within), _PLAN_S)
+            plan = read_plan(found)
+        except (RefusedError, NotFoundError) as error:
+            return NoPlan(str(error))
+        except (ConfigError, KybernateError, ValueError) as error:
+            return NoPlan(str(error), for_now=True)
+        if not found.get("room"):
+            return NoPlan(plan.told)
+        strangers = (one for one in plan.steps if within not in (one.namespace, _ALL))
+        if any(one.kind is not Kind.PLACE for one in strangers):
+            return NoPlan(f"pods of other namespaces than {within} would have to move")
+        return plan
+
+
+def _question(request: rebalance.Request, within: str) -> str:
+    query: dict[str, str | float] = {"moves": request.budget.moves, "within": within}
+    if request.budget.seconds:
+        query["seconds"] = request.budget.seconds
+    namespace, pod = within, _ALL
+    if request.empty:
+        query["empty"] = request.empty
+    elif request.pod:
+        namespace, pod = request.namespace, request.pod
+    if request.target is not None:
+        query |= {"node": request.target.node, "group": request.target.group}
+    return f"/defrag/{quote(namespace, safe='*')}/{quote(pod, safe='*')}?{urlencode(query)}"
+
+
+class RebalanceWorker(RequestWorker[rebalance.Request]):
+    """Carries out RebalanceRequests. `made` are all CheckpointRequests, `pods` all with seats."""
+
+    kind = "rebalance"
+
+    def __init__(  # noqa: PLR0913, PLR0917 - what a look needs, each of one owner
+        self,
+        queue: Queue,
+        requests: Requests[rebalance.Request],
+        made: Requests[checkpoint.Request],
+        pods: PodsSeen,
+        planner: Planner,
+        cluster: Cluster,
+        fence: Fence,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(queue, requests, cluster, fence, wall)
+        self._made = made
+        self._pods = pods
+        self._planner = planner
+
+    def decided(self, request: rebalance.Request) -> Decision:
+        """See `RequestWorker`."""
+        step, now = current(request), self._wall()
+        seen = Observed(request, pods=self._pods.all(), checkpoint=self._of(request, step))
+        decision = decide(seen, now)
+        if decision.act is Act.PLAN:
+            found = self._planner.plan(request)
+            decision = decide(replace(seen, found=found), self._wall())
+        if decision.step is not None and decision.act is not Act.NOTHING:
+            held = self._carry_out(decision.act, request, decision.step)
+            if held:
+                decision = decide(replace(seen, held=held), self._wall())
+        return decision
+
+    def call_off(self, request: rebalance.Request) -> None:
+        """No more steps begin; the one under way is taken back."""
+        log.info("rebalance %s/%s is gone", request.namespace, request.name)
+        self.tidy()
+
+    def counted(self, request: rebalance.Request) -> str:
+        """See `RequestWorker`."""
+        return "Move" if request.target else "EmptyNode" if request.empty else "Defragment"
+
+    def keep_tidy(self, every: float, stopping: threading.Event) -> None:
+        """See to what requests have left that are gone, every so many seconds."""
+        rounds_blocking(partial(self._tidy_if_leading), stopping, every, "rebalances")
+
+    def tidy(self) -> None:
+        """Take back what requests have left that are gone. Raises KybernateError."""
+        mine = [one for one in self._made.all() if _is_mine(one)]
+        for one, act in orphans(mine, self._requests.wanted(), self._pods.all()):
+            self._fence.check()
+            log.info("pod %s/%s: %s is taken back", one.namespace, one.pod, one.name)
+            if act is Act.REMOVE:
+                self._cluster.remove(one)
+            else:
+                self._cluster.ask(one.namespace, to_wake(wake_name(one.name), one.pod))
+
+    def _tidy_if_leading(self) -> None:
+        if self._fence.closed() is None:
+            self.tidy()
+
+    def _of(self, request: rebalance.Request, step: Step | None) -> checkpoint.Request | None:
+        if step is None:
+            return None
+        seen = self._made.get((step.namespace, made_name(request, step)))
+        return seen.request if seen is not None and _is_mine(seen.request) else None
+
+    def _carry_out(self, act: Act, request: rebalance.Request, step: Step) -> str:
+        """Why it could not be done, in a sentence; empty if it is."""
+        name = made_name(request, step)
+        self._fence.check()
+        if act is Act.EVICT:
+            return self._cluster.evict(step.namespace, step.pod, step.uid)
+        if act is Act.WAKE:
+            self._cluster.ask(step.namespace, to_wake(wake_name(name), step.pod))
+            return ""
+        try:
+            made = self._cluster.ask(
+                step.namespace, to_evict(name, step.pod, round(SAVE_S), step.target)
+            )
+        except RefusedError as error:
+            return str(error)
+        known = self._made.get((step.namespace, name))
+        if not made and known is not None and not _is_mine(known.request):
+            return f"somebody else has made CheckpointRequest {name}"
+        return ""
+
+
+def _is_mine(one: checkpoint.Request) -> bool:
+    """Anyone may choose such a name."""
+    return one.name.startswith(MADE) and one.by == keys.CONTROLLER_USER

@@ -1,0 +1,1 @@
+"""RebalanceRequest: pods that are to go elsewhere, by a plan that somebody approves."""

@@ -1,0 +1,484 @@
+"""What a RebalanceRequest needs next. Pure.
+
+    nothing begun      have it planned, and the plan's hash approved; a plan that has changed since
+                       needs another approval
+    begun              its steps, one after the other: a pod's state is put into the object store,
+                       the pod is evicted, and its successor is bound where the plan says
+
+Each stage of a step is in the object's status before the next act, and each act is by name: whoever
+goes on after a crash repeats at most what changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from math import inf
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from kybernate.core.plans.steps import Kind
+from kybernate.core.requests.checkpoint import Mode
+from kybernate.core.requests.evictions import continues
+from kybernate.core.requests.reasons import Meaning, Standing
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from kybernate.core.requests import checkpoint
+    from kybernate.core.requests.checkpoint import Target
+
+MADE = "rbal-"
+"""Before the UIDs of a RebalanceRequest and of a pod: the name of a step's CheckpointRequest."""
+_WAKE = "-wake"
+SAVE_S = 3600.0
+"""Seconds that a state may take into the object store."""
+_ARRIVE_S = 900.0
+"""Seconds after a state is there in which its successor has to be ready."""
+_LOOK_S, _REPLAN_S, _TROUBLE_S = 2.0, 30.0, 5.0
+_LEAVE_S = 300.0
+"""Seconds for which an eviction is tried."""
+
+
+class RebalanceReason(StrEnum):
+    """Reasons of the condition Complete of a RebalanceRequest."""
+
+    PLANNING = "Planning"
+    AWAITING_APPROVAL = "AwaitingApproval"
+    PLAN_CHANGED = "PlanChanged"
+    MOVING = "Moving"
+    MOVED = "Moved"
+    NOTHING_TO_MOVE = "NothingToMove"
+    NO_PLAN = "NoPlan"
+    RING = "Ring"
+    STEP_FAILED = "StepFailed"
+    DISPLACED = "Displaced"
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
+
+    @property
+    def standing(self) -> Standing:
+        """Whether more becomes of a request with this reason."""
+        return REBALANCE_MEANINGS[self].standing
+
+
+_OPEN, _DONE, _OVER = Standing.RETRYABLE, Standing.SUCCESS, Standing.TERMINAL
+
+REBALANCE_MEANINGS: Mapping[RebalanceReason, Meaning] = MappingProxyType(
+    {
+        RebalanceReason.PLANNING: Meaning(_OPEN, "the extender can't be asked for a plan now"),
+        RebalanceReason.AWAITING_APPROVAL: Meaning(
+            _OPEN, "the plan stands in status.plan; nothing is done before it is approved"
+        ),
+        RebalanceReason.PLAN_CHANGED: Meaning(
+            _OPEN, "the cluster has changed, and with it the plan: that one needs an approval"
+        ),
+        RebalanceReason.MOVING: Meaning(_OPEN, "the plan's steps are carried out"),
+        RebalanceReason.MOVED: Meaning(_DONE, "all steps are done"),
+        RebalanceReason.NOTHING_TO_MOVE: Meaning(_DONE, "there is room as it is"),
+        RebalanceReason.NO_PLAN: Meaning(_OVER, "no moves within the budget do it"),
+        RebalanceReason.RING: Meaning(
+            _OVER, "pods would have to wait for each other's places; make a seat free first"
+        ),
+        RebalanceReason.STEP_FAILED: Meaning(_OVER, "a step came to nothing; no more begin"),
+        RebalanceReason.DISPLACED: Meaning(
+            _OVER, "a pod continues elsewhere than planned, as its place was taken"
+        ),
+        RebalanceReason.DEADLINE_EXCEEDED: Meaning(
+            _OVER, "not done within spec.deadlineSeconds of its beginning; no more steps begin"
+        ),
+    }
+)
+
+
+class Stage(StrEnum):
+    """How far a step is."""
+
+    WAITING = "Waiting"
+    SAVING = "Saving"
+    LEAVING = "Leaving"
+    ARRIVING = "Arriving"
+    DONE = "Done"
+
+
+UNDER_WAY = frozenset({Stage.SAVING, Stage.LEAVING, Stage.ARRIVING})
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a plan: a pod leaves `source` for `target`, or (without a source) is bound there.
+    `seconds` are what it is expected to take, `size` its bytes; `successor`: the UID of the pod
+    that continues."""
+
+    kind: Kind
+    namespace: str
+    pod: str
+    uid: str
+    source: Target | None
+    target: Target | None
+    seconds: float = 0.0
+    size: int = 0
+    stage: Stage = Stage.WAITING
+    successor: str = ""
+
+    @property
+    def told(self) -> str:
+        """The pod, for people."""
+        return f"{self.namespace}/{self.pod}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The steps in their order, and what they are called: the same `hash` for the same steps."""
+
+    hash: str
+    steps: tuple[Step, ...]
+    moves: int
+    seconds: float
+    told: str = ""
+
+    @property
+    def size(self) -> int:
+        """Bytes that are moved."""
+        return sum(one.size for one in self.steps if one.kind is Kind.MOVE)
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How far a request is. Times in seconds since 1970, 0 for not yet."""
+
+    plan: Plan | None = None
+    began_at: float = 0.0
+    ended_at: float = 0.0
+    ready_at: float = 0.0
+    reason: RebalanceReason | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a plan may cost; 0 seconds: any."""
+
+    moves: int = 10
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A RebalanceRequest: a `pod` that is to go to a place (`target`), a node to be emptied, or
+    pods that wait to be given room. `approved`: the hash of the plan that may be carried out.
+    `keep_s`: seconds for which it stays once ended, None for good."""
+
+    uid: str
+    namespace: str
+    name: str
+    pod: str
+    target: Target | None
+    empty: str
+    budget: Budget
+    approved: str
+    by: str
+    deadline_s: float
+    keep_s: float | None
+    status: Status
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more becomes of it."""
+        return bool(self.status.ended_at)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a step of it may be under way."""
+        return bool(self.status.began_at) and not self.ended
+
+
+@dataclass(frozen=True, slots=True)
+class PodSeen:
+    """A pod with a seat: where it is bound, empty for nowhere yet; whether it is ready, or ends."""
+
+    node: str = ""
+    group: str = ""
+    ready: bool = False
+    leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NoPlan:
+    """Why there is none. `for_now`: that may change by itself within moments."""
+
+    why: str
+    for_now: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A request and what was seen for it. `found`: a plan of just now, None if none was asked for.
+    `checkpoint`: the CheckpointRequest of the step under way; `pods` by UID; `held`: why the
+    act of just now could not be done."""
+
+    request: Request
+    found: Plan | NoPlan | None = None
+    checkpoint: checkpoint.Request | None = None
+    pods: Mapping[str, PodSeen] = field(default_factory=dict)
+    held: str = ""
+
+
+class Act(StrEnum):
+    """What to do in the world."""
+
+    NOTHING = "nothing"
+    PLAN = "plan"
+    SAVE = "save"
+    EVICT = "evict"
+    WAKE = "wake"
+    REMOVE = "remove"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The status as it is to be, then the act (of `step`). `again`: seconds until the next look,
+    None for when the request changes."""
+
+    status: Status
+    act: Act = Act.NOTHING
+    step: Step | None = None
+    again: float | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether the object is to be deleted: it has ended, and was kept as long as it says."""
+        return self.act is Act.REMOVE
+
+
+def decide(seen: Observed, now: float) -> Decision:
+    """What becomes of the request now, in seconds since 1970."""
+    request = seen.request
+    if request.ended:
+        return _rest(request, now)
+    if not request.status.began_at:
+        return _plan(seen, now)
+    step = current(request)
+    if step is None:
+        return _over(request.status, RebalanceReason.MOVED, _sum_up(request.status), now)
+    return _STAGES[step.stage](seen, step, now)
+
+
+def current(request: Request) -> Step | None:
+    """The step that is under way, or the next one."""
+    plan = request.status.plan
+    return next((one for one in plan.steps if one.stage is not Stage.DONE), None) if plan else None
+
+
+def made_name(request: Request, step: Step) -> str:
+    """The CheckpointRequest that puts the state of the step's pod away."""
+    return f"{MADE}{request.uid}-{step.uid}"
+
+
+def wake_name(name: str) -> str:
+    """The CheckpointRequest that takes that back."""
+    return f"{name}{_WAKE}"
+
+
+def orphans(
+    made: Iterable[checkpoint.Request], wanted: Collection[str], pods: Mapping[str, PodSeen]
+) -> Iterator[tuple[checkpoint.Request, Act]]:
+    """What is left of requests that are not `wanted` any more (by UID): a park that has not ended
+    is taken back (REMOVE), a pod that is parked and stays so is woken (WAKE)."""
+    for one in made:
+        if one.mode is not Mode.EVICT or _maker(one, wanted):
+            continue
+        if not one.ended:
+            yield one, Act.REMOVE
+        elif continues(one) and _stays(pods.get(one.status.pod_uid)):
+            yield one, Act.WAKE
+
+
+def _maker(one: checkpoint.Request, wanted: Collection[str]) -> bool:
+    return any(one.name.startswith(f"{MADE}{uid}-") for uid in wanted)
+
+
+def _stays(pod: PodSeen | None) -> bool:
+    return pod is not None and not pod.leaving
+
+
+# --- until it begins --------------------------------------------------------------------------
+
+
+def _plan(seen: Observed, now: float) -> Decision:
+    request, found = seen.request, seen.found
+    if found is None:
+        return Decision(request.status, Act.PLAN)
+    if isinstance(found, NoPlan):
+        if found.for_now:
+            return _open(request.status, RebalanceReason.PLANNING, found.why, _TROUBLE_S)
+        return _over(request.status, RebalanceReason.NO_PLAN, found.why, now)
+    status = replace(request.status, plan=found)
+    if reason := _unfit(found, request.budget):
+        return _over(status, reason, found.told, now)
+    if request.approved == found.hash:
+        begun = replace(status, began_at=now, ready_at=now + found.seconds)
+        return _open(begun, RebalanceReason.MOVING, f"plan {found.hash} begins", 0.0)
+    reason = RebalanceReason.AWAITING_APPROVAL
+    if request.approved:
+        reason = RebalanceReason.PLAN_CHANGED
+    told = f"{found.told} Approve it by spec.approvedPlan: {found.hash}"
+    return _open(status, reason, told, _REPLAN_S)
+
+
+def _unfit(plan: Plan, budget: Budget) -> RebalanceReason | None:
+    """Why the plan is none to be carried out."""
+    if not plan.moves:
+        return RebalanceReason.NOTHING_TO_MOVE
+    if any(one.kind not in _CARRIED_OUT for one in plan.steps):
+        return RebalanceReason.RING
+    within = plan.moves <= budget.moves and plan.seconds <= (budget.seconds or inf)
+    return None if within else RebalanceReason.NO_PLAN
+
+
+_CARRIED_OUT = frozenset({Kind.MOVE, Kind.PLACE})
+
+# --- its steps --------------------------------------------------------------------------------
+
+
+def _waiting(seen: Observed, step: Step, now: float) -> Decision:
+    request = seen.request
+    if now >= request.status.began_at + request.deadline_s:
+        return _over(
+            request.status, RebalanceReason.DEADLINE_EXCEEDED, _sum_up(request.status), now
+        )
+    pod = seen.pods.get(step.uid)
+    if step.kind is Kind.PLACE:
+        if pod is None or pod.node or pod.leaving:
+            return _next(request, replace(step, stage=Stage.DONE), now)
+        why = f"pod {step.told} has room, and is to be bound"
+        return _open(request.status, RebalanceReason.MOVING, why, _LOOK_S)
+    if pod is None or pod.leaving or not _is_at(pod, step.source):
+        # Whoever approved that plan approved another cluster.
+        status = replace(request.status, plan=None, began_at=0.0, ready_at=0.0)
+        why = f"pod {step.told} is not where the plan has it; planned again"
+        return _open(status, RebalanceReason.PLAN_CHANGED, why, 0.0)
+    return _next(request, replace(step, stage=Stage.SAVING), now)
+
+
+def _saving(seen: Observed, step: Step, now: float) -> Decision:
+    request, made = seen.request, seen.checkpoint
+    if made is None:
+        why = seen.held or ("" if _stays(seen.pods.get(step.uid)) else "the pod has gone")
+        if why:
+            return _failed(request, step, why, now)
+        return Decision(request.status, Act.SAVE, step, _LOOK_S)
+    if not made.ended:
+        why = f"pod {step.told}: {made.status.message or 'its state is to be put away'}"
+        return _open(request.status, RebalanceReason.MOVING, why, _LOOK_S)
+    if not continues(made):
+        return _failed(request, step, made.status.message, now)
+    if made.status.pod_uid != step.uid:
+        return _failed(request, step, "another pod has its name, and was parked; wake it", now)
+    return _next(request, replace(step, stage=Stage.LEAVING), now)
+
+
+def _leaving(seen: Observed, step: Step, now: float) -> Decision:
+    request, made = seen.request, seen.checkpoint
+    if not _stays(seen.pods.get(step.uid)):
+        return _next(request, replace(step, stage=Stage.ARRIVING), now)
+    if made is None or now >= made.status.ended_at + _LEAVE_S:
+        failed = _failed(request, step, f"it could not be evicted: {seen.held}", now)
+        return replace(failed, act=Act.WAKE, step=step)
+    why = f"pod {step.told} is evicted: {seen.held}" if seen.held else request.status.message
+    told = _open(request.status, RebalanceReason.MOVING, why, _LOOK_S)
+    return replace(told, act=Act.NOTHING if seen.held else Act.EVICT, step=step)
+
+
+def _arriving(seen: Observed, step: Step, now: float) -> Decision:
+    request, made = seen.request, seen.checkpoint
+    if made is None:
+        return _failed(request, step, "its CheckpointRequest was deleted", now)
+    pod = seen.pods.get(made.successor) if made.successor else None
+    late = now >= made.status.ended_at + _ARRIVE_S
+    if pod is not None and pod.node and not pod.leaving:
+        arrived = replace(step, successor=made.successor)
+        if not _is_at(pod, step.target):
+            where = f"group {pod.group} of {pod.node}"
+            why = f"pod {step.told} continues in {where}: its place was taken; ask again"
+            return _over(_with(request.status, arrived), RebalanceReason.DISPLACED, why, now)
+        if pod.ready:
+            return _next(request, replace(arrived, stage=Stage.DONE), now)
+    if late:
+        return _failed(request, step, f"its successor isn't ready after {_ARRIVE_S:g} s", now)
+    why = f"pod {step.told}: its successor is {'bound' if pod and pod.node else 'waited for'}"
+    return _open(request.status, RebalanceReason.MOVING, why, _LOOK_S)
+
+
+_STAGES = MappingProxyType(
+    {
+        Stage.WAITING: _waiting,
+        Stage.SAVING: _saving,
+        Stage.LEAVING: _leaving,
+        Stage.ARRIVING: _arriving,
+    }
+)
+
+
+def _is_at(pod: PodSeen, place: Target | None) -> bool:
+    return place is not None and (pod.node, pod.group) == (place.node, place.group)
+
+
+# --- answers ----------------------------------------------------------------------------------
+
+
+def _with(status: Status, step: Step) -> Status:
+    plan = status.plan
+    assert plan is not None  # noqa: S101 - a step is of a plan
+    steps = tuple(
+        step if (one.kind, one.uid) == (step.kind, step.uid) else one for one in plan.steps
+    )
+    return replace(status, plan=replace(plan, steps=steps))
+
+
+def _next(request: Request, step: Step, now: float) -> Decision:
+    """The step has come further; looked at again at once."""
+    status = _with(request.status, step)
+    status = replace(status, ready_at=_ready_at(status, now))
+    why = f"pod {step.told}: {step.stage.lower()}"
+    return _open(status, RebalanceReason.MOVING, why, 0.0)
+
+
+def _ready_at(status: Status, now: float) -> float:
+    """What is left is expected to take as much longer, or less long, as what is done did."""
+    plan = status.plan
+    if plan is None:
+        return 0.0
+    done = sum(one.seconds for one in plan.steps if one.stage is Stage.DONE)
+    left = plan.seconds - done
+    pace = (now - status.began_at) / done if done else 1.0
+    return now + max(left, 0.0) * pace
+
+
+def _failed(request: Request, step: Step, why: str, now: float) -> Decision:
+    told = f"pod {step.told}: {why}; {_sum_up(request.status)}"
+    return _over(request.status, RebalanceReason.STEP_FAILED, told, now)
+
+
+def _sum_up(status: Status) -> str:
+    steps = status.plan.steps if status.plan else ()
+    moves = [one for one in steps if one.kind is Kind.MOVE]
+    done = sum(one.stage is Stage.DONE for one in moves)
+    return f"{done} of {len(moves)} moves are done"
+
+
+def _open(status: Status, reason: RebalanceReason, message: str, again: float) -> Decision:
+    return Decision(replace(status, reason=reason, message=message), again=again)
+
+
+def _over(status: Status, reason: RebalanceReason, message: str, now: float) -> Decision:
+    ended = replace(status, reason=reason, message=message, ended_at=now, ready_at=0.0)
+    return Decision(ended, again=0.0)
+
+
+def _rest(request: Request, now: float) -> Decision:
+    if request.keep_s is None:
+        return Decision(request.status)
+    left = request.status.ended_at + request.keep_s - now
+    if left <= 0:
+        return Decision(request.status, Act.REMOVE)
+    return Decision(request.status, again=left)

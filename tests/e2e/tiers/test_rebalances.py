@@ -1,0 +1,105 @@
+"""Pods go elsewhere by a plan that is approved, and whoever calls them waits for a moment.
+
+docs/how-to/operate/rebalance.md
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kybernate import keys
+from tests.cluster.processes.control import wait_until
+from tests.e2e.tiers.test_drains import deployment, the_pod
+from tests.e2e.tiers.test_restores import seats, site
+from tests.kit.clients.kubectl import Kubectl
+from tests.kit.clients.models import Models
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.e2e.tiers.test_restores import Site
+    from tests.kit.clients.models import Answer
+    from tests.kit.pods import Pods
+
+    Json = dict[str, Any]
+
+__all__ = ["deployment", "seats", "site"]
+
+pytestmark = pytest.mark.e2e
+
+RBAL = f"/apis/{keys.API_VERSION}/namespaces/default/rebalancerequests"
+
+
+@pytest.fixture
+def kubectl(site: Site, tmp_path: Path) -> Iterator[Callable[..., str]]:
+    run = Kubectl(site.cluster.kubectl_path, tmp_path, site.cluster.kubeconfig)
+
+    def said(*words: str) -> str:
+        done = run(*words)
+        assert done.returncode == 0, (words, done.stdout, done.stderr)
+        return done.stdout
+
+    yield said
+    api = site.cluster.api()
+    for item in api.get(RBAL)["items"]:
+        api.delete(f"{RBAL}/{item['metadata']['name']}")
+
+
+def place(pod: Json) -> tuple[str, str]:
+    """Node and group."""
+    return pod["spec"]["nodeName"], pod["metadata"]["annotations"][keys.ASSIGNED_GROUP]
+
+
+class Caller:
+    """Somebody who calls the model all the time, through the proxy."""
+
+    def __init__(self, site: Site) -> None:
+        self._url = site.cluster.proxy_url
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.answers: list[Answer] = []
+
+    def __enter__(self) -> Caller:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(120)
+
+    def _run(self) -> None:
+        models = Models(self._url)
+        while not self._over.is_set():
+            self.answers.append(models.ask("toy", limit=100))
+            self._over.wait(0.05)
+        models.close()
+
+
+def test_a_pod_moves_to_another_group_and_no_request_is_lost(
+    site: Site, seats: Pods, deployment: str, kubectl: Callable[..., str]
+) -> None:
+    first = the_pod(seats)
+    node, group = place(first)
+    name, other = first["metadata"]["name"], "G1" if group == "G0" else "G0"
+    wait_until(lambda: site.seat(node, name) != {}, 20, "not told of")
+    with Caller(site) as caller:
+        wait_until(lambda: len(caller.answers) > 3, 60, "nobody answers")
+        planned = kubectl("kyb", "move", name, "--to", other)
+        assert f"from group {group} of {node} to group {other} of {node}." in planned
+        assert place(the_pod(seats)) == (node, group), "nobody has approved it"
+        (asked,) = site.cluster.api().get(RBAL)["items"]
+        said = kubectl("kyb", "approve", asked["metadata"]["name"])
+        assert "1 of 1 moves are done" in said
+        since = len(caller.answers)
+        wait_until(lambda: len(caller.answers) > since + 3, 60, "nobody answers any more")
+    second = the_pod(seats, but=first["metadata"]["uid"])
+    assert place(second) == (node, other)
+    assert [one.status for one in caller.answers] == [200] * len(caller.answers)
+    assert [one.counter for one in caller.answers] == [*range(1, len(caller.answers) + 1)]
+    assert all(one.intact for one in caller.answers)
+    pause = max(one.seconds for one in caller.answers)
+    print(f"the longest answer took {pause:.1f} s, {len(caller.answers)} answers")
