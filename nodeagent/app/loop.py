@@ -286,7 +286,8 @@ class Loop:
         if facts.ip and facts.ip != seat.contact.pod_ip:
             seat.contact.moved(facts.ip)
             self.node.save(seat)
-            if seat.history.started_once:
+            # A state of another pod wakes before the watch shows the address, and never starts.
+            if seat.history.started_once or seat.state is SeatState.ACTIVE:
                 seat.contact.serves(seat.identity.port)
             self.node.changed(seat)
         seat.ending.pod_ends(terminating=facts.deleting)

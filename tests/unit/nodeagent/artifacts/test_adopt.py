@@ -16,6 +16,7 @@ from kybernate.ports import ProcessState
 from kybernate.testing.clock import run_virtual
 from kybernate.testing.machine import Crash
 from kybernate.types import SeatState, Tier
+from nodeagent.kube.pods import PodFacts
 from nodeagent.seat.node import SEAT
 from nodeagent.seat.parts.saved import Begins
 from nodeagent.seat.record import Seat, from_record
@@ -56,6 +57,45 @@ async def test_a_successor_goes_on_where_the_other_was_and_never_executes_its_co
         assert p.answered == {new: 1}
         r.check()
         telling.cancel()
+
+
+async def test_a_successor_that_is_awake_before_its_address_is_known_is_asked_then(rig, proxy):
+    """The kubelet tells of a pod's address once a second, and a wake takes less."""
+    r = rig(tiers=TIERS)
+    cold, _, _, telling = await left(r)
+    new = await r.seat("new", restore=of(cold))
+    seat = r.node.seats[new]
+    seat.contact.moved("")
+    await r.until(new, ACTIVE)
+    p = proxy(r.loop)
+    p.request(new)
+    await asyncio.sleep(1)
+    assert seat.contact.address == ""
+    r.loop.pod_changed(facts_of(seat))
+    await asyncio.sleep(2)
+    assert seat.contact.address == "10.0.0.1:8000"
+    r.check()
+    telling.cancel()
+
+
+def facts_of(seat):
+    """What the watch shows of its pod, now with an address."""
+    return PodFacts(
+        ref=seat.identity.pod,
+        resource=seat.identity.resource,
+        container=seat.identity.container,
+        group=seat.identity.group,
+        assigned_at=0.0,
+        seat=seat.identity.name,
+        model=seat.identity.model,
+        vram=None,
+        image=seat.identity.image,
+        port=seat.identity.port,
+        has_args=False,
+        ip="10.0.0.1",
+        deleting=False,
+        over=False,
+    )
 
 
 def another(container, field, value):
