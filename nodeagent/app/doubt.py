@@ -73,4 +73,4 @@ def forget(seat: Seat) -> None:
     """As if no record had ever told of its tree; its kyb-init will."""
     seat.state = SeatState.WAITING
     seat.history.explained("its record can't be true; it is asked where it is")
-    seat.tree.forgotten()
+    seat.tree.unknown()

@@ -79,12 +79,12 @@ class Tree:
         """Whoever uses its GPUs at the next park is asked again: workers come and go."""
         self.cuda, self.held, self.gpu_map = (), {}, {}
 
-    def forgotten(self) -> None:
-        """What was known of its processes isn't true."""
-        self.init = self.root = None
+    def unknown(self) -> None:
+        """What was known of its processes isn't true; its kyb-init, which says it, is the same."""
+        self.root = None
         self.handle, self.cuda = "", ()
 
     def ended(self) -> None:
         """Nothing of it is left, kyb-init included."""
-        self.forgotten()
-        self.held = {}
+        self.unknown()
+        self.init, self.held = None, {}

@@ -144,7 +144,9 @@ def test_it_is_scaled_to_zero_and_back_though_the_controller_is_killed(
     controller.kill()
     assert web.replicas == 2
     controller.start()
-    until(lambda: web.replicas == 0, "it is not scaled to zero", LIMIT_S)
+    # One that is killed between the two never says it.
+    until(lambda: said(web) >= {"ScaledToZero"}, "it is not scaled to zero", LIMIT_S)
+    assert web.replicas == 0
     controller.kill()
     assert web.asked() == dict.fromkeys(names, "Evicted")
     assert {one[1:] for one in door.begun} == {
@@ -171,8 +173,10 @@ def test_it_is_scaled_to_zero_and_back_though_the_controller_is_killed(
     controller.kill()
     controller.start()
     assert web.replicas == 0
-    said = {one["reason"] for one in web.api.get(EVENTS)["items"]}
-    assert {"ScaledToZero", "ScaledUp"} <= said
+
+
+def said(web: Web) -> set[str]:
+    return {one["reason"] for one in web.api.get(EVENTS)["items"]}
 
 
 def test_one_that_wakes_meanwhile_has_the_other_woken(

@@ -147,6 +147,8 @@ def test_storms_with_moves_run_nothing_twice_and_lose_nothing():
         ("storm", 522041),
         # The line that told of a wake was lost, and another seat woke beside it.
         ("storm", 3000462),
+        # A record that can't be true was forgotten, and another seat woke before it was asked.
+        ("storm", 3074067),
         # A journal was lost, and the next agent killed before it had made all seats anew: trees
         # read their memory from folders that no record named.
         ("storm", 3010450),
