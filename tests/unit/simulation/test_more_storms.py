@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 
 import pytest
 
@@ -13,8 +14,11 @@ pytestmark = [pytest.mark.slow]
 
 @pytest.fixture(autouse=True)
 def swept():
-    """Killed agents' tasks complain when they are collected: here, where it is ignored."""
+    """Killed agents' tasks complain when they are collected: here, where it is ignored. Nothing may
+    hold them any longer, as records of a log would, which pytest keeps until the next test."""
+    logging.disable()
     yield
+    logging.disable(logging.NOTSET)
     gc.collect()
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -34,8 +35,11 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture(autouse=True)
 def swept():
-    """Killed agents' tasks complain when they are collected: here, where it is ignored."""
+    """Killed agents' tasks complain when they are collected: here, where it is ignored. Nothing may
+    hold them any longer, as records of a log would, which pytest keeps until the next test."""
+    logging.disable()
     yield
+    logging.disable(logging.NOTSET)
     gc.collect()
 
 

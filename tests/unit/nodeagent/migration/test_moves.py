@@ -61,7 +61,7 @@ async def test_proxies_hear_no_more_of_a_seat_that_was_moved(rig):
     streams, told = Streams(r.loop.proxies, r.loop.offload.departures), []
     r.node.observe(streams)
     session = streams._join("p1")
-    session.seat = lambda seat: told.append(seat.uid)
+    session.seat = lambda seat, _within: told.append(seat.uid)
     session.gone = lambda uid: told.append(f"gone {uid}")
     await ended(await operations.ask(move(uid)))
     assert told[-1] == f"gone {uid}"
