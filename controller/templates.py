@@ -220,7 +220,9 @@ class TemplateWorker(Shift):
             self._fence.check()
             try:
                 body = pod_of(recipe, build.number, self._sidecar)
-                self._cluster.create(f"/api/v1/namespaces/{template.namespace}/pods", body)
+                path = f"/api/v1/namespaces/{template.namespace}/pods"
+                if not self._cluster.create(path, body):
+                    self._check_own(recipe, str(body["metadata"]["name"]))
             except RefusedError as error:
                 return decide(replace(seen, refused=str(error)), now)
         if plan.request and build is not None:
@@ -235,6 +237,17 @@ class TemplateWorker(Shift):
                 why = f"CheckpointRequest {plan.request} can't be made: {error}"
                 return replace(plan, status=replace(plan.status, message=why))
         return plan
+
+    def _check_own(self, recipe: Recipe, name: str) -> None:
+        """Raises RefusedError if the pod of this name is none of the template's."""
+        template = recipe.template
+        found = self._cluster.whole_pod(template.namespace, name)
+        owner = pods.read_pod(found).owner or {} if found is not None else None
+        if owner is not None and owner.get("uid") != template.uid:
+            raise RefusedError(
+                f"there is a pod {name}, which isn't this template's; the next build has another "
+                "name"
+            )
 
     def _dropped(self, recipe: Recipe, request: Request, *, keeps: bool) -> bool:
         """Have the request's artifact deleted, unless it has none; whether it is."""

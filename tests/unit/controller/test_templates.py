@@ -127,7 +127,10 @@ class World:
 
     # --- Cluster
     def create(self, path, body):
-        self._act(lambda: self._create(path, copy.deepcopy(body)))
+        return self._act(lambda: self._create(path, copy.deepcopy(body)))
+
+    def whole_pod(self, _namespace, name):
+        return copy.deepcopy(self.pods.get(name))
 
     def _create(self, path, body):
         name, those = body["metadata"]["name"], self.requests if "kyb.ai" in path else self.pods
@@ -135,7 +138,7 @@ class World:
         if refused:
             raise RefusedError(refused)
         if name in those:
-            return
+            return False
         (self.asked if "kyb.ai" in path else self.made).append(name)
         body["metadata"] |= {
             "uid": f"u-{name}",
@@ -148,6 +151,7 @@ class World:
         else:
             body["status"] = {}
         those[name] = body
+        return True
 
     def end_pod(self, _namespace, name, uid):
         def end():
@@ -409,6 +413,22 @@ def test_a_pod_that_is_not_let_in_is_told_of():
     world.look(2)
     assert world.told[:2] == ("False", "PodRefused")
     assert "exceeded quota: pods" in world.told[2]
+
+
+def test_a_pod_that_has_a_build_s_name_holds_up_that_build_alone():
+    other = World()
+    other.look(2)
+    (name,) = other.made
+    world = World()
+    world.pods[name] = copy.deepcopy(other.pods[name])
+    world.pods[name]["metadata"] |= {"uid": "mallory", "ownerReferences": []}
+    world.look(2)
+    assert world.told[:2] == ("False", "PodRefused")
+    assert f"there is a pod {name}, which isn't this template's" in world.told[2]
+    world.now += 61
+    world.run()
+    assert world.told[:2] == ("True", "Ready")
+    assert world.pods[name]["metadata"]["uid"] == "mallory"
 
 
 def test_a_request_that_may_not_be_made_is_told_of():
