@@ -120,6 +120,10 @@ def test_a_plan_is_made_by_the_command(extender: Extender, world: World) -> None
     tight, wide = world.node(seats=1), world.node(seats=1)
     first = [world.pod(ONE, vram="20Gi") for _ in range(2)]
     for pod in first:
+        # Only who is replaced is moved. No cluster knows the kind: nobody collects the pod.
+        owner = {"apiVersion": "example.com/v1", "kind": "Trainer", "name": "t", "uid": "t-uid"}
+        path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod['metadata']['name']}"
+        world.api.patch(path, {"metadata": {"ownerReferences": [{**owner, "controller": True}]}})
         until(lambda pod=pod: not extender.bind(pod, tight), "it is bound")
     # What waits wants a group by name, which the nodes have both; one is free of it, one is not.
     blocker = world.pod(ONE, vram="20Gi", **{"require-group": "G0"})

@@ -15,7 +15,7 @@ PARTS = (
 PAUSES = {"sleep", "wait", "wait_for"}
 LEAVES = (ast.Raise, ast.Return, ast.Break)
 OTHERS = {
-    "sidecar/link.py": "has the standard library alone",
+    "sidecar": "has the standard library alone",
     "kybernate/adapters/cuda/helper.py": "a process of 3 MiB, which would import asyncio",
     "kybernate/adapters/nvml/events.py": "waits for another session of NVML, too",
     "kybernate/runtime/lead.py": "renews a lease, and waits after each round",
