@@ -152,6 +152,7 @@ class Bringup:
             accounts.apply(self._made.binaries.path("kubectl"), layout, objects)
             names = services.accounts_of(self._spec.tree)
             accounts.write_kubeconfigs(api, names, layout, self._server)
+            readiness.policies(api)
             self._progress("configuration applied")
         if not self._spec.control_plane_only:
             ours = "extender" in self._spec.running_services

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 import urllib.error
 import urllib.request
@@ -9,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
-from kybernate.errors import ConflictError, NotFoundError
+from kybernate.errors import ConflictError, NotFoundError, RefusedError
 from tests.cluster.parts.nodes import READY_LIMIT
 from tests.cluster.processes.control import log_tail, wait_until
 from tests.cluster.spec import AGENT_PROBE_PORT
@@ -33,6 +34,37 @@ def apiserver(layout: Layout, server: str) -> None:
         READY_LIMIT,
         lambda: f"the API server isn't ready:\n{log_tail(log)}",
     )
+
+
+def policies(api: Api) -> None:
+    """Until admission policies are in force that are there already: the API server takes in new
+    ones a second later, all at once. So one more that refuses something is waited for."""
+    kind, name = "ValidatingAdmissionPolicy", "one-machine-in-force"
+    group = "admissionregistration.k8s.io/v1"
+    tried = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}}
+    rule = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE"],
+        "resources": ["configmaps"],
+        "resourceNames": [name],
+    }
+    spec = {"matchConstraints": {"resourceRules": [rule]}, "validations": [{"expression": "false"}]}
+    binding = {"policyName": name, "validationActions": ["Deny"]}
+    for path, one in ((kind, spec), (f"{kind}Binding", binding)):
+        body = {"apiVersion": group, "kind": path, "metadata": {"name": name}, "spec": one}
+        plural = "policies" if path == kind else "policybindings"
+        with contextlib.suppress(ConflictError):
+            api.post(f"/apis/{group}/validatingadmission{plural}", body)
+
+    def refused() -> bool:
+        try:
+            api.post("/api/v1/namespaces/default/configmaps?dryRun=All", tried)
+        except RefusedError:
+            return True
+        return False
+
+    wait_until(refused, READY_LIMIT, lambda: "the API server takes in no admission policy")
 
 
 def nodes(api: Api, layout: Layout, names: Sequence[str]) -> None:
