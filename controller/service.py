@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from kybernate.runtime.lead import Fence
     from kybernate.settings.controller import ControllerSettings
 
+    Json = dict[str, Any]
+    OnEvent = Callable[[str, Json], None]
+    Slim = Callable[[Json], Json]
+
 _POLICY_THREADS = 2
 _RESTORE_THREADS = 4
 
@@ -61,47 +65,10 @@ class Service:
         self._requests = Requests(CHECKPOINT, self._queue.add, self._told)
         self._restore_queue, self._grants = Queue(), ArtifactGrants()
         self._restores = Requests(RESTORE, self._restore_queue.add)
-        self._watches = (
-            Watcher(
-                *(self._api, keys.CHECKPOINT_REQUESTS_PATH, {}, self._requests.on_event),
-                "CheckpointRequests",
-                keep=slim_request,
-                names_only=True,
-                page=OF_USERS,
-            ),
-            Watcher(
-                *(self._api, keys.GPU_NODES_PATH, {}, self._nodes.on_event, "GPUNodes"),
-                keep=slim_node,
-            ),
-            Watcher(
-                *(self._api, keys.CHECKPOINT_POLICIES_PATH, {}, self._policies.on_policy),
-                "CheckpointPolicies",
-                names_only=True,
-                page=OF_USERS,
-            ),
-            Watcher(
-                *(self._api, keys.SNAPSHOT_TEMPLATES_PATH, {}, self._templates.on_template),
-                "SnapshotTemplates",
-                names_only=True,
-                page=OF_USERS,
-            ),
-            Watcher(*(self._api, pods.PATH, MANAGED, self._on_pod, "pods"), keep=slim_pod),
-            Watcher(
-                *(self._api, keys.RESTORE_REQUESTS_PATH, {}, self._restores.on_event),
-                "RestoreRequests",
-                keep=slim_request,
-                names_only=True,
-                page=OF_USERS,
-            ),
-            Watcher(
-                *(self._api, keys.REBALANCE_REQUESTS_PATH, {}, self._rebalances.on_event),
-                "RebalanceRequests",
-                keep=slim_request,
-                names_only=True,
-                page=OF_USERS,
-            ),
-            *self._projected(settings),
+        self._node_watch = Watcher(
+            *(self._api, keys.GPU_NODES_PATH, {}, self._nodes.on_event, "GPUNodes"), keep=slim_node
         )
+        self._watches = (self._node_watch, *self._watched(), *self._projected(settings))
         self._agents = Agents(
             settings.tls_dir,
             settings.agent_timeout_s,
@@ -139,11 +106,7 @@ class Service:
             workers["artifacts"] = self._projection(settings, fence).run
         self._threads = Background(**workers, sweep=sweep.run, zero=zero.run)
         self._probes = ProbeServer(*host_port(settings.probe_listen), self.not_ready)
-        metrics.LEADING.set_function(lambda: fence.closed() is None)
-        metrics.QUEUED.set_function(lambda: len(self._queue) + len(self._restore_queue))
-        metrics.OPEN.set_function(
-            lambda: len(self._requests.wanted()) + len(self._restores.wanted())
-        )
+        self._measured(fence)
 
     def start(self) -> None:
         """Start everything."""
@@ -181,7 +144,7 @@ class Service:
     def refresh(self) -> Callable[[], bool]:
         """See `lead.Knowledge`."""
         # Of an address that is not the agent's any more the call tells.
-        asked = [(one, one.refresh()) for one in self._watches if one is not self._watches[1]]
+        asked = [(one, one.refresh()) for one in self._watches if one is not self._node_watch]
         return lambda: all(one.is_fresh(n) for one, n in asked) and self.not_ready() is None
 
     def _told(self, key: Key) -> None:
@@ -189,7 +152,7 @@ class Service:
         self._policies.touch(key[0])
         self._templates.touch(key[0])
 
-    def _on_pod(self, kind: str, item: dict[str, Any]) -> None:
+    def _on_pod(self, kind: str, item: Json) -> None:
         self._policies.on_pod(kind, item)
         self._templates.on_pod(kind, item)
         self._pods.on_event(kind, item)
@@ -212,6 +175,32 @@ class Service:
         registry = partial(Registry, url, settings.tls_dir, "controller") if url else None
         sources = Sources(self._artifacts, registry, self._grants.all)
         return RestoreWorker(self._restore_queue, self._restores, cluster, sources, fence)
+
+    def _measured(self, fence: Fence) -> None:
+        metrics.LEADING.set_function(lambda: fence.closed() is None)
+        queues = self._queue, self._restore_queue, self._rebalance_queue
+        metrics.QUEUED.set_function(lambda: sum(map(len, queues)))
+        every = self._requests, self._restores, self._rebalances
+        metrics.OPEN.set_function(lambda: sum(len(one.wanted()) for one in every))
+
+    def _watched(self) -> tuple[Watcher, ...]:
+        """The watches of what people write, and of pods."""
+
+        def users(path: str, on_event: OnEvent, name: str, keep: Slim | None = None) -> Watcher:
+            return Watcher(
+                *(self._api, path, {}, on_event, name), keep=keep, names_only=True, page=OF_USERS
+            )
+
+        checkpoints, restores = self._requests.on_event, self._restores.on_event
+        rebalances = self._rebalances.on_event
+        return (
+            users(keys.CHECKPOINT_REQUESTS_PATH, checkpoints, "CheckpointRequests", slim_request),
+            users(keys.CHECKPOINT_POLICIES_PATH, self._policies.on_policy, "CheckpointPolicies"),
+            users(keys.SNAPSHOT_TEMPLATES_PATH, self._templates.on_template, "SnapshotTemplates"),
+            users(keys.RESTORE_REQUESTS_PATH, restores, "RestoreRequests", slim_request),
+            users(keys.REBALANCE_REQUESTS_PATH, rebalances, "RebalanceRequests", slim_request),
+            Watcher(*(self._api, pods.PATH, MANAGED, self._on_pod, "pods"), keep=slim_pod),
+        )
 
     def _projected(self, settings: ControllerSettings) -> tuple[Watcher, ...]:
         if not settings.registry_url:

@@ -65,7 +65,7 @@ class ZeroWorker(Shift):
         self._nodes = nodes
         self._cluster = cluster
         self._wall = wall
-        self._told: dict[str, str] = {}
+        self._told: dict[tuple[str, str], str] = {}
 
     def look(self, key: Key) -> None:
         """Do what is needed in the namespace now. Raises KybernateError."""
@@ -78,6 +78,9 @@ class ZeroWorker(Shift):
             for one in there
             if one.owner.kind == _REPLICA_SET
         ]
+        owners = {one.owner for one in replicas}
+        for told in [one for one in self._told if one[0] == namespace and one[1] not in owners]:
+            del self._told[told]
         asked = [one for one in self._requests.of(namespace) if is_last_step(one)]
         if not asked and all(math.isinf(one.idle) for one in replicas):
             return
@@ -151,7 +154,7 @@ class ZeroWorker(Shift):
             self._back(namespace, step.requests)
         elif seen is not None and seen.number:
             self._cluster.scale(namespace, name, seen, 0)
-            self._told.pop(step.replicas[0].owner, None)
+            self._told.pop((namespace, step.replicas[0].owner), None)
             said = f"its {seen.number} pods rested in the object store; a request scales it up"
             self._say(namespace, name, "ScaledToZero", said)
         return why
@@ -184,9 +187,9 @@ class ZeroWorker(Shift):
             log.warning("deployment %s: %s came to nothing: %s", where, step.act, why)
             return
         replica = step.replicas[0]
-        if self._told.get(replica.owner) == why:
+        if self._told.get((namespace, replica.owner)) == why:
             return
-        self._told[replica.owner] = why
+        self._told[namespace, replica.owner] = why
         log.warning("%s/%s is not scaled to zero: %s", namespace, replica.owner_name, why)
         about = {"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": replica.name}
         about["uid"] = replica.uid

@@ -313,12 +313,14 @@ def test_the_service_remembers_of_requests_no_more_than_it_needs(tmp_path, monke
     for name in ("ca.crt", "controller.crt", "controller.key"):
         (tmp_path / name).touch()
     service.Service(ControllerSettings(tls_dir=tmp_path, probe_listen="127.0.0.1:0"))
-    (_, of_requests), *others = made
-    assert of_requests["keep"] is slim_request
-    assert of_requests["names_only"]
-    # Each may be 1.5 MiB long, and the controller has 512 MiB.
-    assert of_requests["page"] <= 20
-    assert all(more.get("keep") or more.get("names_only") for _, more in others)
+    kinds = [more for (*_, name), more in made if name.endswith("Requests")]
+    assert len(kinds) == 3
+    for of_requests in kinds:
+        assert of_requests["keep"] is slim_request
+        assert of_requests["names_only"]
+        # Each may be 1.5 MiB long, and the controller has 512 MiB.
+        assert of_requests["page"] <= 20
+    assert all(more.get("keep") or more.get("names_only") for _, more in made)
 
 
 def test_of_those_that_had_ended_nothing_is_remembered(world, requests, worker):

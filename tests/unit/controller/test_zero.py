@@ -121,3 +121,15 @@ def test_a_request_that_may_not_be_made_keeps_no_other_deployment_asleep(world):
     assert world.scaled == [("wood", 1)]
     (told,) = [said for reason, said in world.said if reason == "NotScaledToZero"]
     assert "exceeded quota: requests" in told
+
+
+def test_what_hinders_is_told_once_while_its_pods_are_there(world):
+    world.full = True
+    world.nodes.on_event("ADDED", slim_node(node("n1", "u-oak")))
+    for _ in range(2):
+        world.policies.on_pod("ADDED", slim_pod(seated("oak")))
+        world.look()
+        world.look()
+        world.policies.on_pod("DELETED", slim_pod(seated("oak")))
+        world.look()
+    assert [reason for reason, _ in world.said] == ["NotScaledToZero"] * 2
