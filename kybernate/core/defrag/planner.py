@@ -13,7 +13,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from kybernate.core.defrag.model import Cluster, NoPlan, Plan
-from kybernate.core.defrag.search import Search, claim_of, size_of
+from kybernate.core.defrag.search import Search, claim_of
 from kybernate.core.defrag.ways import without
 from kybernate.core.placement import candidates
 from kybernate.core.plans.steps import WAITS, Kind, Step
@@ -157,18 +157,20 @@ class _Order:
         claim = claim_of(item, one.node, one.group)
         self._views[one.node] = replace(view, claims=(*view.claims, claim))
         seconds = item.seconds if kind is Kind.MOVE else 0.0
-        size = size_of(view, claim)
+        size = self._size(item) if item.home else view.state_size(claim)
         target = (one.node, one.group)
         why = item.why or _WHY[kind]
         self._steps.append(Step(kind, item.pod, source, target, seconds, size, why))
 
     def _suspend(self, item: Item) -> None:
-        claim = self._cluster.seated[item.pod.uid].claim
-        size = size_of(self._views[claim.node], claim)
-        source = self._leave(item)
+        source, size = self._leave(item), self._size(item)
         self._suspended.add(item.pod.uid)
         step = Step(Kind.SUSPEND, item.pod, source, None, item.seconds, size, _WHY[Kind.SUSPEND])
         self._steps.append(step)
+
+    def _size(self, item: Item) -> int:
+        claim = self._cluster.seated[item.pod.uid].claim
+        return self._cluster.views[claim.node].state_size(claim)
 
     def _leave(self, item: Item) -> tuple[NodeName, GroupName] | None:
         claim = self._cluster.seated[item.pod.uid].claim

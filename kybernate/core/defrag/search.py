@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from kybernate.core.defrag.ways import alikeness, ways, without
 from kybernate.core.defrag.zones import Zones, free_seats
 from kybernate.core.ledger.ledger import Claim
-from kybernate.core.ledger.parking import seat_cost
 from kybernate.core.placement import candidates
 
 if TYPE_CHECKING:
@@ -386,11 +385,3 @@ def _hardest_first(items: Iterator[Item] | list[Item]) -> tuple[Item, ...]:
         return -size, item.demand.resource, item.pod.uid
 
     return tuple(sorted(items, key=ease))
-
-
-def size_of(view: NodeView, claim: Claim) -> int:
-    """Bytes that the claim may fill."""
-    for group in view.seats.groups:
-        if group.name == claim.group:
-            return seat_cost(view.gpus(group), claim.vram)
-    return 0

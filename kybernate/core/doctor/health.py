@@ -72,6 +72,19 @@ _TODO: Mapping[int, str] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Readings:
+    """What a GPU measures of itself; None where it doesn't say. `busy` is the share of NVML's last
+    sample (up to a second) in which it computed, 0 to 1; memory is in bytes, power in watts,
+    temperature in degrees Celsius."""
+
+    memory_used: int | None = None
+    memory: int | None = None
+    busy: float | None = None
+    power: float | None = None
+    temperature: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Checkup:
     """What the driver says of a GPU when asked.
 
@@ -84,6 +97,7 @@ class Checkup:
     remap_failed: bool = False
     mig: bool = False
     mps: bool = False
+    readings: Readings = Readings()
 
     def trouble(self) -> str:
         """Why the GPU can't be used now, or the empty string."""

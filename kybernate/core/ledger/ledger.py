@@ -42,7 +42,8 @@ class NodeSeats:
     use of a GPU. `not_ready` says in a sentence why the node takes no new seats now, if so.
     `by_device_id` says that containers get the GPUs of their device ID's group there: the node's
     runtime can't be told later. `traffic` is what the node's agent has seen of its seats' use,
-    `rests` the states of those that are parked below RAM; `saved` are all states that it tells of.
+    `rests` the states of those that are parked below RAM, `held` the bytes of GPU memory that they
+    were seen to hold; `saved` are all states that it tells of.
     """
 
     name: NodeName
@@ -55,6 +56,7 @@ class NodeSeats:
     by_device_id: bool = False
     traffic: Mapping[PodUid, Traffic] = field(default_factory=dict)
     rests: Mapping[PodUid, Artifact] = field(default_factory=dict)
+    held: Mapping[PodUid, int] = field(default_factory=dict)
     saved: tuple[StoredArtifact, ...] = ()
 
 
@@ -154,6 +156,15 @@ class NodeView:
         """How many seats of the group are claimed; None asks for claims of an unknown group."""
         return self._taken.get(group, 0)
 
+    def state_size(self, claim: Claim) -> int:
+        """About how many bytes move with the pod that holds the claim: of its artifact if it is
+        offloaded, else those of GPU memory that it was seen to hold, else what it may fill."""
+        if claim.rests is not None:
+            return claim.rests.size
+        group = next((one for one in self.seats.groups if one.name == claim.group), None)
+        most = seat_cost(self.gpus(group), claim.vram) if group else 0
+        return self.seats.held.get(claim.pod.uid) or most
+
     def gpus(self, group: Group) -> tuple[Gpu, ...]:
         """The group's GPUs that the node still has, in the group's order."""
         return tuple(self._gpus[uuid] for uuid in group.gpus if uuid in self._gpus)
@@ -191,7 +202,7 @@ _OF_CLAIMS = ("traffic", "rests")
 _PLAIN_FIELDS = tuple(
     one.name
     for one in fields(NodeSeats)
-    if one.name not in {"name", "gpus", "links", "groups", "saved", *_OF_CLAIMS}
+    if one.name not in {"name", "gpus", "links", "groups", "held", "saved", *_OF_CLAIMS}
 )
 _GPU_SHAPE = attrgetter(*(one.name for one in fields(Gpu) if one.name != "uuid"))
 _GROUP_SHAPE = attrgetter(*(one.name for one in fields(Group) if one.name != "gpus"))

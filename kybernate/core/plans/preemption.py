@@ -148,9 +148,7 @@ def _of(holders: Mapping[PodUid, Holder], claim: Claim) -> Holder:
 
 def _victim(view: NodeView, claim: Claim, holders: Mapping[PodUid, Holder]) -> Victim:
     holder = _of(holders, claim)
-    group = next((one for one in view.seats.groups if one.name == claim.group), None)
-    size = seat_cost(view.gpus(group), claim.vram) if group else 0
-    save = 0 if holder.expendable else size
+    save = 0 if holder.expendable else view.state_size(claim)
     return Victim(claim.pod, holder.priority, save, claim.group, holder.expendable)
 
 

@@ -171,7 +171,7 @@ def _scheduled(policy: Policy, now: float) -> tuple[dict[str, str], float]:
     return found, until
 
 
-SPOKEN_OF = (keys.TURN, keys.IDLE, keys.RESTORE_ELSE)
+SPOKEN_OF = (keys.TURN, keys.IDLE, keys.ON_PREEMPT, keys.RESTORE_ELSE)
 """The annotations of which a policy may say what they would."""
 
 

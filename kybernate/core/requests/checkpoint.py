@@ -3,6 +3,7 @@
     nothing pinned     look the pod up; pin its UID and node, and name the operation
     pinned             have the agent begin the operation of that name, or find it begun
     begun              follow it to its end; at the deadline, or without the request, cancel it
+    lost               the pod has ended without its agent: its newest artifact is what there is
 
 Each step is in the object's status before the next one is made, and an agent begins an operation of
 one name once: so whoever goes on after a crash repeats at most what changes nothing.
@@ -15,6 +16,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from kybernate.core.requests.asked import Decision, Timed, ends, rests, waits
 from kybernate.core.requests.reasons import Reason, Standing
 from kybernate.core.seat.operations import ENDED, Kind, Progress
 
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
 OPERATION = "ckpt-"
 """Before a request's UID: the name of its operation on the agent."""
 
-_LEAST_PAUSE, _LONGEST_PAUSE, _PAUSE_PART = 0.5, 10.0, 0.2
-"""Seconds between two looks, and the part of the time since the first that they take."""
 _LONGEST_WHY = 500
 _LONGEST_LEFT = 30 * 86_400.0
 """Seconds for which the end of a copy is foretold."""
@@ -109,9 +109,8 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """A CheckpointRequest. `keep_s`: seconds for which it stays once ended, None for good.
-    `successor`: the UID of the pod that continues from what it evicted.
+class Request(Timed):
+    """A CheckpointRequest. `successor`: the UID of the pod that continues from what it evicted.
     `policy`: the UID of the CheckpointPolicy or SnapshotTemplate that has it made, empty for a
     person's. `target`: where the successor of what it evicts is to go, None for wherever.
     `deployment`: the name of the one that is scaled to zero with it, empty for any other request;
@@ -135,18 +134,9 @@ class Request:
     wanted: bool = False
 
     @property
-    def ended(self) -> bool:
-        """Whether nothing more becomes of it."""
-        return bool(self.status.ended_at)
-
-    @property
     def under_way(self) -> bool:
         """Whether an agent may have an operation of it that has not ended."""
         return bool(self.status.operation) and not self.ended
-
-    def left(self, now: float) -> float:
-        """Seconds until its deadline, of the controller's clock; negative if that is over."""
-        return min(self.created_at - now, 0.0) + self.deadline_s
 
     @property
     def why(self) -> str:
@@ -158,13 +148,14 @@ class Request:
 @dataclass(frozen=True, slots=True)
 class PodFacts:
     """The pod of the name. `seat`: it asks for one; `ended`: nothing of it runs any more; `owner`:
-    see `Status`."""
+    see `Status`; `leaving`: it is being deleted."""
 
     uid: str
     node: str
     seat: bool
     ended: bool
     owner: str = ""
+    leaving: bool = False
 
 
 class Trouble(StrEnum):
@@ -184,6 +175,13 @@ class Problem:
     sentence: str
 
 
+def trouble_of(*, rival: bool, again: bool) -> Trouble:
+    """Of an operation that its agent has refused, why. `rival`: the seat may have another one under
+    way, and `again`: a try without effect of just now was refused, too. A rival that has ended
+    since the refusal shows as neither."""
+    return Trouble.REFUSED if again and not rival else Trouble.BUSY
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """The operation as its agent has it."""
@@ -195,40 +193,35 @@ class Operation:
 
 
 @dataclass(frozen=True, slots=True)
+class Remnant:
+    """What a pod has left that ended without its agent: its newest artifact in the object store,
+    None if there is none. `why`: how it is known that nothing of it runs."""
+
+    why: str
+    outcome: Outcome | None
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """A request and what was seen for it. `pod` is None if there is none of the name. `operation`
     is None if the agent knows none of the name. `cancelled`: it was just told to cancel it.
-    `waits`: why it may not begin yet, as a reason and a sentence."""
+    `waits`: why it may not begin yet, as a reason and a sentence. `left`: of an eviction, what
+    there is of a pod that is lost; `unsure`: why that can't be said now, in a sentence."""
 
     request: Request
     pod: PodFacts | None = None
     operation: Operation | Problem | None = None
     cancelled: bool = False
     waits: tuple[Reason, str] | None = None
+    left: Remnant | None = None
+    unsure: str = ""
 
 
 class Act(StrEnum):
     """What to do in the world."""
 
-    NOTHING = "nothing"
     BEGIN = "begin"
     CANCEL = "cancel"
-    REMOVE = "remove"
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The act, or else what the status is to be. `again`: seconds until the next look, None for
-    when the request changes."""
-
-    status: Status
-    act: Act = Act.NOTHING
-    again: float | None = None
-
-    @property
-    def over(self) -> bool:
-        """Whether the object is to be deleted: it has ended, and was kept as long as it says."""
-        return self.act is Act.REMOVE
 
 
 def operation_name(uid: str) -> str:
@@ -248,30 +241,23 @@ def strays(names: Iterable[str], wanted: Collection[str]) -> Iterator[str]:
     )
 
 
-def decide(seen: Observed, now: float) -> Decision:
+def decide(seen: Observed, now: float) -> Decision[Status, Act]:
     """What becomes of the request now, in seconds since 1970."""
     request = seen.request
     if request.ended:
-        return _rest(request, now)
+        return rests(request, now)
     if not request.status.operation:
         return _pin(seen, now)
     if isinstance(seen.operation, Operation):
         return _follow(seen, seen.operation, now)
+    if seen.left is not None or seen.unsure:
+        return _lost(seen, seen.left, now)
     if isinstance(seen.operation, Problem):
         return _hindered(seen, seen.operation, now)
     return _unknown(seen, now)
 
 
-def _rest(request: Request, now: float) -> Decision:
-    if request.keep_s is None:
-        return Decision(request.status)
-    left = request.status.ended_at + request.keep_s - now
-    if left <= 0:
-        return Decision(request.status, Act.REMOVE)
-    return Decision(request.status, again=left)
-
-
-def _pin(seen: Observed, now: float) -> Decision:
+def _pin(seen: Observed, now: float) -> Decision[Status, Act]:
     request, pod = seen.request, seen.pod
     where = f"{request.namespace}/{request.pod}"
     if pod is None:
@@ -297,7 +283,17 @@ def _pin(seen: Observed, now: float) -> Decision:
     return Decision(pinned, again=0.0)
 
 
-def _unknown(seen: Observed, now: float) -> Decision:
+def _lost(seen: Observed, left: Remnant | None, now: float) -> Decision[Status, Act]:
+    if left is None:
+        return _open(seen, Reason.PENDING, f"what its pod has left: {seen.unsure}", now)
+    if left.outcome is None:
+        nothing = f"{left.why}, and the registry has no verified artifact of it in the object store"
+        return _over(seen, Reason.POD_ENDED, nothing, now)
+    newest = f"{left.why}; its newest artifact is {left.outcome.artifact}"
+    return _over(seen, Reason.EVICTED, newest, now, left.outcome)
+
+
+def _unknown(seen: Observed, now: float) -> Decision[Status, Act]:
     """The agent knows no operation of the name."""
     request = seen.request
     if gone := _gone(seen):
@@ -311,7 +307,7 @@ def _unknown(seen: Observed, now: float) -> Decision:
     return _not_begun(seen, now)
 
 
-def _not_begun(seen: Observed, now: float) -> Decision:
+def _not_begun(seen: Observed, now: float) -> Decision[Status, Act]:
     request = seen.request
     if not _late(request, now):
         return _open(seen, *seen.waits, now) if seen.waits else Decision(request.status, Act.BEGIN)
@@ -321,7 +317,7 @@ def _not_begun(seen: Observed, now: float) -> Decision:
     return _open(seen, Reason.PENDING, why, now)
 
 
-def _hindered(seen: Observed, problem: Problem, now: float) -> Decision:
+def _hindered(seen: Observed, problem: Problem, now: float) -> Decision[Status, Act]:
     if problem.trouble is Trouble.REFUSED:
         return _over(seen, Reason.REFUSED, problem.sentence, now)
     if problem.trouble is Trouble.BUSY:
@@ -334,7 +330,7 @@ def _hindered(seen: Observed, problem: Problem, now: float) -> Decision:
     return _open(seen, reason, problem.sentence, now)
 
 
-def _follow(seen: Observed, operation: Operation, now: float) -> Decision:
+def _follow(seen: Observed, operation: Operation, now: float) -> Decision[Status, Act]:
     request = seen.request
     begun = replace(_begun(request.status, now), copied=_copied(request.status, operation, now))
     seen = replace(seen, request=replace(request, status=begun))
@@ -380,30 +376,19 @@ def _late(request: Request, now: float) -> bool:
     return request.left(now) <= 0
 
 
-def _open(seen: Observed, reason: Reason, message: str, now: float) -> Decision:
+def _open(seen: Observed, reason: Reason, message: str, now: float) -> Decision[Status, Act]:
     """Not ended yet, unless its time is over."""
     request = seen.request
     if _late(request, now):
         late = f"not within {request.deadline_s:g} s: {message}"
         return _over(seen, Reason.DEADLINE_EXCEEDED, late, now)
-    age = now - (request.status.began_at or request.created_at)
-    pause = min(max(_LEAST_PAUSE, age * _PAUSE_PART), _LONGEST_PAUSE)
-    left = request.left(now)
-    status = replace(request.status, reason=reason, message=message)
-    return Decision(status, again=min(pause, left))
+    return waits(request, reason, message, now)
 
 
 def _over(
     seen: Observed, reason: Reason, message: str, now: float, outcome: Outcome | None = None
-) -> Decision:
+) -> Decision[Status, Act]:
     assert reason.standing is not Standing.RETRYABLE, reason  # noqa: S101 - a bug, if ever
-    status, copied = seen.request.status, seen.request.status.copied
-    status = replace(
-        status,
-        reason=reason,
-        message=message,
-        ended_at=now,
-        outcome=outcome,
-        copied=copied and replace(copied, ready_at=0.0),
-    )
-    return Decision(status, again=0.0 if seen.request.keep_s is not None else None)
+    copied = seen.request.status.copied
+    copied = copied and replace(copied, ready_at=0.0)
+    return ends(seen.request, reason, message, now, outcome=outcome, copied=copied)

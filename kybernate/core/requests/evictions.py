@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 
 EVICTION = "evict-"
 """Before a pod's UID and a number: the name of a request that is made for an eviction."""
+LOST = "lost-"
+"""Before a pod's UID: the name of a request that the controller makes for a pod that is lost."""
+
+PREEMPTED = "preempt-"
+"""Before the UIDs of a pod that waits and of one that makes room for it: the name of a request."""
 
 _NOTHING_TO_SAVE = frozenset(
     {shown(SeatState.WAITING), shown(SeatState.FAILED), shown(SeatState.GONE)}
@@ -169,30 +174,58 @@ class Seen(Protocol):
         ...
 
 
+def lost_pod(request: Request) -> str:
+    """The UID of the pod that is lost, if the request is made for one; else empty."""
+    made = request.by == keys.CONTROLLER_USER and request.name.startswith(LOST)
+    return request.name.removeprefix(LOST) if made else ""
+
+
 def predecessor(uid: str, requests: Iterable[Request], seen: Seen, now: float) -> Request | None:
     """From which eviction the new pod `uid` continues, of the `requests` for pods of its owner;
-    None if it begins anew. The one that names it already, or else the oldest that nobody has."""
-    left = [one for one in requests if continues(one) and _is_recent(one, now)]
+    None if it begins anew. The one that names it already, or else the oldest that nobody has; of a
+    pod that several are for, such as one that is drained and lost, one successor is all there is.
+    """
+    known = [*requests]
+    left = [one for one in known if continues(one) and _is_recent(one, now)]
     mine = next((one for one in left if one.successor == uid), None)
     if mine is not None:
         return mine
-    free = [one for one in left if _is_free(one, seen)]
+    taken = {one.status.pod_uid for one in known if _is_taken(one, seen)}
+    free = [one for one in left if one.status.pod_uid not in taken and _is_free(one, seen)]
     return min(free, key=lambda one: (one.status.ended_at, one.uid), default=None)
 
 
 def _is_recent(request: Request, now: float) -> bool:
-    # What is scaled to zero waits for a request, however long that takes.
-    return now - request.status.ended_at < _CONTINUED_S or is_last_step(request)
+    if not request.ended:
+        return True
+    # What is scaled to zero waits for a request, and who made room until there is a seat again,
+    # however long that takes.
+    waits = is_last_step(request) or is_preemption(request)
+    return waits or now - request.status.ended_at < _CONTINUED_S
 
 
 def _is_free(request: Request, seen: Seen) -> bool:
     uid, node = request.status.pod_uid, request.status.node
-    taken = request.successor and not seen.untaken(uid, request.successor)
-    return not taken and not seen.stays(uid, node)
+    if lost_pod(request) and request.ended:
+        # The registry was asked what there is: its node may have gone before it told.
+        node = ""
+    return not seen.stays(uid, node)
+
+
+def _is_taken(request: Request, seen: Seen) -> bool:
+    return bool(request.successor) and not seen.untaken(request.status.pod_uid, request.successor)
+
+
+def is_preemption(request: Request) -> bool:
+    """Whether the controller has made it for a more important pod. Anyone may choose the name."""
+    return request.name.startswith(PREEMPTED) and request.by == keys.CONTROLLER_USER
 
 
 def continues(request: Request) -> bool:
-    """Whether a successor may continue from what this request has put away."""
+    """Whether a successor may continue from what this request has put away, or finds once it is
+    known that a lost pod has stopped: till then the successor's agent waits."""
     status = request.status
+    if lost_pod(request) and not request.ended:
+        return bool(status.owner)
     in_store = status.outcome is not None and status.outcome.tier == Tier.OBJECT.value
     return status.reason is Reason.EVICTED and in_store and bool(status.owner)

@@ -18,9 +18,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from kybernate.core.plans.steps import Kind
+from kybernate.core.requests.asked import Asked, Decision, ends, rests
 from kybernate.core.requests.checkpoint import Mode
 from kybernate.core.requests.evictions import continues
-from kybernate.core.requests.reasons import Meaning, Standing
+from kybernate.core.requests.reasons import DONE, OPEN, OVER, Reasoned
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -40,54 +41,32 @@ _LEAVE_S = 300.0
 """Seconds for which an eviction is tried."""
 
 
-class RebalanceReason(StrEnum):
+class RebalanceReason(Reasoned):
     """Reasons of the condition Complete of a RebalanceRequest."""
 
-    PLANNING = "Planning"
-    AWAITING_APPROVAL = "AwaitingApproval"
-    PLAN_CHANGED = "PlanChanged"
-    MOVING = "Moving"
-    MOVED = "Moved"
-    NOTHING_TO_MOVE = "NothingToMove"
-    NO_PLAN = "NoPlan"
-    RING = "Ring"
-    STEP_FAILED = "StepFailed"
-    DISPLACED = "Displaced"
-    DEADLINE_EXCEEDED = "DeadlineExceeded"
-
-    @property
-    def standing(self) -> Standing:
-        """Whether more becomes of a request with this reason."""
-        return REBALANCE_MEANINGS[self].standing
-
-
-_OPEN, _DONE, _OVER = Standing.RETRYABLE, Standing.SUCCESS, Standing.TERMINAL
-
-REBALANCE_MEANINGS: Mapping[RebalanceReason, Meaning] = MappingProxyType(
-    {
-        RebalanceReason.PLANNING: Meaning(_OPEN, "the extender can't be asked for a plan now"),
-        RebalanceReason.AWAITING_APPROVAL: Meaning(
-            _OPEN, "the plan stands in status.plan; nothing is done before it is approved"
-        ),
-        RebalanceReason.PLAN_CHANGED: Meaning(
-            _OPEN, "the cluster has changed, and with it the plan: that one needs an approval"
-        ),
-        RebalanceReason.MOVING: Meaning(_OPEN, "the plan's steps are carried out"),
-        RebalanceReason.MOVED: Meaning(_DONE, "all steps are done"),
-        RebalanceReason.NOTHING_TO_MOVE: Meaning(_DONE, "there is room as it is"),
-        RebalanceReason.NO_PLAN: Meaning(_OVER, "no moves within the budget do it"),
-        RebalanceReason.RING: Meaning(
-            _OVER, "pods would have to wait for each other's places; make a seat free first"
-        ),
-        RebalanceReason.STEP_FAILED: Meaning(_OVER, "a step came to nothing; no more begin"),
-        RebalanceReason.DISPLACED: Meaning(
-            _OVER, "a pod continues elsewhere than planned, as its place was taken"
-        ),
-        RebalanceReason.DEADLINE_EXCEEDED: Meaning(
-            _OVER, "not done within spec.deadlineSeconds of its beginning; no more steps begin"
-        ),
-    }
-)
+    PLANNING = "Planning", OPEN, "the extender can't be asked for a plan now"
+    AWAITING_APPROVAL = (
+        "AwaitingApproval",
+        OPEN,
+        "the plan stands in status.plan; nothing is done before it is approved",
+    )
+    PLAN_CHANGED = (
+        "PlanChanged",
+        OPEN,
+        "the cluster has changed, and with it the plan: that one needs an approval",
+    )
+    MOVING = "Moving", OPEN, "the plan's steps are carried out"
+    MOVED = "Moved", DONE, "all steps are done"
+    NOTHING_TO_MOVE = "NothingToMove", DONE, "there is room as it is"
+    NO_PLAN = "NoPlan", OVER, "no moves within the budget do it"
+    RING = "Ring", OVER, "pods would have to wait for each other's places; make a seat free first"
+    STEP_FAILED = "StepFailed", OVER, "a step came to nothing; no more begin"
+    DISPLACED = "Displaced", OVER, "a pod continues elsewhere than planned, as its place was taken"
+    DEADLINE_EXCEEDED = (
+        "DeadlineExceeded",
+        OVER,
+        "not done within spec.deadlineSeconds of its beginning; no more steps begin",
+    )
 
 
 class Stage(StrEnum):
@@ -163,10 +142,9 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class Request(Asked):
     """A RebalanceRequest: a `pod` that is to go to a place (`target`), a node to be emptied, or
-    pods that wait to be given room. `approved`: the hash of the plan that may be carried out.
-    `keep_s`: seconds for which it stays once ended, None for good."""
+    pods that wait to be given room. `approved`: the hash of the plan that may be carried out."""
 
     uid: str
     namespace: str
@@ -181,16 +159,6 @@ class Request:
     keep_s: float | None
     status: Status
 
-    @property
-    def ended(self) -> bool:
-        """Whether nothing more becomes of it."""
-        return bool(self.status.ended_at)
-
-    @property
-    def under_way(self) -> bool:
-        """Whether a step of it may be under way."""
-        return bool(self.status.began_at) and not self.ended
-
 
 @dataclass(frozen=True, slots=True)
 class PodSeen:
@@ -200,6 +168,7 @@ class PodSeen:
     group: str = ""
     ready: bool = False
     leaving: bool = False
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +195,6 @@ class Observed:
 class Act(StrEnum):
     """What to do in the world."""
 
-    NOTHING = "nothing"
     PLAN = "plan"
     SAVE = "save"
     EVICT = "evict"
@@ -234,32 +202,16 @@ class Act(StrEnum):
     REMOVE = "remove"
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The status as it is to be, then the act (of `step`). `again`: seconds until the next look,
-    None for when the request changes."""
-
-    status: Status
-    act: Act = Act.NOTHING
-    step: Step | None = None
-    again: float | None = None
-
-    @property
-    def over(self) -> bool:
-        """Whether the object is to be deleted: it has ended, and was kept as long as it says."""
-        return self.act is Act.REMOVE
-
-
-def decide(seen: Observed, now: float) -> Decision:
+def decide(seen: Observed, now: float) -> Decision[Status, Act]:
     """What becomes of the request now, in seconds since 1970."""
     request = seen.request
     if request.ended:
-        return _rest(request, now)
+        return rests(request, now)
     if not request.status.began_at:
         return _plan(seen, now)
     step = current(request)
     if step is None:
-        return _over(request.status, RebalanceReason.MOVED, _sum_up(request.status), now)
+        return _over(request, RebalanceReason.MOVED, _sum_up(request.status), now)
     return _STAGES[step.stage](seen, step, now)
 
 
@@ -304,17 +256,17 @@ def _stays(pod: PodSeen | None) -> bool:
 # --- until it begins --------------------------------------------------------------------------
 
 
-def _plan(seen: Observed, now: float) -> Decision:
+def _plan(seen: Observed, now: float) -> Decision[Status, Act]:
     request, found = seen.request, seen.found
     if found is None:
         return Decision(request.status, Act.PLAN)
     if isinstance(found, NoPlan):
         if found.for_now:
             return _open(request.status, RebalanceReason.PLANNING, found.why, _TROUBLE_S)
-        return _over(request.status, RebalanceReason.NO_PLAN, found.why, now)
+        return _over(request, RebalanceReason.NO_PLAN, found.why, now)
     status = replace(request.status, plan=found)
     if reason := _unfit(found, request.budget):
-        return _over(status, reason, found.told, now)
+        return _over(request, reason, found.told, now, plan=found)
     if request.approved == found.hash:
         begun = replace(status, began_at=now, ready_at=now + found.seconds)
         return _open(begun, RebalanceReason.MOVING, f"plan {found.hash} begins", 0.0)
@@ -340,12 +292,10 @@ _CARRIED_OUT = frozenset({Kind.MOVE, Kind.PLACE})
 # --- its steps --------------------------------------------------------------------------------
 
 
-def _waiting(seen: Observed, step: Step, now: float) -> Decision:
+def _waiting(seen: Observed, step: Step, now: float) -> Decision[Status, Act]:
     request = seen.request
     if now >= request.status.began_at + request.deadline_s:
-        return _over(
-            request.status, RebalanceReason.DEADLINE_EXCEEDED, _sum_up(request.status), now
-        )
+        return _over(request, RebalanceReason.DEADLINE_EXCEEDED, _sum_up(request.status), now)
     pod = seen.pods.get(step.uid)
     if step.kind is Kind.PLACE:
         if pod is None or pod.node or pod.leaving:
@@ -360,13 +310,13 @@ def _waiting(seen: Observed, step: Step, now: float) -> Decision:
     return _next(request, replace(step, stage=Stage.SAVING), now)
 
 
-def _saving(seen: Observed, step: Step, now: float) -> Decision:
+def _saving(seen: Observed, step: Step, now: float) -> Decision[Status, Act]:
     request, made = seen.request, seen.checkpoint
     if made is None:
         why = seen.held or ("" if _stays(seen.pods.get(step.uid)) else "the pod has gone")
         if why:
             return _failed(request, step, why, now)
-        return Decision(request.status, Act.SAVE, step, _LOOK_S)
+        return Decision(request.status, Act.SAVE, _LOOK_S)
     if not made.ended:
         why = f"pod {step.told}: {made.status.message or 'its state is to be put away'}"
         return _open(request.status, RebalanceReason.MOVING, why, _LOOK_S)
@@ -377,19 +327,19 @@ def _saving(seen: Observed, step: Step, now: float) -> Decision:
     return _next(request, replace(step, stage=Stage.LEAVING), now)
 
 
-def _leaving(seen: Observed, step: Step, now: float) -> Decision:
+def _leaving(seen: Observed, step: Step, now: float) -> Decision[Status, Act]:
     request, made = seen.request, seen.checkpoint
     if not _stays(seen.pods.get(step.uid)):
         return _next(request, replace(step, stage=Stage.ARRIVING), now)
     if made is None or now >= made.status.ended_at + _LEAVE_S:
         failed = _failed(request, step, f"it could not be evicted: {seen.held}", now)
-        return replace(failed, act=Act.WAKE, step=step)
+        return replace(failed, act=Act.WAKE)
     why = f"pod {step.told} is evicted: {seen.held}" if seen.held else request.status.message
     told = _open(request.status, RebalanceReason.MOVING, why, _LOOK_S)
-    return replace(told, act=Act.NOTHING if seen.held else Act.EVICT, step=step)
+    return replace(told, act=None if seen.held else Act.EVICT)
 
 
-def _arriving(seen: Observed, step: Step, now: float) -> Decision:
+def _arriving(seen: Observed, step: Step, now: float) -> Decision[Status, Act]:
     request, made = seen.request, seen.checkpoint
     if made is None:
         return _failed(request, step, "its CheckpointRequest was deleted", now)
@@ -400,7 +350,8 @@ def _arriving(seen: Observed, step: Step, now: float) -> Decision:
         if not _is_at(pod, step.target):
             where = f"group {pod.group} of {pod.node}"
             why = f"pod {step.told} continues in {where}: its place was taken; ask again"
-            return _over(_with(request.status, arrived), RebalanceReason.DISPLACED, why, now)
+            plan = _with(request.status, arrived).plan
+            return _over(request, RebalanceReason.DISPLACED, why, now, plan=plan)
         if pod.ready:
             return _next(request, replace(arrived, stage=Stage.DONE), now)
     if late:
@@ -435,7 +386,7 @@ def _with(status: Status, step: Step) -> Status:
     return replace(status, plan=replace(plan, steps=steps))
 
 
-def _next(request: Request, step: Step, now: float) -> Decision:
+def _next(request: Request, step: Step, now: float) -> Decision[Status, Act]:
     """The step has come further; looked at again at once."""
     status = _with(request.status, step)
     status = replace(status, ready_at=_ready_at(status, now))
@@ -454,9 +405,9 @@ def _ready_at(status: Status, now: float) -> float:
     return now + max(left, 0.0) * pace
 
 
-def _failed(request: Request, step: Step, why: str, now: float) -> Decision:
+def _failed(request: Request, step: Step, why: str, now: float) -> Decision[Status, Act]:
     told = f"pod {step.told}: {why}; {_sum_up(request.status)}"
-    return _over(request.status, RebalanceReason.STEP_FAILED, told, now)
+    return _over(request, RebalanceReason.STEP_FAILED, told, now)
 
 
 def _sum_up(status: Status) -> str:
@@ -466,19 +417,13 @@ def _sum_up(status: Status) -> str:
     return f"{done} of {len(moves)} moves are done"
 
 
-def _open(status: Status, reason: RebalanceReason, message: str, again: float) -> Decision:
+def _open(
+    status: Status, reason: RebalanceReason, message: str, again: float
+) -> Decision[Status, Act]:
     return Decision(replace(status, reason=reason, message=message), again=again)
 
 
-def _over(status: Status, reason: RebalanceReason, message: str, now: float) -> Decision:
-    ended = replace(status, reason=reason, message=message, ended_at=now, ready_at=0.0)
-    return Decision(ended, again=0.0)
-
-
-def _rest(request: Request, now: float) -> Decision:
-    if request.keep_s is None:
-        return Decision(request.status)
-    left = request.status.ended_at + request.keep_s - now
-    if left <= 0:
-        return Decision(request.status, Act.REMOVE)
-    return Decision(request.status, again=left)
+def _over(
+    request: Request, reason: RebalanceReason, message: str, now: float, **came: object
+) -> Decision[Status, Act]:
+    return ends(request, reason, message, now, ready_at=0.0, **came)

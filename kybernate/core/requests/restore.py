@@ -11,74 +11,43 @@ from others by the request's UID on it: so whoever goes on after a crash makes n
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from kybernate.core.artifacts.restores import OF_POD, RestoreAs
-from kybernate.core.requests.reasons import Meaning, Standing
+from kybernate.core.requests.asked import Decision, Timed, ends, rests, waits
+from kybernate.core.requests.reasons import DONE, OPEN, OVER, Reasoned, Standing
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     Json = dict[str, Any]
 
-_LEAST_PAUSE, _LONGEST_PAUSE, _PAUSE_PART = 0.5, 10.0, 0.2
-"""Seconds between two looks, and the part of the time since the first that they take."""
 
-
-class RestoreReason(StrEnum):
+class RestoreReason(Reasoned):
     """Reasons of the condition Complete of a RestoreRequest."""
 
-    PENDING = "Pending"
-    REGISTRY_AWAY = "RegistryAway"
-    SOURCE_RUNS = "SourceRuns"
-    QUOTA = "Quota"
-    POD_NOT_BOUND = "PodNotBound"
-    RESTORING = "Restoring"
-    RESTORED = "Restored"
-    NO_ARTIFACT = "NoArtifact"
-    NOT_GRANTED = "NotGranted"
-    TAKEN = "Taken"
-    TEMPLATE_NEEDED = "TemplateNeeded"
-    NAME_TAKEN = "NameTaken"
-    REFUSED = "Refused"
-    POD_GONE = "PodGone"
-    POD_ENDED = "PodEnded"
-    DEADLINE_EXCEEDED = "DeadlineExceeded"
-
-    @property
-    def standing(self) -> Standing:
-        """Whether more becomes of a request with this reason."""
-        return RESTORE_MEANINGS[self].standing
-
-
-_OPEN, _DONE, _OVER = Standing.RETRYABLE, Standing.SUCCESS, Standing.TERMINAL
-
-RESTORE_MEANINGS: Mapping[RestoreReason, Meaning] = MappingProxyType(
-    {
-        RestoreReason.PENDING: Meaning(_OPEN, "the artifact is found; its pod is made next"),
-        RestoreReason.REGISTRY_AWAY: Meaning(_OPEN, "what there is can't be asked now"),
-        RestoreReason.SOURCE_RUNS: Meaning(
-            _OPEN, "nothing proves that the pod has stopped whose place is to be taken"
-        ),
-        RestoreReason.QUOTA: Meaning(_OPEN, "the namespace has no room for the pod now"),
-        RestoreReason.POD_NOT_BOUND: Meaning(_OPEN, "the pod is made, and on no node yet"),
-        RestoreReason.RESTORING: Meaning(_OPEN, "the pod is on its node, and waits or restores"),
-        RestoreReason.RESTORED: Meaning(_DONE, "the pod has continued from the artifact"),
-        RestoreReason.NO_ARTIFACT: Meaning(_OVER, "there is no artifact of this name or pod"),
-        RestoreReason.NOT_GRANTED: Meaning(_OVER, "no ArtifactGrant gives it to this namespace"),
-        RestoreReason.TAKEN: Meaning(_OVER, "another pod continues in that one's place"),
-        RestoreReason.TEMPLATE_NEEDED: Meaning(
-            _OVER, "the pod that it is of is gone, so the request has to say spec.template"
-        ),
-        RestoreReason.NAME_TAKEN: Meaning(_OVER, "the namespace has another pod of that name"),
-        RestoreReason.REFUSED: Meaning(_OVER, "the API server takes no such pod"),
-        RestoreReason.POD_GONE: Meaning(_OVER, "the pod went before it was restored"),
-        RestoreReason.POD_ENDED: Meaning(_OVER, "the pod ended before it was restored"),
-        RestoreReason.DEADLINE_EXCEEDED: Meaning(_OVER, "not done within spec.deadlineSeconds"),
-    }
-)
+    PENDING = "Pending", OPEN, "the artifact is found; its pod is made next"
+    REGISTRY_AWAY = "RegistryAway", OPEN, "what there is can't be asked now"
+    SOURCE_RUNS = (
+        "SourceRuns",
+        OPEN,
+        "nothing proves that the pod has stopped whose place is to be taken",
+    )
+    QUOTA = "Quota", OPEN, "the namespace has no room for the pod now"
+    POD_NOT_BOUND = "PodNotBound", OPEN, "the pod is made, and on no node yet"
+    RESTORING = "Restoring", OPEN, "the pod is on its node, and waits or restores"
+    RESTORED = "Restored", DONE, "the pod has continued from the artifact"
+    NO_ARTIFACT = "NoArtifact", OVER, "there is no artifact of this name or pod"
+    NOT_GRANTED = "NotGranted", OVER, "no ArtifactGrant gives it to this namespace"
+    TAKEN = "Taken", OVER, "another pod continues in that one's place"
+    TEMPLATE_NEEDED = (
+        "TemplateNeeded",
+        OVER,
+        "the pod that it is of is gone, so the request has to say spec.template",
+    )
+    NAME_TAKEN = "NameTaken", OVER, "the namespace has another pod of that name"
+    REFUSED = "Refused", OVER, "the API server takes no such pod"
+    POD_GONE = "PodGone", OVER, "the pod went before it was restored"
+    POD_ENDED = "PodEnded", OVER, "the pod ended before it was restored"
+    DEADLINE_EXCEEDED = "DeadlineExceeded", OVER, "not done within spec.deadlineSeconds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +67,9 @@ class RestoreStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class RestoreRequest:
+class RestoreRequest(Timed):
     """A RestoreRequest. Of `artifact`, an object's name, and `source_pod` one is empty. `template`:
-    of the pod to make, empty for one like the artifact's. `keep_s`: seconds for which the request
-    stays once ended, None for good."""
+    of the pod to make, empty for one like the artifact's."""
 
     uid: str
     namespace: str
@@ -121,11 +89,6 @@ class RestoreRequest:
     node_selector: Json = field(default_factory=dict)
 
     @property
-    def ended(self) -> bool:
-        """Whether nothing more becomes of it."""
-        return bool(self.status.ended_at)
-
-    @property
     def under_way(self) -> bool:
         """Whether something is done for it that has to be called off: its pod is not."""
         return False
@@ -141,10 +104,6 @@ class RestoreRequest:
     def foreign(self) -> bool:
         """Whether the artifact is another namespace's."""
         return self.source_namespace != self.namespace
-
-    def left(self, now: float) -> float:
-        """Seconds until its deadline, of the controller's clock; negative if that is over."""
-        return min(self.created_at - now, 0.0) + self.deadline_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,12 +135,8 @@ class MadePod:
     doing: str = ""
 
 
-class RestoreAct(StrEnum):
-    """What to do in the world."""
-
-    NOTHING = "nothing"
-    MAKE = "make"
-    REMOVE = "remove"
+MAKE = "make"
+"""The one act: make the pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,26 +149,11 @@ class Restoring:
     pod: MadePod | Lack | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RestoreStep:
-    """The act, or else what the status is to be. `again`: seconds until the next look, None for
-    when the request changes."""
-
-    status: RestoreStatus
-    act: RestoreAct = RestoreAct.NOTHING
-    again: float | None = None
-
-    @property
-    def over(self) -> bool:
-        """Whether the object is to be deleted."""
-        return self.act is RestoreAct.REMOVE
-
-
-def decide(seen: Restoring, now: float) -> RestoreStep:
+def decide(seen: Restoring, now: float) -> Decision[RestoreStatus, str]:
     """What becomes of the request now, in seconds since 1970."""
     request = seen.request
     if request.ended:
-        return _rest(request, now)
+        return rests(request, now)
     if not request.status.artifact:
         return _choose(request, seen.source, now)
     if isinstance(seen.pod, Lack):
@@ -223,16 +163,9 @@ def decide(seen: Restoring, now: float) -> RestoreStep:
     return _follow(request, seen.pod, now)
 
 
-def _rest(request: RestoreRequest, now: float) -> RestoreStep:
-    if request.keep_s is None:
-        return RestoreStep(request.status)
-    left = request.status.ended_at + request.keep_s - now
-    if left <= 0:
-        return RestoreStep(request.status, RestoreAct.REMOVE)
-    return RestoreStep(request.status, again=left)
-
-
-def _choose(request: RestoreRequest, source: Source | Lack | None, now: float) -> RestoreStep:
+def _choose(
+    request: RestoreRequest, source: Source | Lack | None, now: float
+) -> Decision[RestoreStatus, str]:
     if source is None:
         return _open(request, RestoreReason.PENDING, "the artifact is looked for", now)
     if isinstance(source, Lack):
@@ -245,34 +178,36 @@ def _choose(request: RestoreRequest, source: Source | Lack | None, now: float) -
         reason=RestoreReason.PENDING,
         message=f"pod {request.pod_name} is made next, of {source.artifact}",
     )
-    return RestoreStep(chosen, again=0.0)
+    return Decision(chosen, again=0.0)
 
 
-def _make(request: RestoreRequest, pod: MadePod | None, now: float) -> RestoreStep:
+def _make(request: RestoreRequest, pod: MadePod | None, now: float) -> Decision[RestoreStatus, str]:
     status = request.status
     if pod is None:
         if request.left(now) <= 0:
             return _late(request, status.message, now)
-        return RestoreStep(status, RestoreAct.MAKE)
+        return Decision(status, MAKE)
     if not pod.ours:
         taken = f"namespace {request.namespace} has another pod {status.pod}; name it otherwise"
-        return _end(request, RestoreReason.NAME_TAKEN, f"{taken} (spec.podName)", now)
+        return ends(request, RestoreReason.NAME_TAKEN, f"{taken} (spec.podName)", now)
     made = replace(status, pod_uid=pod.uid, began_at=now)
     return _follow(replace(request, status=made), pod, now)
 
 
-def _follow(request: RestoreRequest, pod: MadePod | None, now: float) -> RestoreStep:
+def _follow(
+    request: RestoreRequest, pod: MadePod | None, now: float
+) -> Decision[RestoreStatus, str]:
     status = request.status
     if pod is None or pod.uid != status.pod_uid:
         gone = f"pod {status.pod} went before it was restored"
-        return _end(request, RestoreReason.POD_GONE, gone, now)
+        return ends(request, RestoreReason.POD_GONE, gone, now)
     request = replace(request, status=replace(status, node=pod.node))
     if pod.restored:
         done = f"pod {status.pod} on node {pod.node} has continued from {status.artifact}"
-        return _end(request, RestoreReason.RESTORED, done, now)
+        return ends(request, RestoreReason.RESTORED, done, now)
     if pod.ended:
         over = f"pod {status.pod} ended before it was restored"
-        return _end(request, RestoreReason.POD_ENDED, over, now)
+        return ends(request, RestoreReason.POD_ENDED, over, now)
     if not pod.node:
         waits = f"pod {status.pod} is on no node yet"
         return _open(request, RestoreReason.POD_NOT_BOUND, pod.doing or waits, now)
@@ -280,30 +215,23 @@ def _follow(request: RestoreRequest, pod: MadePod | None, now: float) -> Restore
     return _open(request, RestoreReason.RESTORING, f"pod {status.pod}: {doing}", now)
 
 
-def _lacks(request: RestoreRequest, lack: Lack, now: float) -> RestoreStep:
+def _lacks(request: RestoreRequest, lack: Lack, now: float) -> Decision[RestoreStatus, str]:
     if lack.reason.standing is Standing.TERMINAL:
-        return _end(request, lack.reason, lack.sentence, now)
+        return ends(request, lack.reason, lack.sentence, now)
     return _open(request, lack.reason, lack.sentence, now)
 
 
-def _open(request: RestoreRequest, reason: RestoreReason, message: str, now: float) -> RestoreStep:
+def _open(
+    request: RestoreRequest, reason: RestoreReason, message: str, now: float
+) -> Decision[RestoreStatus, str]:
     """Not ended yet, unless its time is over."""
-    left = request.left(now)
-    if left <= 0:
+    if request.left(now) <= 0:
         return _late(request, message, now)
-    age = now - (request.status.began_at or request.created_at)
-    pause = min(max(_LEAST_PAUSE, age * _PAUSE_PART), _LONGEST_PAUSE)
-    status = replace(request.status, reason=reason, message=message)
-    return RestoreStep(status, again=min(pause, left))
+    return waits(request, reason, message, now)
 
 
-def _late(request: RestoreRequest, message: str, now: float) -> RestoreStep:
+def _late(request: RestoreRequest, message: str, now: float) -> Decision[RestoreStatus, str]:
     late = f"not within {request.deadline_s:g} s: {message}"
     if request.status.pod_uid and request.kind is not RestoreAs.CLONE:
         late += f"; pod {request.status.pod} still waits: delete it, unless it is to go on"
-    return _end(request, RestoreReason.DEADLINE_EXCEEDED, late, now)
-
-
-def _end(request: RestoreRequest, reason: RestoreReason, message: str, now: float) -> RestoreStep:
-    status = replace(request.status, reason=reason, message=message, ended_at=now)
-    return RestoreStep(status, again=0.0 if request.keep_s is not None else None)
+    return ends(request, RestoreReason.DEADLINE_EXCEEDED, late, now)

@@ -7,6 +7,10 @@ and until then its GPUs are kept from younger demand, also while the demander's 
 its way from NVMe into RAM: both go on at once. So a group of several GPUs can't be starved
 by smaller groups that keep taking one of them, and the oldest demander always gets its turn.
 
+A seat whose namespace has used up what is its own (`SwapView.last`) comes after the others: its
+requests after those of the same priority, until they have waited for `max_wait`; its turn after
+everybody's.
+
 After all requests come seats that always want their GPUs and take turns (`core.swap.turns` says
 whose it is). They displace nobody who has requests to answer, unless those kept them out for
 `max_wait`; a request displaces them once they had `min_residency`. While the next of them has to
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
 
 
 _GIB = 1 << 30
+SPENT: Final = "its namespace has used up its GPU-seconds, so seats of others come first"
 
 
 class ActionKind(StrEnum):
@@ -138,9 +143,10 @@ def obstacle(view: SwapView, policy: SwapPolicy, uid: PodUid, now: float) -> str
     bar = bar or decided(view, policy, now).why.get(uid, "")
     if bar or not in_its_way:
         return bar
+    spent = f"{SPENT}; " if uid in view.last else ""
     if fits(view, uid):
-        return "older or more urgent demand for its GPUs comes first"
-    return "; ".join(_excuse(other, seat, view, policy, now) for other in in_its_way)
+        return f"{spent}older or more urgent demand for its GPUs comes first"
+    return spent + "; ".join(_excuse(other, seat, view, policy, now) for other in in_its_way)
 
 
 def _bar(seat: SeatView, view: SwapView, now: float) -> str:
@@ -451,14 +457,15 @@ class _Decision:
         asking = [s for s in self._view.seats if wants(s) and self._now >= s.not_before]
         return sorted(asking, key=self._rank)
 
-    def _rank(self, seat: SeatView) -> tuple[int, float, float, float, str]:
+    def _rank(self, seat: SeatView) -> tuple[int, float, float, float, float, str]:
         if self._aged(seat):
-            return 0, 0, 0, self._asks_since(seat), seat.uid
+            return 0, 0, 0, 0, self._asks_since(seat), seat.uid
+        last = seat.uid in self._view.last
         if takes_turns(seat, self._view):
-            return 2, *_claim(seat, self._view).place, 0, seat.uid
+            return 2, last, 0, *_claim(seat, self._view).place, seat.uid
         # Who can't be in time any more comes after those who can.
         late = seat.within is not None and self._now > latest_start(seat)
-        return 1, -seat.priority, late, latest_start(seat), seat.uid
+        return 1, -seat.priority, last, late, latest_start(seat), seat.uid
 
     def _asks_since(self, seat: SeatView) -> float:
         turns = takes_turns(seat, self._view)

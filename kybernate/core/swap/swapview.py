@@ -119,7 +119,8 @@ class SwapView:
     wake on this node and everything active must leave, empty if it may stay. `claims`: of those
     who take turns. `park_room`: bytes of host memory that seats may be parked into now, None if
     nobody counts them; `park_bytes`: what each seat's park puts there. `tiers`: where the states of
-    parked seats are and may go, whatever their turns; None where nobody says.
+    parked seats are and may go, whatever their turns; None where nobody says. `last`: seats that
+    come after all others, since their namespaces have used up what is theirs.
     """
 
     seats: tuple[SeatView, ...]
@@ -132,6 +133,7 @@ class SwapView:
     park_room: int | None = None
     park_bytes: Mapping[PodUid, int] = field(default_factory=dict)
     tiers: TierView | None = None
+    last: frozenset[PodUid] = frozenset()
 
     def no_room(self, seat: SeatView) -> bool:
         """Whether the host's memory has no room for the seat's park now."""

@@ -6,6 +6,9 @@ has been served more than that. A swap's measured seconds are a debt of the GPUs
 place, paid off by the time that they are held; until it is paid nobody need give way. So all swaps
 among these seats together, less the last, take no more than `TurnPolicy.swap_share` of the time.
 Requests come before turns (`kybernate.core.swap.swap`); a swap for their sake is counted apart.
+
+Seats that come last (`SwapView.last`) have their turns among themselves, on GPUs that none of the
+others wants; what they miss meanwhile they don't get back.
 """
 
 from __future__ import annotations
@@ -70,6 +73,8 @@ class _Party:
     """It holds its GPUs, or wants them, for its turn's sake."""
     called: bool
     """It is called for, and not in its turn."""
+    last: bool
+    """It comes after those that don't come last."""
 
     @property
     def holds(self) -> bool:
@@ -106,6 +111,16 @@ class Book:
         """Seconds, of all GPUs, that swaps among seats that take turns took."""
         self.serving = 0.0
         """Seconds, of all GPUs, that swaps for requests took from seats that take turns."""
+
+    def set_shares(self, shares: Mapping[str, float], now: float) -> bool:
+        """What namespaces get from now on; what they have had counts as it was counted. Whether
+        that is something new."""
+        if shares == self._policy.shares:
+            return False
+        self.count(now)
+        self._policy = replace(self._policy, shares=dict(shares))
+        self._judge(now)
+        return True
 
     def look(self, view: SwapView, now: float) -> SwapView:
         """The view with everybody's claim as of now."""
@@ -182,15 +197,15 @@ class Book:
     # --- who is there -------------------------------------------------------------------------
 
     def _take_in(self, parties: tuple[_Party, ...]) -> None:
-        before = {one.uid for one in self._parties if one.turns}
+        before = {(one.uid, one.last) for one in self._parties if one.turns}
         self._parties, self._among = parties, {}
         there = {one.uid for one in parties}
         for kept in (self._served, self._place, self._due, self.held):
             for uid in kept.keys() - there:
                 del kept[uid]
         for one in parties:
-            if one.turns and one.uid not in before:
-                self._join(one, before)
+            if one.turns and (one.uid, one.last) not in before:
+                self._join(one, {uid for uid, last in before if last is one.last})
 
     def _join(self, one: _Party, before: set[PodUid]) -> None:
         """Who comes has no claim to the past, and no debt beyond that of those who are there."""
@@ -258,17 +273,25 @@ class Book:
         debt = max((self._debt.get(gpu, 0.0) for gpu in one.gpus), default=0.0)
         paid = now + debt * self._policy.price if debt else -math.inf
         since = now if one.since is None else one.since
-        waiting = [self._served[other.uid] for other in self._rivals(one) if other.waits]
-        lead = min(waiting, default=-math.inf) - self._served[one.uid]
-        level = now + lead * self._share(one) + _PAST
-        return max(since + self._policy.min_residency, paid, level)
+        return max(since + self._policy.min_residency, paid, self._level(one, now))
+
+    def _level(self, one: _Party, now: float) -> float:
+        """When it will have been served more than the least served of those who wait."""
+        waiting = [other for other in self._rivals(one) if other.waits]
+        if any(other.last < one.last for other in waiting) or not waiting or one.yields:
+            return -math.inf
+        alike = [self._served[other.uid] for other in waiting if other.last is one.last]
+        lead = min(alike, default=math.inf) - self._served[one.uid]
+        return now + lead * self._share(one) + _PAST
+
+    def _order(self, one: _Party) -> tuple[bool, float, int]:
+        return one.last, self._served[one.uid], self._place[one.uid]
 
     def _due_of(self, one: _Party, until: Mapping[PodUid, float], now: float) -> float:
         """Since when, or from when on, it is next on all of its GPUs and only requests, or where
         its state is, keep it out; for ever later while another comes first."""
-        mine = self._served[one.uid], self._place[one.uid]
         rivals = self._rivals(one)
-        first = all(mine <= (self._served[o.uid], self._place[o.uid]) for o in rivals if o.waits)
+        first = all(self._order(one) <= self._order(o) for o in rivals if o.waits)
         if not first:
             return math.inf
         before = self._due.get(one.uid, math.inf)
@@ -291,6 +314,7 @@ def _party(seat: SeatView, view: SwapView) -> _Party:
         seat.state if there or seat.state is SeatState.FAILED else _resting(seat, view),
         turns,
         called and not turns and not there,
+        seat.uid in view.last,
     )
 
 

@@ -59,7 +59,7 @@ class Parked:
     verified saved state of it. Before `not_before` nothing is tried with it. `behind`: bytes that
     must be parked before it can wake, besides what is `Coming`. `idle`: seconds without use after
     which it leaves a tier, instead of the policy's; `timely`: the deepest tier to which it goes for
-    want of use alone.
+    want of use alone. `namespace`: whose it is.
     """
 
     uid: PodUid
@@ -79,6 +79,7 @@ class Parked:
     behind: int = 0
     idle: Mapping[Tier, float] = field(default_factory=dict)
     timely: Tier = Tier.OBJECT
+    namespace: str = ""
 
     def idle_limit(self, policy: TierPolicy) -> float | None:
         """Seconds without use after which it goes one tier deeper; None: it stays."""
@@ -122,7 +123,8 @@ class TierView:
 
     `free_ram`: bytes that the host has left for parked seats besides, None if nobody knows.
     `parking`: seats on their way out of GPU memory, whose bytes `limits` leave out already.
-    `awake`: those in GPU memory, as they are once parked; only `lodges` looks at them.
+    `awake`: those in GPU memory, as they are once parked; only `lodges` looks at them. `quotas`:
+    bytes of RAM that a namespace's parked seats may take; one that isn't named may take all.
     """
 
     seats: tuple[Parked, ...]
@@ -131,6 +133,7 @@ class TierView:
     free_ram: int | None = None
     parking: tuple[Parked, ...] = ()
     awake: tuple[Parked, ...] = ()
+    quotas: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +227,7 @@ class _Decision:
     def run(self) -> tuple[TierAction, ...]:
         self._hand_out()
         self._obey()
+        self._keep_to_quotas()
         self._let_sink()
         self._prefetch()
         return tuple(self._actions)
@@ -302,6 +306,27 @@ class _Decision:
             else:
                 self._rise(seat, f"an operator asked for tier {seat.asked}", _LAST)
 
+    def _keep_to_quotas(self) -> None:
+        """What a namespace's seats take of RAM beyond its quota leaves, the coldest first; nobody
+        who is called for, or about to take its turn. A quota refuses no park: others would wait for
+        GPUs that somebody without a right to RAM holds."""
+        # A cluster has Shares of many namespaces that have no seat here.
+        here = {seat.namespace for seat in self._view.seats} & self._view.quotas.keys()
+        for namespace in sorted(here):
+            beyond = self._taken_by(namespace) - self._view.quotas[namespace]
+            for seat in self._coldest(self._resting()):
+                mine = seat.namespace == namespace and seat.tier is Tier.RAM
+                if beyond > 0 and mine and self._movable(seat, _LAST):
+                    why = f"namespace {namespace} has {_gib(beyond)} of RAM beyond its quota"
+                    beyond -= seat.size if self._sink(seat, why, _LAST) else 0
+
+    def _taken_by(self, namespace: str) -> int:
+        """Bytes of RAM that a namespace's parked seats take, with those that come, without those
+        that leave."""
+        goes = {action.uid: _LEADS[action.step] for action in self._actions}
+        here = [s for s in self._view.seats if goes.get(s.uid, s.to or s.tier) is Tier.RAM]
+        return sum(s.size for s in (*here, *self._view.parking) if s.namespace == namespace)
+
     def _let_sink(self) -> None:
         """What nobody has used for long goes deeper."""
         for seat in self._coldest(self._resting()):
@@ -319,6 +344,9 @@ class _Decision:
             if least and seat.calls >= least and seat.asked is None and self._rested(seat)
         ]
         for seat in sorted(likely, key=lambda one: (-one.calls, one.uid)):
+            most = self._view.quotas.get(seat.namespace, math.inf)
+            if self._taken_by(seat.namespace) + seat.size > most:
+                continue
             if deeper(seat.tier, Tier.RAM) and self._room.get(Tier.RAM, 0) >= 2 * seat.size:
                 self._rise(seat, f"{seat.calls:.1f} calls per hour are expected", _LAST)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kybernate import keys
-from kybernate.api.grants import read_grant
 from kybernate.api.restores import read_wish
+from kybernate.api.restoring.grants import read_grant
 from kybernate.core.artifacts.grants import Grant
 from kybernate.core.artifacts.restores import RestoreAs
 from kybernate.errors import ConfigError

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from kybernate import keys
 from kybernate.core.requests.checkpoint import Mode, Outcome, Request, Status
-from kybernate.core.requests.evictions import EvictedSeat, continues, may_go, predecessor
+from kybernate.core.requests.evictions import (
+    EvictedSeat,
+    continues,
+    lost_pod,
+    may_go,
+    predecessor,
+)
 from kybernate.core.requests.reasons import Reason, Standing
 from kybernate.core.seat.seats import shown
 from kybernate.types import SeatState, Tier
@@ -251,3 +257,14 @@ def test_what_somebody_else_has_just_put_away_is_not_put_away_again():
     assert "just put there" in answer.sentence
     stale = replace(left("a", ago=60.0), pod="a")
     assert may_go(seat, [stale], NOW).ask == "evict-a-1"
+
+
+def test_a_lost_pods_request_counts_while_it_is_open_if_the_controller_has_made_it():
+    status = Status("u1", "n1", "ckpt-r1", reason=Reason.AGENT_UNREACHABLE, owner="rs")
+    lost = replace(ASKED, name="lost-u1", by=keys.CONTROLLER_USER, status=status)
+    assert (lost_pod(lost), continues(lost)) == ("u1", True)
+    assert not continues(replace(lost, status=Status()))
+    for other in (replace(lost, by="ann"), replace(lost, name="evict-u1-1")):
+        assert (lost_pod(other), continues(other)) == ("", False)
+    late = replace(status, ended_at=NOW, reason=Reason.DEADLINE_EXCEEDED)
+    assert not continues(replace(lost, status=late))

@@ -98,7 +98,7 @@ def test_a_plan_is_asked_for_shown_and_waits_for_its_approval():
 def test_another_plan_than_the_approved_one_is_not_carried_out():
     one = request(Status(plan=plan(step())), approved="h1")
     found = decide(Observed(one, found=plan(step(target=G0), name="h2")), NOW)
-    assert (found.status.began_at, found.act) == (0.0, Act.NOTHING)
+    assert (found.status.began_at, found.act) == (0.0, None)
     assert found.status.reason is RebalanceReason.PLAN_CHANGED
     assert found.status.plan.hash == "h2"
 
@@ -125,19 +125,19 @@ def test_a_step_is_written_down_before_each_act():
     one, pods = step(), {"uid-a": PodSeen("n1", "G0", ready=True)}
     seen = Observed(begun(one), pods=pods)
     saving = decide(seen, NOW)
-    assert (saving.act, saving.status.plan.steps[0].stage) == (Act.NOTHING, Stage.SAVING)
+    assert (saving.act, saving.status.plan.steps[0].stage) == (None, Stage.SAVING)
     seen = replace(seen, request=replace(seen.request, status=saving.status))
     assert decide(seen, NOW).act is Act.SAVE
     seen = replace(seen, checkpoint=made(one, Reason.RUNNING))
     waits = decide(seen, NOW)
-    assert (waits.act, waits.status.message) == (Act.NOTHING, "pod shop/a: it is Running")
+    assert (waits.act, waits.status.message) == (None, "pod shop/a: it is Running")
     seen = replace(seen, checkpoint=made(one))
     leaving = decide(seen, NOW)
-    assert (leaving.act, leaving.status.plan.steps[0].stage) == (Act.NOTHING, Stage.LEAVING)
+    assert (leaving.act, leaving.status.plan.steps[0].stage) == (None, Stage.LEAVING)
     seen = replace(seen, request=replace(seen.request, status=leaving.status))
     assert decide(seen, NOW).act is Act.EVICT
     held = decide(replace(seen, held="a budget"), NOW)
-    assert (held.act, held.status.message) == (Act.NOTHING, "pod shop/a is evicted: a budget")
+    assert (held.act, held.status.message) == (None, "pod shop/a is evicted: a budget")
     seen = replace(seen, pods={"uid-a": PodSeen("n1", "G0", leaving=True)})
     arriving = decide(seen, NOW)
     seen = replace(seen, request=replace(seen.request, status=arriving.status))
@@ -156,14 +156,14 @@ def test_a_step_is_written_down_before_each_act():
 @pytest.mark.parametrize(
     ("stage", "seen", "reason", "act"),
     [
-        (Stage.SAVING, {"checkpoint": Reason.REFUSED}, RebalanceReason.STEP_FAILED, Act.NOTHING),
-        (Stage.SAVING, {"held": "there is one"}, RebalanceReason.STEP_FAILED, Act.NOTHING),
-        (Stage.SAVING, {"pods": {}}, RebalanceReason.STEP_FAILED, Act.NOTHING),
+        (Stage.SAVING, {"checkpoint": Reason.REFUSED}, RebalanceReason.STEP_FAILED, None),
+        (Stage.SAVING, {"held": "there is one"}, RebalanceReason.STEP_FAILED, None),
+        (Stage.SAVING, {"pods": {}}, RebalanceReason.STEP_FAILED, None),
         (Stage.LEAVING, {"late": True, "held": "kept"}, RebalanceReason.STEP_FAILED, Act.WAKE),
         (Stage.LEAVING, {}, RebalanceReason.STEP_FAILED, Act.WAKE),
-        (Stage.ARRIVING, {}, RebalanceReason.STEP_FAILED, Act.NOTHING),
-        (Stage.ARRIVING, {"late": True}, RebalanceReason.STEP_FAILED, Act.NOTHING),
-        (Stage.ARRIVING, {"at": G0}, RebalanceReason.DISPLACED, Act.NOTHING),
+        (Stage.ARRIVING, {}, RebalanceReason.STEP_FAILED, None),
+        (Stage.ARRIVING, {"late": True}, RebalanceReason.STEP_FAILED, None),
+        (Stage.ARRIVING, {"at": G0}, RebalanceReason.DISPLACED, None),
     ],
 )
 def test_a_step_that_comes_to_nothing_ends_all(stage, seen, reason, act):
@@ -224,12 +224,12 @@ class World:
         seen = Observed(self.request, plan(*self.steps), one, dict(self.pods))
         decision = decide(seen, self.now)
         if decision.act is Act.SAVE:
-            self.saved.append(decision.step.uid)
-            name = made_name(self.request, decision.step)
-            self.made.setdefault(name, made(decision.step, Reason.RUNNING, at=self.now))
+            self.saved.append(at.uid)
+            name = made_name(self.request, at)
+            self.made.setdefault(name, made(at, Reason.RUNNING, at=self.now))
         if decision.act is Act.EVICT and self.chance.random() < 0.5:
-            self.evicted.append(decision.step.uid)
-            self.pods[decision.step.uid] = PodSeen("n1", "G0", leaving=True)
+            self.evicted.append(at.uid)
+            self.pods[at.uid] = PodSeen("n1", "G0", leaving=True)
         # A crash loses what was decided after the act.
         if self.chance.random() < 0.75:
             self.request = replace(self.request, status=decision.status)

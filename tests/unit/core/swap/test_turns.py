@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kybernate.core.swap.swapview import SwapPolicy, Turn
 from kybernate.core.swap.turns import TurnPolicy
-from kybernate.types import SeatState
+from kybernate.types import PodUid, SeatState
 from tests.unit.core.swap.turnsworld import POLICY, World, server, trainer
 
 S = SeatState
@@ -51,6 +53,91 @@ def test_shares_between_namespaces_are_the_administrators():
     assert abs(shares["a"] + shares["b"] - 0.25) < 0.02
     assert abs(shares["c"] - 0.5) < 0.02
     assert abs(shares["d"] - 0.25) < 0.02
+
+
+def test_shares_that_change_hold_from_then_on():
+    world = World([trainer("a", namespace="x"), trainer("b", namespace="y")])
+    world.run(1000.0)
+    before = dict(world.held)
+    assert world.book.set_shares({"x": 3.0}, world.now)
+    assert not world.book.set_shares({"x": 3.0}, world.now)
+    world.run(3000.0)
+    assert abs((world.held["a"] - before["a"]) / 2000 - 0.75) < 0.03
+
+
+def test_who_comes_last_has_only_what_nobody_else_wants():
+    world = World([trainer(name) for name in "abc"], turns=TurnPolicy(shares={}))
+    world.last = frozenset({"a"})
+    world.run(500.0)
+    begun = dict(world.held)
+    world.run(1500.0)
+    assert world.held["a"] == begun["a"] < 60
+    assert abs(world.held["b"] - world.held["c"]) < 60
+    # Alone it has all of its GPU; then it gives way at once, as soon as its swap is paid off.
+    for name in "bc":
+        world.put(name, turn=None, idle_since=world.now)
+    world.run(1600.0)
+    assert world.seats["a"].state is S.ACTIVE
+    world.put("b", turn=Turn("ns"))
+    world.run(1620.0)
+    assert world.seats["b"].state is S.ACTIVE
+
+
+def test_what_was_missed_while_last_is_not_given_back():
+    world = World([trainer("a"), trainer("b")])
+    world.last = frozenset({"a"})
+    world.run(2000.0)
+    before, world.last = dict(world.held), frozenset()
+    world.run(3000.0)
+    assert abs((world.held["a"] - before["a"]) / 1000 - 0.5) < 0.05
+
+
+def test_requests_of_one_that_comes_last_come_behind_those_of_others_but_are_answered():
+    world = World([server("s"), server("t"), server("u")], costs=0.0)
+    world.last = frozenset({"t"})
+    world.run(1.0)
+    world.ask("s", 5.0)
+    world.run(2.0)
+    world.ask("t", 1.0)
+    world.run(2.1)
+    world.ask("u", 1.0)
+    world.run(6.5)
+    assert world.seats["u"].state is S.ACTIVE, "it came later, and goes first"
+    world.run(9.0)
+    assert world.seats["t"].state is S.ACTIVE
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nobody_who_comes_last_waits_for_ever_for_a_request_nor_holds_what_others_want(seed):
+    """Whatever namespaces have used up meanwhile."""
+    random = Random(seed)
+    groups = [random.choice(("G0", "G1", "G01")) for _ in range(random.randint(2, 4))]
+    world = World(
+        [*(trainer(f"t{n}", one) for n, one in enumerate(groups)), server("s"), server("u", "G01")]
+    )
+    names = sorted(world.seats)
+
+    def change():
+        world.last = frozenset(random.sample(names, random.randint(0, len(names))))
+
+    for at in range(0, 600, 20):
+        world.at(float(at), change)
+    for at in range(10, 600, 40):
+        world.at(float(at), lambda: world.ask("s", 0.2))
+        world.at(at + 0.1, lambda: world.ask("u", 0.2))
+    world.run(700.0)
+    assert not any(one.waiting for one in world.seats.values())
+    world.last = frozenset({PodUid("t0")})
+    world.run(800.0)
+    before = dict(world.held)
+    world.run(900.0)
+    mine = world.seats["t0"].gpus
+    others = [one for one in world.seats.values() if one.turn and one.uid != "t0"]
+    # One that needs more than these GPUs may wait for others, and leaves these to it meanwhile.
+    if any(one.gpus <= mine for one in others):
+        assert world.held["t0"] == before["t0"]
+    if not any(one.gpus & mine for one in others):
+        assert world.held["t0"] > before["t0"] + 99.0
 
 
 def test_a_turn_grows_with_what_a_swap_costs():

@@ -70,6 +70,7 @@ class World:
         """Seconds that a GPU stood empty, nothing on its way, though one took turns for it."""
         self.swaps = 0
         self.draining = ""
+        self.last = frozenset()
         self._due = []
         self._count = itertools.count()
         self._act()
@@ -114,7 +115,7 @@ class World:
 
     def view(self):
         seats = tuple(self.seats.values())
-        view = SwapView(seats, dict(self.memory), {}, draining=self.draining)
+        view = SwapView(seats, dict(self.memory), {}, draining=self.draining, last=self.last)
         return self.book.look(view, self.now)
 
     def ask(self, name, seconds):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kybernate.core.tiers import tiering
 from kybernate.core.tiers.tiering import (
     Coming,
     Parked,
@@ -352,3 +353,49 @@ def test_nothing_changes_before_the_time_that_is_told(node, now):
     until = now + 5000.0 if when is None else when
     for part in (0.25, 0.5, 0.999):
         assert decide(view, policy, now + (until - now) * part) == ()
+
+
+def test_what_a_namespace_takes_beyond_its_quota_leaves_ram_the_coldest_first():
+    mine = [seat(name, 10, used=at, namespace="x") for name, at in (("a", 3.0), ("b", 1.0))]
+    other = seat("o", 10, used=0.0, namespace="y")
+    assert steps(*mine, other) == []
+    assert steps(*mine, other, quotas={"x": 15 * GIB}) == [("dump", "b")]
+    assert steps(*mine, other, quotas={"x": 0}) == [("dump", "b"), ("dump", "a")]
+    # What leaves already is counted on, and what is being parked takes its part.
+    leaving = replace(mine[0], to=NVME), mine[1]
+    assert steps(*leaving, quotas={"x": 10 * GIB}) == []
+    assert steps(mine[0], quotas={"x": 10 * GIB}, parking=(mine[1],)) == [("dump", "a")]
+
+
+def test_quotas_of_namespaces_without_seats_here_cost_nothing(monkeypatch):
+    sorts = []
+    coldest = tiering._Decision._coldest
+    monkeypatch.setattr(
+        tiering._Decision, "_coldest", lambda self, seats: sorts.append(1) or coldest(self, seats)
+    )
+    quotas = {f"n{number}": 0 for number in range(1000)} | {"x": 0}
+    assert steps(seat("a", 10, namespace="x"), quotas=quotas) == [("dump", "a")]
+    assert len(sorts) < 10
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [{"turn": 0}, {"deepest": RAM}, {"asked": RAM}, {"not_before": 2e3}, {"moved_at": 999.0}],
+    ids=str,
+)
+def test_a_quota_moves_nobody_who_is_called_or_must_stay(kept):
+    one = seat("a", 10, namespace="x", **kept)
+    assert steps(one, quotas={"x": 0}) == []
+    assert steps(one, seat("b", 10, namespace="x"), quotas={"x": 0}) == [("dump", "b")]
+
+
+def test_ready_within_keeps_nobody_beyond_a_quota():
+    one = seat("a", 10, namespace="x", timely=RAM)
+    assert steps(one, quotas={"x": 0}) == [("dump", "a")]
+
+
+def test_nothing_is_prefetched_beyond_a_quota():
+    policy = TierPolicy(min_residency=5.0, prefetch_calls=1.0)
+    one = seat("a", 10, NVME, calls=9.0, namespace="x")
+    assert steps(one, policy=policy, quotas={"x": 10 * GIB}) == [("restore", "a")]
+    assert steps(one, policy=policy, quotas={"x": 9 * GIB}) == []

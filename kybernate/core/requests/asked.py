@@ -1,0 +1,88 @@
+"""What all requests that are objects have in common, from their creation to their removal. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from enum import StrEnum
+
+S = TypeVar("S")
+A = TypeVar("A")
+
+_LEAST_PAUSE, _LONGEST_PAUSE, _PAUSE_PART = 0.5, 10.0, 0.2
+"""Seconds between two looks, and the part of the time since the first that they take."""
+
+
+class Asked:
+    """A request of any kind. `keep_s`: seconds for which it stays once ended, None for good. Its
+    status has `began_at` and `ended_at` in seconds since 1970, 0 for not yet, `reason`, `message`.
+    """
+
+    __slots__ = ()
+
+    uid: str
+    namespace: str
+    name: str
+    deadline_s: float
+    keep_s: float | None
+    status: Any
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more becomes of it."""
+        return bool(self.status.ended_at)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether something has begun for it that has not ended, and has to be called off."""
+        return bool(self.status.began_at) and not self.ended
+
+
+class Timed(Asked):
+    """A request whose deadline counts from its creation."""
+
+    __slots__ = ()
+
+    created_at: float
+
+    def left(self, now: float) -> float:
+        """Seconds until its deadline, of the controller's clock; negative if that is over."""
+        return min(self.created_at - now, 0.0) + self.deadline_s
+
+
+@dataclass(frozen=True, slots=True)
+class Decision(Generic[S, A]):
+    """The status as it is to be, and the act that comes first, None for none. `again`: seconds
+    until the next look, None for when the request changes. `over`: the object is to be deleted, for
+    it has ended, and was kept as long as it says."""
+
+    status: S
+    act: A | None = None
+    again: float | None = None
+    over: bool = False
+
+
+def rests(request: Asked, now: float) -> Decision[Any, Any]:
+    """It has ended."""
+    if request.keep_s is None:
+        return Decision(request.status)
+    left = request.status.ended_at + request.keep_s - now
+    return Decision(request.status, again=left) if left > 0 else Decision(request.status, over=True)
+
+
+def waits(request: Timed, reason: StrEnum, message: str, now: float) -> Decision[Any, Any]:
+    """It has not ended: looked at again the later, the longer it has taken."""
+    age = now - (request.status.began_at or request.created_at)
+    pause = min(max(_LEAST_PAUSE, age * _PAUSE_PART), _LONGEST_PAUSE)
+    status = replace(request.status, reason=reason, message=message)
+    return Decision(status, again=min(pause, request.left(now)))
+
+
+def ends(
+    request: Asked, reason: StrEnum, message: str, now: float, **came: object
+) -> Decision[Any, Any]:
+    """It ends now; `came`: what else its status says of that."""
+    status = replace(request.status, reason=reason, message=message, ended_at=now, **came)
+    return Decision(status, again=None if request.keep_s is None else 0.0)

@@ -1,0 +1,205 @@
+"""What is done for a pod that waits for a seat which less important pods hold. Pure.
+
+    it has waited for a while     the extender is asked whose seats it is to get
+    each of these pods            its state is put into the object store (a CheckpointRequest), then
+                                  the pod is evicted, and whoever made it makes another one
+    it is bound, or gone          what is under way is taken back, and who is still there is woken
+
+The other pod waits for a seat like any other, and continues from the state. All that is remembered
+are the CheckpointRequests, by their names: whoever goes on after a crash repeats what changes
+nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from kybernate.core.plans.steps import Kind
+from kybernate.core.requests.evictions import PREEMPTED, continues
+from kybernate.core.requests.rebalance import NoPlan, Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from kybernate.core.requests import checkpoint
+    from kybernate.core.requests.rebalance import PodSeen, Step
+
+KEPT_S = 7 * 86_400
+"""Seconds for which such a request is kept: the other pod may have to wait for long."""
+SPARED_S = 600.0
+"""Seconds for which a pod is spared whose state could not be put away."""
+_LEAVE_S = 300.0
+"""Seconds for which an eviction is tried."""
+_LOOK_S, _REPLAN_S = 2.0, 15.0
+_LEAST_S, _SECONDS_PER_GIB, _MOST_S = 120.0, 150.0, 3600.0
+"""How long a state may take into the object store. KubeVirt gives a GiB as long."""
+_OF_NODE = 2
+"""Pods of one node whose states are put away at a time: they share its disks and its network."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """A pod with no node yet. `since`: when the scheduler last began to find none for it, in
+    seconds since 1970; None if it has not said so."""
+
+    uid: str
+    namespace: str
+    name: str
+    priority: int
+    since: float | None
+
+    @property
+    def told(self) -> str:
+        """The pod, for people."""
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A pod that waits, and what was seen for it. `made`: all requests of this kind, whoever waits;
+    `pods` by UID; `found`: a plan of just now, None if none was asked for."""
+
+    waiter: Waiter
+    made: tuple[checkpoint.Request, ...] = ()
+    pods: Mapping[str, PodSeen] = field(default_factory=dict)
+    found: Plan | NoPlan | None = None
+
+
+class Act(StrEnum):
+    """What to do in the world."""
+
+    SAVE = "save"
+    EVICT = "evict"
+    WAKE = "wake"
+    REMOVE = "remove"
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """One act: SAVE for a step of the plan, any other one for a request."""
+
+    act: Act
+    step: Step | None = None
+    request: checkpoint.Request | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do now, and in how many seconds to look again. With `plan` the extender is asked
+    first, for a plan in which the pods `spared`, by UID, stay."""
+
+    deeds: tuple[Deed, ...] = ()
+    again: float | None = None
+    plan: bool = False
+    spared: frozenset[str] = frozenset()
+
+
+def made_name(waiter: str, victim: str) -> str:
+    """The request that puts the state of the pod `victim` away for the `waiter`, by UIDs."""
+    return f"{PREEMPTED}{waiter}-{victim}"
+
+
+def victim_of(waiter: str, name: str) -> str:
+    """The UID of the pod that a request of this name is about; empty if another pod waits."""
+    before = made_name(waiter, "")
+    return name.removeprefix(before) if name.startswith(before) else ""
+
+
+def save_seconds(size: int) -> int:
+    """How long so many bytes may take into the object store."""
+    return round(min(_MOST_S, _LEAST_S + _SECONDS_PER_GIB * size / (1 << 30)))
+
+
+def decide(seen: Observed, now: float, patience: float, most: int) -> Decision:
+    """What is done for the pod now, in seconds since 1970. Nothing in its first `patience` seconds;
+    at most `most` states are put away at a time, whoever waits."""
+    waiter = seen.waiter
+    mine = [one for one in seen.made if victim_of(waiter.uid, one.name)]
+    deeds, waits, spared = _followed(seen, mine, now)
+    if waits or waiter.since is None:
+        return Decision(deeds, _LOOK_S if waits else None)
+    if (left := waiter.since + patience - now) > 0:
+        return Decision(deeds, left)
+    if seen.found is None:
+        spared |= _others(seen, now)
+        return Decision(deeds, _REPLAN_S, plan=True, spared=frozenset(spared))
+    new = () if isinstance(seen.found, NoPlan) else _saved(seen, seen.found, most)
+    return Decision((*deeds, *new), _LOOK_S if new else _REPLAN_S)
+
+
+def orphans(
+    made: Iterable[checkpoint.Request],
+    waiting: Iterable[str],
+    pods: Mapping[str, PodSeen],
+) -> Iterator[Deed]:
+    """What is taken back of requests for which nobody waits any more (`waiting`, by UID): a pod
+    that is parked for one and stays is woken, and only those stay from which another pod
+    continues."""
+    wanted = tuple(made_name(uid, "") for uid in waiting)
+    for one in made:
+        if one.name.startswith(wanted):
+            continue
+        put = continues(one)
+        if put and not _stays(pods.get(one.status.pod_uid)):
+            continue
+        if put:
+            yield Deed(Act.WAKE, request=one)
+        yield Deed(Act.REMOVE, request=one)
+
+
+def _followed(
+    seen: Observed, mine: Iterable[checkpoint.Request], now: float
+) -> tuple[tuple[Deed, ...], bool, set[str]]:
+    """What those need that were begun for it, whether they are waited for, and who is spared."""
+    deeds: list[Deed] = []
+    waits, spared = False, set[str]()
+    for one in mine:
+        since, pod = now - one.status.ended_at, seen.pods.get(one.status.pod_uid)
+        if not one.ended:
+            waits = True
+        elif continues(one) and not _stays(pod):
+            waits = waits or pod is not None
+        elif continues(one) and since < _LEAVE_S:
+            deeds.append(Deed(Act.EVICT, request=one))
+            waits = True
+        elif since < _LEAVE_S + SPARED_S:
+            spared.add(victim_of(seen.waiter.uid, one.name))
+            if continues(one):
+                deeds.append(Deed(Act.WAKE, request=one))
+        else:
+            # It may be tried again, by the same name.
+            deeds.append(Deed(Act.REMOVE, request=one))
+            waits = True
+    return tuple(deeds), waits, spared
+
+
+def _others(seen: Observed, now: float) -> set[str]:
+    """Pods whose seats others are to get."""
+    theirs = [one for one in seen.made if not victim_of(seen.waiter.uid, one.name)]
+    return {
+        one.status.pod_uid
+        for one in theirs
+        if not one.ended or now - one.status.ended_at < _LEAVE_S
+    }
+
+
+def _saved(seen: Observed, plan: Plan, most: int) -> tuple[Deed, ...]:
+    """Whose state is put away now. Who is to be killed is deleted by the scheduler."""
+    under_way = [one for one in seen.made if not one.ended]
+    left = most - len(under_way)
+    found: list[tuple[str, Deed]] = []
+    for step in plan.steps:
+        if step.kind is not Kind.SUSPEND or step.source is None:
+            continue
+        node = step.source.node
+        beside = sum(one.status.node == node for one in under_way)
+        beside += sum(on == node for on, _ in found)
+        if len(found) < left and beside < _OF_NODE and _stays(seen.pods.get(step.uid)):
+            found.append((node, Deed(Act.SAVE, step=step)))
+    return tuple(deed for _, deed in found)
+
+
+def _stays(pod: PodSeen | None) -> bool:
+    return pod is not None and not pod.leaving
