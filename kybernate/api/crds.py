@@ -4,244 +4,222 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from pydantic import TypeAdapter
 
 from kybernate import keys
 from kybernate.api.gpunodes import GPUNode
-from kybernate.api.grants import ArtifactGrant
 from kybernate.api.policies import CheckpointPolicy
 from kybernate.api.rebalances.model import RebalanceRequest
 from kybernate.api.requests import CheckpointRequest
 from kybernate.api.restoring.artifacts import Artifact
+from kybernate.api.restoring.grants import ArtifactGrant
 from kybernate.api.restoring.requests import RestoreRequestObject
 from kybernate.api.schema import DEFAULT
+from kybernate.api.shares import ShareObject
 from kybernate.api.templates.models import SnapshotTemplate
 
 Json = dict[str, Any]
 
 _READY = '.status.conditions[?(@.type=="Ready")]'
 _COMPLETE = '.status.conditions[?(@.type=="Complete")]'
+_STATE = (
+    ("Complete", "string", f"{_COMPLETE}.status"),
+    ("State", "string", f"{_COMPLETE}.reason"),
+)
+_MESSAGE = ("Message", "string", f"{_COMPLETE}.message", 1)
 _AGE = ("Age", "date", ".metadata.creationTimestamp")
 
 
-def gpu_node() -> Json:
-    """The CustomResourceDefinition of GPUNode."""
-    names = _names(keys.GPU_NODE_KIND, "gpun")
-    columns = (
-        ("Ready", "string", f"{_READY}.status"),
-        ("Product", "string", ".status.gpus[0].product"),
-        ("Driver", "string", ".status.driver.version"),
-        ("Agent", "string", ".status.agent.address"),
-        ("Reason", "string", f"{_READY}.message", 1),
-        _AGE,
-    )
-    told = (
+class Crd(NamedTuple):
+    """What a kind's CustomResourceDefinition says beyond its model: its `columns` have name, type,
+    path and, if only `-o wide` shows them, a 1; `select` are fields to select by."""
+
+    kind: str
+    short: str
+    model: type
+    told: str
+    columns: tuple[tuple[Any, ...], ...]
+    select: tuple[str, ...] = ()
+    scope: str = "Namespaced"
+    has_status: bool = True
+    plural: str = ""
+
+
+def _label(name: str) -> str:
+    escaped = name.replace(".", "\\.")
+    return f".metadata.labels.{escaped}"
+
+
+CRDS = {
+    "gpunode": Crd(
+        keys.GPU_NODE_KIND,
+        "gpun",
+        GPUNode,
         "The GPUs of one node as its agent sees them: groups, seats, what each seat does, and how "
-        "much host memory parked seats may use. The name is the node's name. Written by the agent."
-    )
-    return _definition(
-        names, "Cluster", columns, _schema(GPUNode, told), {"subresources": {"status": {}}}
-    )
-
-
-def artifact_grant() -> Json:
-    """The CustomResourceDefinition of ArtifactGrant."""
-    names = _names(keys.ARTIFACT_GRANT_KIND, "artg")
-    columns = (
-        *((name, "string", f".spec.{name.lower()}") for name in ("To", "Artifacts", "Until")),
-        _AGE,
-    )
-    told = (
+        "much host memory parked seats may use. The name is the node's name. Written by the agent.",
+        (
+            ("Ready", "string", f"{_READY}.status"),
+            ("Product", "string", ".status.gpus[0].product"),
+            ("Driver", "string", ".status.driver.version"),
+            ("Agent", "string", ".status.agent.address"),
+            ("Reason", "string", f"{_READY}.message", 1),
+            _AGE,
+        ),
+        scope="Cluster",
+    ),
+    "artifact": Crd(
+        keys.ARTIFACT_KIND,
+        "art",
+        Artifact,
+        "What the registry knows of an artifact of this namespace: the newest ones are shown. "
+        "Written by the controller, and gone when the registry drops the artifact; deleting it "
+        "deletes no artifact, and the controller writes it again.",
+        (
+            ("Pod", "string", ".status.pod"),
+            ("Tier", "string", _label(keys.TIER_LABEL)),
+            ("Bytes", "integer", ".status.bytes"),
+            ("Taken", "date", ".status.takenAt"),
+            ("Node", "string", ".status.copies[*].node", 1),
+            ("Model", "string", ".status.model", 1),
+            ("Policy", "string", _label(keys.OF_POLICY_LABEL), 1),
+            ("Artifact", "string", ".status.artifact", 1),
+        ),
+        has_status=False,
+    ),
+    "artifactgrant": Crd(
+        keys.ARTIFACT_GRANT_KIND,
+        "artg",
+        ArtifactGrant,
         "Lets pods of other namespaces start as copies of artifacts of this one: as a template "
         "or a clone, by the annotations kyb.ai/restore-from and kyb.ai/restore-as. An artifact "
         "is all memory of its pod, secrets too: whoever is named gets them. Deleting the "
-        "ArtifactGrant takes that back for what doesn't run yet."
-    )
-    return _definition(names, "Namespaced", columns, _schema(ArtifactGrant, told), {})
-
-
-def artifact() -> Json:
-    """The CustomResourceDefinition of Artifact."""
-    columns = (
-        ("Pod", "string", ".status.pod"),
-        ("Tier", "string", f".metadata.labels.{_escaped(keys.TIER_LABEL)}"),
-        ("Bytes", "integer", ".status.bytes"),
-        ("Taken", "date", ".status.takenAt"),
-        ("Node", "string", ".status.copies[*].node", 1),
-        ("Model", "string", ".status.model", 1),
-        ("Policy", "string", f".metadata.labels.{_escaped(keys.OF_POLICY_LABEL)}", 1),
-        ("Artifact", "string", ".status.artifact", 1),
-    )
-    told = (
-        "What the registry knows of an artifact of this namespace: the newest ones are shown. "
-        "Written by the controller, and gone when the registry drops the artifact; deleting it "
-        "deletes no artifact, and the controller writes it again."
-    )
-    return _definition(
-        _names(keys.ARTIFACT_KIND, "art"), "Namespaced", columns, _schema(Artifact, told), {}
-    )
-
-
-def checkpoint_request() -> Json:
-    """The CustomResourceDefinition of CheckpointRequest."""
-    columns = (
-        ("Pod", "string", ".spec.pod"),
-        ("Mode", "string", ".spec.mode"),
-        ("Tier", "string", ".status.artifact.tier"),
-        ("Complete", "string", f"{_COMPLETE}.status"),
-        ("State", "string", f"{_COMPLETE}.reason"),
-        ("Bytes", "integer", ".status.artifact.bytes", 1),
-        ("Message", "string", f"{_COMPLETE}.message", 1),
-        _AGE,
-    )
-    told = (
-        "Asks once that a pod with a seat is parked, woken, kept as a snapshot, or made ready to "
-        "go. Who creates it must have the right to do the like to the pod itself. Deleting it "
-        "cancels what is not done yet; an artifact that was made stays."
-    )
-    more = {
-        "subresources": {"status": {}},
-        "selectableFields": [{"jsonPath": ".spec.pod"}, {"jsonPath": ".spec.mode"}],
-    }
-    return _definition(
-        _names(keys.CHECKPOINT_REQUEST_KIND, "ckpt"),
-        "Namespaced",
-        columns,
-        _schema(CheckpointRequest, told),
-        more,
-    )
-
-
-def restore_request() -> Json:
-    """The CustomResourceDefinition of RestoreRequest."""
-    columns = (
-        ("As", "string", ".spec.as"),
-        ("Pod", "string", ".status.pod"),
-        ("Node", "string", ".status.node"),
-        ("Complete", "string", f"{_COMPLETE}.status"),
-        ("State", "string", f"{_COMPLETE}.reason"),
-        ("Artifact", "string", ".status.artifact", 1),
-        ("Message", "string", f"{_COMPLETE}.message", 1),
-        _AGE,
-    )
-    told = (
-        "Asks once for a pod that continues from an artifact: in the place of the artifact's pod, "
-        "or as a copy. Who creates it must have the right to create pods in the namespace, and to "
-        "restore the artifact. A clone goes with it; other pods stay."
-    )
-    more = {
-        "subresources": {"status": {}},
-        "selectableFields": [{"jsonPath": ".spec.as"}, {"jsonPath": ".status.pod"}],
-    }
-    return _definition(
-        _names(keys.RESTORE_REQUEST_KIND, "rst"),
-        "Namespaced",
-        columns,
-        _schema(RestoreRequestObject, told),
-        more,
-    )
-
-
-def checkpoint_policy() -> Json:
-    """The CustomResourceDefinition of CheckpointPolicy."""
-    columns = (
-        ("Governs", "integer", ".status.governed"),
-        ("Turn", "string", ".spec.turn.mode"),
-        ("Ready", "string", f"{_READY}.status"),
-        ("State", "string", f"{_READY}.reason"),
-        ("Snapshots", "integer", ".status.snapshots.total", 1),
-        ("Message", "string", f"{_READY}.message", 1),
-        ("Precedence", "integer", ".spec.precedence", 1),
-        _AGE,
-    )
-    told = (
+        "ArtifactGrant takes that back for what doesn't run yet.",
+        (
+            ("To", "string", ".spec.to"),
+            ("Artifacts", "string", ".spec.artifacts"),
+            ("Until", "string", ".spec.until"),
+            _AGE,
+        ),
+        has_status=False,
+    ),
+    "checkpointpolicy": Crd(
+        keys.CHECKPOINT_POLICY_KIND,
+        "cpol",
+        CheckpointPolicy,
         "Says of pods with seats, chosen by their labels, what they don't say themselves by "
         "annotations: whose turn it is and when seats rest, by the clock if need be. It holds at "
-        "once for pods that run. Who writes it must have the right to change the namespace's pods."
-    )
-    more = {
-        "subresources": {"status": {}},
-        "selectableFields": [{"jsonPath": ".spec.turn.mode"}],
-    }
-    return _definition(
-        _names(keys.CHECKPOINT_POLICY_KIND, "cpol", "checkpointpolicies"),
-        "Namespaced",
-        columns,
-        _schema(CheckpointPolicy, told),
-        more,
-    )
-
-
-def rebalance_request() -> Json:
-    """The CustomResourceDefinition of RebalanceRequest."""
-    complete = '.status.conditions[?(@.type=="Complete")]'
-    columns = (
-        ("Pod", "string", ".spec.move.pod"),
-        ("Node", "string", ".spec.emptyNode"),
-        ("Moves", "integer", ".status.plan.moves"),
-        ("Done", "integer", ".status.movesDone"),
-        ("Complete", "string", f"{complete}.status"),
-        ("State", "string", f"{complete}.reason"),
-        ("Seconds", "number", ".status.plan.seconds", 1),
-        ("Plan", "string", ".status.plan.hash", 1),
-        ("Message", "string", f"{complete}.message", 1),
-        _AGE,
-    )
-    told = (
+        "once for pods that run. Who writes it must have the right to change the namespace's pods.",
+        (
+            ("Governs", "integer", ".status.governed"),
+            ("Turn", "string", ".spec.turn.mode"),
+            ("Ready", "string", f"{_READY}.status"),
+            ("State", "string", f"{_READY}.reason"),
+            ("Snapshots", "integer", ".status.snapshots.total", 1),
+            ("Message", "string", f"{_READY}.message", 1),
+            ("Precedence", "integer", ".spec.precedence", 1),
+            _AGE,
+        ),
+        select=(".spec.turn.mode",),
+        plural="checkpointpolicies",
+    ),
+    "checkpointrequest": Crd(
+        keys.CHECKPOINT_REQUEST_KIND,
+        "ckpt",
+        CheckpointRequest,
+        "Asks once that a pod with a seat is parked, woken, kept as a snapshot, or made ready to "
+        "go. Who creates it must have the right to do the like to the pod itself. Deleting it "
+        "cancels what is not done yet; an artifact that was made stays.",
+        (
+            ("Pod", "string", ".spec.pod"),
+            ("Mode", "string", ".spec.mode"),
+            ("Tier", "string", ".status.artifact.tier"),
+            *_STATE,
+            ("Bytes", "integer", ".status.artifact.bytes", 1),
+            _MESSAGE,
+            _AGE,
+        ),
+        select=(".spec.pod", ".spec.mode"),
+    ),
+    "rebalancerequest": Crd(
+        keys.REBALANCE_REQUEST_KIND,
+        "rbal",
+        RebalanceRequest,
         "Asks once that a pod goes to another group or node, that a node is emptied, or that pods "
         "which wait get room. The plan and its cost stand in the status; nothing is done before "
         "somebody approves it. Of namespace kyb-system it may move pods of all namespaces, "
-        "elsewhere those of its own. Deleting it has no more steps begin."
-    )
-    return _definition(
-        _names(keys.REBALANCE_REQUEST_KIND, "rbal"),
-        "Namespaced",
-        columns,
-        _schema(RebalanceRequest, told),
-        {"subresources": {"status": {}}},
-    )
-
-
-def snapshot_template() -> Json:
-    """The CustomResourceDefinition of SnapshotTemplate."""
-    columns = (
-        ("Ready", "string", f"{_READY}.status"),
-        ("State", "string", f"{_READY}.reason"),
-        ("Product", "string", ".status.artifact.madeOn.product"),
-        ("Bytes", "integer", ".status.artifact.bytes"),
-        ("Made", "date", ".status.artifact.at"),
-        ("Artifact", "string", ".status.artifact.name", 1),
-        ("Message", "string", f"{_READY}.message", 1),
-        _AGE,
-    )
-    told = (
+        "elsewhere those of its own. Deleting it has no more steps begin.",
+        (
+            ("Pod", "string", ".spec.move.pod"),
+            ("Node", "string", ".spec.emptyNode"),
+            ("Moves", "integer", ".status.plan.moves"),
+            ("Done", "integer", ".status.movesDone"),
+            *_STATE,
+            ("Seconds", "number", ".status.plan.seconds", 1),
+            ("Plan", "string", ".status.plan.hash", 1),
+            _MESSAGE,
+            _AGE,
+        ),
+    ),
+    "restorerequest": Crd(
+        keys.RESTORE_REQUEST_KIND,
+        "rst",
+        RestoreRequestObject,
+        "Asks once for a pod that continues from an artifact: in the place of the artifact's pod, "
+        "or as a copy. Who creates it must have the right to create pods in the namespace, and to "
+        "restore the artifact. A clone goes with it; other pods stay.",
+        (
+            ("As", "string", ".spec.as"),
+            ("Pod", "string", ".status.pod"),
+            ("Node", "string", ".status.node"),
+            *_STATE,
+            ("Artifact", "string", ".status.artifact", 1),
+            _MESSAGE,
+            _AGE,
+        ),
+        select=(".spec.as", ".status.pod"),
+    ),
+    "snapshottemplate": Crd(
+        keys.SNAPSHOT_TEMPLATE_KIND,
+        "stpl",
+        SnapshotTemplate,
         "A workload that has started and is warmed up, of which pods start as copies, by the "
         "annotation kyb.ai/restore-from: template/NAME. The controller makes one pod of it, has "
         "its state kept in the object store, and ends the pod; again when the image, the spec, or "
         "the GPUs' product or driver change. Who writes it must have the right to create the "
-        "namespace's pods and to run commands in them."
-    )
-    return _definition(
-        _names(keys.SNAPSHOT_TEMPLATE_KIND, "stpl"),
-        "Namespaced",
-        columns,
-        _schema(SnapshotTemplate, told),
-        {"subresources": {"status": {}}},
-    )
-
-
-CRDS = {
-    "gpunode": gpu_node,
-    "artifact": artifact,
-    "artifactgrant": artifact_grant,
-    "checkpointpolicy": checkpoint_policy,
-    "checkpointrequest": checkpoint_request,
-    "rebalancerequest": rebalance_request,
-    "restorerequest": restore_request,
-    "snapshottemplate": snapshot_template,
+        "namespace's pods and to run commands in them.",
+        (
+            ("Ready", "string", f"{_READY}.status"),
+            ("State", "string", f"{_READY}.reason"),
+            ("Product", "string", ".status.artifact.madeOn.product"),
+            ("Bytes", "integer", ".status.artifact.bytes"),
+            ("Made", "date", ".status.artifact.at"),
+            ("Artifact", "string", ".status.artifact.name", 1),
+            ("Message", "string", f"{_READY}.message", 1),
+            _AGE,
+        ),
+    ),
+    "share": Crd(
+        keys.SHARE_KIND,
+        "shr",
+        ShareObject,
+        "Says what the namespace of its name gets of GPUs that seats of several namespaces want, "
+        "and how much it may use of GPUs and of RAM. An administrator's.",
+        (
+            ("Weight", "integer", ".spec.weight"),
+            ("GPU-Seconds", "number", ".status.used.gpuSeconds"),
+            ("Quota", "integer", ".spec.quota.gpuSeconds"),
+            ("Within", "string", '.status.conditions[?(@.type=="WithinQuota")].status'),
+            ("State", "string", '.status.conditions[?(@.type=="WithinQuota")].reason'),
+            ("Wakes", "integer", ".status.used.wakes", 1),
+            ("Parked-GiB-Hours", "number", ".status.used.parkedGiBHours", 1),
+            ("Message", "string", '.status.conditions[?(@.type=="WithinQuota")].message', 1),
+            _AGE,
+        ),
+        scope="Cluster",
+    ),
 }
 """By the names of their files in config/crd."""
 
@@ -249,7 +227,9 @@ CRDS = {
 def render(name: str) -> str:
     """The file of that name."""
     told = "# Made by `make crds` of kybernate/api; change the models there.\n"
-    body = yaml.dump(CRDS[name](), Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True)
+    body = yaml.dump(
+        _definition(CRDS[name]), Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True
+    )
     return f"---\n{told}{body}"
 
 
@@ -263,47 +243,34 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def _escaped(label: str) -> str:
-    return label.replace(".", "\\.")
-
-
-def _names(kind: str, short: str, plural: str = "") -> Json:
-    single = kind.lower()
-    return {
-        "kind": kind,
-        "listKind": f"{kind}List",
-        "plural": plural or f"{single}s",
-        "singular": single,
-        "shortNames": [short],
-        "categories": ["kyb", "kybernate"],
-    }
-
-
-def _definition(
-    names: Json, scope: str, columns: tuple[tuple[Any, ...], ...], schema: Json, more: Json
-) -> Json:
-    printed = [
-        {
-            "name": name,
-            "type": kind,
-            **({"priority": priority[0]} if priority else {}),
-            "jsonPath": path,
-        }
-        for name, kind, path, *priority in columns
+def _definition(crd: Crd) -> Json:
+    single = crd.kind.lower()
+    plural = crd.plural or f"{single}s"
+    version: Json = {"name": keys.VERSION, "served": True, "storage": True}
+    if crd.has_status:
+        version["subresources"] = {"status": {}}
+    if crd.select:
+        version["selectableFields"] = [{"jsonPath": path} for path in crd.select]
+    version["additionalPrinterColumns"] = [
+        {"name": name, "type": kind}
+        | ({"priority": priority[0]} if priority else {})
+        | {"jsonPath": path}
+        for name, kind, path, *priority in crd.columns
     ]
-    version = {
-        "name": keys.VERSION,
-        "served": True,
-        "storage": True,
-        **more,
-        "additionalPrinterColumns": printed,
-        "schema": {"openAPIV3Schema": schema},
+    version["schema"] = {"openAPIV3Schema": _schema(crd.model, crd.told)}
+    names = {
+        "kind": crd.kind,
+        "listKind": f"{crd.kind}List",
+        "plural": plural,
+        "singular": single,
+        "shortNames": [crd.short],
+        "categories": ["kyb", "kybernate"],
     }
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{names['plural']}.{keys.GROUP}"},
-        "spec": {"group": keys.GROUP, "scope": scope, "names": names, "versions": [version]},
+        "metadata": {"name": f"{plural}.{keys.GROUP}"},
+        "spec": {"group": keys.GROUP, "scope": crd.scope, "names": names, "versions": [version]},
     }
 
 
@@ -311,9 +278,11 @@ def _schema(model: type, told: str) -> Json:
     found = TypeAdapter(model).json_schema(mode="validation")
     structural = _structural(found, found.get("$defs", {}))
     required = structural.pop("required", None)
+    rules = structural.get(_RULES)
     return {
         "type": "object",
         "description": told,
+        **({_RULES: rules} if rules else {}),
         **({"required": required} if required else {}),
         "properties": {
             "apiVersion": {"type": "string"},
@@ -348,6 +317,7 @@ def _structural(schema: Json, models: Json) -> Json:
     return found
 
 
+_RULES = "x-kubernetes-validations"
 _LEFT_OUT = ("title", "default", DEFAULT, "$defs")
 
 if __name__ == "__main__":

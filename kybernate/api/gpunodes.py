@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 MOST_SAVED = 256
 """Saved states that are told of; of more the newest. A GPUNode must stay a small object."""
 
+MOST_USES = 1024
+"""Namespaces whose use a node tells, the first by name."""
+
 LONGEST_MESSAGE = 4096
 """Characters. With one message too long, the API server would refuse all of the status."""
 
@@ -200,6 +203,10 @@ class SeatRow:
     saved_bytes: Annotated[
         int | None, whole(told="The size of its artifact, if it is offloaded.")
     ] = None
+    held_bytes: Annotated[
+        int | None,
+        whole(told="The GPU memory that it was seen to hold, rounded up by a fifth at most."),
+    ] = None
     reason: Annotated[str, text(LONGEST_MESSAGE)] = ""
     since: Annotated[str | None, TIME] = None
     requests: Annotated[int, whole()] = 0
@@ -219,6 +226,33 @@ class SeatRow:
     ] = ""
     movable: Annotated[bool, flag("Parked; a GPU of its group is lost.")] = False
     movable_reason: Annotated[str, text(LONGEST_MESSAGE)] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a namespace has used since a window of its Share began."""
+
+    __pydantic_config__ = CAMEL
+    since: Annotated[str | None, TIME] = None
+    gpu_seconds: Annotated[float, number(description="Of GPUs that its seats had.")] = 0.0
+    parked_gib_hours: Annotated[
+        float,
+        Field(alias="parkedGiBHours"),
+        number(description="GiB of RAM that its parked seats took, times hours."),
+    ] = 0.0
+    wakes: Annotated[int, whole(told="How often its seats woke.")] = 0
+    parked_bytes: Annotated[
+        int, whole(told="What its parked seats take of all nodes' RAM now.")
+    ] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class UseRow:
+    """What a namespace with a Share has used of the node."""
+
+    __pydantic_config__ = CAMEL
+    namespace: Annotated[str, text(63, least=1)]
+    used: Use
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +298,10 @@ class Status:
         ),
     ] = ()
     seats: Annotated[tuple[SeatRow, ...], items(1024, "uid")] = ()
+    usage: Annotated[
+        tuple[UseRow, ...],
+        items(MOST_USES, "namespace", "What namespaces with a Share have used, told now and then."),
+    ] = ()
 
     def dump(self) -> Json:
         """As the API server has it."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from math import ceil, log
 from typing import TYPE_CHECKING, Any
 
 from kybernate.api.lenient import mapping, mappings, text
@@ -16,7 +15,7 @@ from kybernate.api.podnotes import parse_link
 from kybernate.core.ledger.ledger import NodeSeats
 from kybernate.core.requests.evictions import EvictedSeat
 from kybernate.core.swap.forecast import observed
-from kybernate.core.tiers.tiers import Artifact, StoredArtifact
+from kybernate.core.tiers.tiers import Artifact, StoredArtifact, about
 from kybernate.types import ArtifactId, Gpu, GpuUuid, Group, GroupName, Link, NodeName, PodUid, Tier
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 OF_STATUS = ("gpus", "links", "groups", "budget", "conditions", "deviceStrategy", "saved")
 """What of the status is read, beside `seats`."""
 
-OF_SEATS = ("uid", "activity", "tier", "savedBytes")
+OF_SEATS = ("uid", "activity", "tier", "savedBytes", "heldBytes")
 """What of each seat is read. What it does now is most of a GPUNode, and changes with every swap."""
 
 _OFFLOADED = (Tier.NVME, Tier.OBJECT)
@@ -58,6 +57,7 @@ def read_gpu_node(node: Json, reserve: int) -> NodeSeats:
             by_device_id=status.get("deviceStrategy") == "nodes",
             traffic=dict(_traffic(mappings(status.get("seats")))),
             rests=dict(_rests(mappings(status.get("seats")))),
+            held=dict(_held(mappings(status.get("seats")))),
             saved=tuple(_saved(mappings(status.get("saved")))),
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -142,6 +142,14 @@ def _rests(seats: Iterable[Json]) -> Iterator[tuple[PodUid, Artifact]]:
             yield PodUid(str(seat.get("uid"))), state_of(Tier(tier), size)
 
 
+def _held(seats: Iterable[Json]) -> Iterator[tuple[PodUid, int]]:
+    """The GPU memory that each seat was seen to hold."""
+    for seat in seats:
+        size = seat.get("heldBytes")
+        if type(size) is int and 0 < size <= _MOST:
+            yield PodUid(str(seat.get("uid"))), size
+
+
 def _saved(rows: Iterable[Json]) -> Iterator[StoredArtifact]:
     """The saved states that a node tells of; what can't be read is left out."""
     for row in rows:
@@ -153,6 +161,5 @@ def _saved(rows: Iterable[Json]) -> Iterator[StoredArtifact]:
 
 @lru_cache(maxsize=4096)
 def state_of(tier: Tier, size: int, node: NodeName | None = None) -> Artifact:
-    """Rounded up to steps of a fifth, and kept: states of one model are nearly alike, and nodes
-    that differ by as little are to look the same."""
-    return Artifact(tier, ceil(1.2 ** ceil(log(size, 1.2))), node)
+    """Rounded, and kept: states of one model are nearly alike."""
+    return Artifact(tier, about(size), node)

@@ -75,9 +75,13 @@ def ready_within(notes: Notes) -> float | None:
     return None if stated is None else parse_duration(stated, keys.READY_WITHIN)
 
 
+ON_PREEMPT = ("pause", "kill")
+"""What may become of a pod for a more important one."""
+
+
 def expendable(notes: Notes) -> bool:
     """Whether the pod may be deleted for a more important one."""
-    return _is_second(notes, keys.ON_PREEMPT, "pause", "kill")
+    return _is_second(notes, keys.ON_PREEMPT, *ON_PREEMPT)
 
 
 def keeps_connections(notes: Notes) -> bool:

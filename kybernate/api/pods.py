@@ -31,6 +31,8 @@ GRACE_S = 30.0
 
 _FINISHED = ("Succeeded", "Failed")
 _INDEX = "batch.kubernetes.io/job-completion-index"
+_HAD_ITS_TIME = "DeadlineExceeded"
+_OFF = "node.kubernetes.io/out-of-service"
 _NOT_ADMITTED = "UnexpectedAdmissionError"
 _SPEC = ("image", "command", "args", "env", "envFrom", "workingDir", "ports", "securityContext")
 _OF_ONE_POD = "kube-api-access-"
@@ -247,6 +249,13 @@ class Pod(NamedTuple):
         return self.status.get("phase") in _FINISHED
 
     @property
+    def failed_by_kubelet(self) -> bool:
+        """Whether its kubelet has ended it, such as after a reboot, and not its workload: then the
+        pod itself has a reason. One that had its time is not meant."""
+        reason = text(self.status.get("reason"))
+        return self.status.get("phase") == "Failed" and reason not in ("", _HAD_ITS_TIME)
+
+    @property
     def ip(self) -> str:
         """Its address, empty until it has one."""
         return text(self.status.get("podIP"))
@@ -324,3 +333,20 @@ def seconds(stamp: str) -> float | None:
         return datetime.fromisoformat(stamp).timestamp()
     except (ValueError, OverflowError):
         return None
+
+
+def why_off(node: Mapping[str, Any]) -> str:
+    """How it is known that no pod runs on this Node any more, in a sentence; empty if some may."""
+    meta, spec = mapping(node.get("metadata")), mapping(node.get("spec"))
+    tainted = any(one.get("key") == _OFF for one in mappings(spec.get("taints")))
+    return f"node {meta.get('name')} has the taint {_OFF}" if tainted else ""
+
+
+def why_away(node: Mapping[str, Any]) -> str:
+    """Why pods of this Node may be lost, in a sentence: it is off, or its kubelet has not been
+    heard of; empty if it is well."""
+    found = mappings(mapping(node.get("status")).get("conditions"))
+    ready = next((one for one in found if one.get("type") == "Ready"), {})
+    if ready.get("status") == "True":
+        return why_off(node)
+    return f"node {mapping(node.get('metadata')).get('name')} is not ready"

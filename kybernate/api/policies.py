@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from kybernate import keys
+from kybernate.api.asked import condition
 from kybernate.api.events import stamp
 from kybernate.api.gpunodes import Condition  # noqa: TC001 - pydantic reads it
 from kybernate.api.lenient import mapping, mappings, text, texts, whole
+from kybernate.api.podnotes import ON_PREEMPT
 from kybernate.api.restores import ELSE
 from kybernate.api.schema import CAMEL, TIME, checked, items, labels, one_of, rule
 from kybernate.api.schema import text as words
@@ -40,7 +42,6 @@ _MOST_TIMES = 16
 _MOST_LABELS = 16
 _DURATION = r"^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$"
 _LEAST_EVERY_S, _MOST_EVERY_S = 60.0, 7 * 86_400.0
-_LONGEST_MESSAGE = 32768
 _CRON = r"^[0-9A-Za-z*/,-]+( [0-9A-Za-z*/,-]+){4}$"
 _LABEL_CHARS = 317
 _SAYS_SOMETHING = "has(self.turn) || has(self.idle)"
@@ -190,9 +191,9 @@ class Spec:
 
     __pydantic_config__ = checked(
         rule(
-            f"{_SAYS_SOMETHING} || has(self.onRestoreFailure) || "
+            f"{_SAYS_SOMETHING} || has(self.onPreempt) || has(self.onRestoreFailure) || "
             "has(self.snapshots) || (has(self.schedule) && self.schedule.size() > 0)",
-            "it says nothing; write turn, idle, schedule, snapshots or onRestoreFailure",
+            "it says nothing; write turn, idle, schedule, snapshots, onPreempt or onRestoreFailure",
         )
     )
     selector: Selector
@@ -212,6 +213,14 @@ class Spec:
         items(_MOST_TIMES, "atomic", "What counts at times. Of several that are now, the first."),
     ] = ()
     snapshots: Regular | None = None
+    on_preempt: Annotated[
+        str | None,
+        one_of(
+            ON_PREEMPT,
+            "What becomes of a pod whose seat one of a higher priority gets: pause: its state is "
+            "saved, and the pod in its place continues. kill: it is deleted.",
+        ),
+    ] = None
     on_restore_failure: Annotated[
         str | None,
         one_of(
@@ -288,24 +297,13 @@ def read_policies(items: Iterable[Mapping[str, Any]]) -> tuple[Policy, ...]:
 
 def dump_policy_status(found: Findings, before: object, generation: int, now: float) -> Json:
     """The status as the API server is to have it, given what it has (`before`)."""
-    conditions = mappings(mapping(before).get("conditions"))
-    last = next((one for one in conditions if one.get("type") == READY), {})
-    status = "False" if found.reason in BAD else "True"
-    condition = {
-        "type": READY,
-        "status": status,
-        "reason": found.reason.value,
-        "message": found.message[:_LONGEST_MESSAGE],
-        "lastTransitionTime": (
-            last["lastTransitionTime"] if last.get("status") == status else stamp(now)
-        ),
-        "observedGeneration": generation,
-    }
+    said = READY, found.reason, found.message
+    ready = found.reason not in BAD
     told: Json = {
         "observedGeneration": generation,
         "matched": found.matched,
         "governed": found.governed,
-        "conditions": [condition],
+        "conditions": [condition(said, before, generation, now, true=ready)],
         # It is merged into what is there.
         "snapshots": None,
     }
@@ -374,5 +372,7 @@ def _said(given: Json) -> Iterator[tuple[str, str]]:
         yield keys.TURN, f"{mode},weight={weight}" if weight else mode
     if named := [f"{tier}={text(idle[tier])}" for tier in TIERS if tier in idle]:
         yield keys.IDLE, ",".join(named)
+    if preempted := text(given.get("onPreempt")):
+        yield keys.ON_PREEMPT, preempted
     if otherwise := text(given.get("onRestoreFailure")):
         yield keys.RESTORE_ELSE, otherwise

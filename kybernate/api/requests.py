@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
 from kybernate import keys
-from kybernate.api.events import stamp
-from kybernate.api.gpunodes import Condition  # noqa: TC001 - pydantic reads it
-from kybernate.api.lenient import mapping, mappings, text, whole
-from kybernate.api.schema import (
-    CAMEL,
-    TIME,
-    checked,
-    items,
-    one_of,
-    rule,
+from kybernate.api.asked import (
+    DEADLINE_S,
+    MOST_OF_POD,
+    NAME,
+    Conditions,
+    RequestedBy,
+    TimeToLive,
+    created_at,
+    deadline,
+    dump,
+    how_far,
+    reading,
+    seconds_of,
+    to_create,
 )
+from kybernate.api.lenient import mapping, mappings, text, whole
+from kybernate.api.schema import CAMEL, TIME, checked, one_of, rule
 from kybernate.api.schema import text as texts
 from kybernate.api.schema import whole as number
 from kybernate.core.requests.checkpoint import (
@@ -31,9 +36,8 @@ from kybernate.core.requests.checkpoint import (
     Target,
     operation_name,
 )
-from kybernate.core.requests.reasons import Reason, Standing
+from kybernate.core.requests.reasons import Reason
 from kybernate.core.requests.zero import back
-from kybernate.errors import ConfigError
 from kybernate.types import Tier
 
 if TYPE_CHECKING:
@@ -46,24 +50,15 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 DEPLOYMENT = "Deployment"
-COMPLETE = "Complete"
-"""The one condition. True: it is done. False: the reason says whether more becomes of it."""
-
-DEADLINE_S = 600
 LONGEST_ARTIFACT = 400
 """Characters of an artifact's name in a status."""
 
 _READY_AT = "estimatedCompletionTime"
 _SCALED_UP = "scaledUpTime"
-_DAY_S = 86_400
 _LAST_STEP_S, _TAKEN_BACK_KEPT_S = 300, 3600
 _STEP_KEPT_S = 7_200
 """Seconds for which a step's request stays: longer than anybody looks for a successor."""
-MOST_OF_POD = 200
-"""Characters of a pod's name in a request's: a name may have 253."""
-NAME = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 _MAKERS = (keys.CHECKPOINT_POLICY_KIND, keys.SNAPSHOT_TEMPLATE_KIND)
-STATUSES = {Standing.SUCCESS: "True", Standing.RETRYABLE: "False", Standing.TERMINAL: "False"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,22 +124,10 @@ class Spec:
         ),
     ] = None
     deadline_seconds: Annotated[
-        int,
-        number(
-            32,
-            "Seconds from its creation until it is cancelled, if it isn't done by then.",
-            least=1,
-            most=_DAY_S,
-            default=DEADLINE_S,
-        ),
+        int, deadline("Seconds from its creation until it is cancelled, if it isn't done by then.")
     ] = DEADLINE_S
-    ttl_seconds_after_finished: Annotated[
-        int | None,
-        number(32, "Seconds until it is deleted, once it is done or failed; absent: never."),
-    ] = None
-    requested_by: Annotated[
-        str, texts(1024, "Who created it. The webhook writes it; leave it out.")
-    ] = ""
+    ttl_seconds_after_finished: TimeToLive = None
+    requested_by: RequestedBy = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +139,7 @@ class ArtifactRow:
         str, texts(LONGEST_ARTIFACT, "Of a snapshot: the artifact, for kyb.ai/restore-from.")
     ] = ""
     tier: Annotated[str, one_of(Tier)] = Tier.RAM.value
-    bytes: Annotated[int, number()] = 0
+    bytes: Annotated[int, number(told="Its size there.")] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +179,7 @@ class RequestStatus:
         TIME,
         Field(description="Of a Deployment's pod that was scaled to zero: when it was scaled up."),
     ] = None
-    conditions: Annotated[
-        tuple[Condition, ...],
-        items(8, "type", "Complete: True once it is done; the reason says why not."),
-    ] = ()
+    conditions: Conditions = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,18 +202,20 @@ def ask_for(mode: Mode, pod: str, tier: Tier | None, deadline_s: int, keep_s: in
         spec["tier"] = tier.value
     if keep_s is not None:
         spec["ttlSecondsAfterFinished"] = keep_s
-    return {
-        "apiVersion": keys.API_VERSION,
-        "kind": keys.CHECKPOINT_REQUEST_KIND,
-        "metadata": {"generateName": f"{mode.value.lower()}-{pod[:MOST_OF_POD]}-"},
-        "spec": spec,
-    }
+    meta = {"generateName": f"{mode.value.lower()}-{pod[:MOST_OF_POD]}-"}
+    return to_create(keys.CHECKPOINT_REQUEST_KIND, meta, spec)
 
 
-def to_evict(name: str, pod: str, deadline_s: int, target: Target | None) -> Json:
+def to_evict(
+    name: str,
+    pod: str,
+    deadline_s: int,
+    target: Target | None = None,
+    keep_s: int = _STEP_KEPT_S,
+) -> Json:
     """A CheckpointRequest of this name that puts the pod's state into the object store for another
-    pod, which is to go to the target."""
-    found = ask_for(Mode.EVICT, pod, Tier.OBJECT, deadline_s, _STEP_KEPT_S)
+    pod, which is to go to the target; kept so many seconds."""
+    found = ask_for(Mode.EVICT, pod, Tier.OBJECT, deadline_s, keep_s)
     found["metadata"] = {"name": name}
     if target is not None:
         found["spec"]["successor"] = {"node": target.node} | (
@@ -302,93 +284,48 @@ def read_request(item: Mapping[str, Any]) -> Request:
     Raises ConfigError, naming it, for one that the CRD of this version would not let in.
     """
     meta, spec = mapping(item.get("metadata")), mapping(item.get("spec"))
-    name = f"{keys.CHECKPOINT_REQUEST_KIND} {meta.get('namespace')}/{meta.get('name')}"
-    try:
-        tier = text(spec.get("tier"))
+    with reading(keys.CHECKPOINT_REQUEST_KIND, item) as common:
+        tier, by = text(spec.get("tier")), common["by"]
         return Request(
-            uid=str(meta["uid"]),
-            namespace=str(meta["namespace"]),
-            name=str(meta["name"]),
+            **common,
+            created_at=created_at(item),
             pod=text(spec.get("pod")),
             mode=Mode(text(spec.get("mode"))),
             tier=Tier(tier) if tier else None,
-            by=text(spec.get("requestedBy")),
-            created_at=seconds_of(meta.get("creationTimestamp")),
-            deadline_s=float(whole(spec.get("deadlineSeconds"), DEADLINE_S)),
-            keep_s=keep_of(spec),
-            status=_own(str(meta["uid"]), _read_status(mapping(item.get("status")))),
+            status=_own(common["uid"], _read_status(mapping(item.get("status")))),
             successor=text(mapping(meta.get("annotations")).get(keys.SUCCESSOR)),
             target=_target(mapping(spec.get("successor"))),
-            policy=_owner(meta, text(spec.get("requestedBy")), _MAKERS, "uid"),
-            deployment=_owner(meta, text(spec.get("requestedBy")), (DEPLOYMENT,), "name"),
+            policy=_owner(meta, by, _MAKERS, "uid"),
+            deployment=_owner(meta, by, (DEPLOYMENT,), "name"),
             wanted=keys.WANTED in mapping(meta.get("annotations")),
         )
-    except (KeyError, ValueError) as error:
-        raise ConfigError(name, f"this version can't read it: {error}") from error
 
 
 def dump_status(status: Status, before: object, generation: int, now: float) -> Json:
     """The status as the API server is to have it, given what it has (`before`)."""
-    standing = status.reason.standing if status.reason else Standing.RETRYABLE
-    told = {
-        "status": STATUSES[standing],
-        "reason": status.reason or Reason.PENDING,
-    }
-    complete = condition(told, status.message, before, generation, now)
-    found: Json = {"observedGeneration": generation, "conditions": [complete]}
+    copied = status.copied
+    times = {_SCALED_UP: status.scaled_up_at, _READY_AT: copied.ready_at if copied else 0.0}
+    found = dump(status, Reason.PENDING, before, generation, now, **times)
     if status.operation:
         found |= {"podUID": status.pod_uid, "node": status.node, "operation": status.operation}
     if status.owner:
         found["owner"] = status.owner
-    if status.began_at:
-        found["startTime"] = stamp(status.began_at)
-    if status.ended_at:
-        found["completionTime"] = stamp(status.ended_at)
-    if status.outcome:
-        outcome = status.outcome
+    if outcome := status.outcome:
         found["artifact"] = {"name": outcome.artifact, "tier": outcome.tier, "bytes": outcome.size}
-    if status.scaled_up_at:
-        found[_SCALED_UP] = stamp(status.scaled_up_at)
-    if copied := status.copied:
+    if copied:
         found |= {"bytesDone": copied.done, "bytesTotal": copied.total}
-    if copied and copied.ready_at:
-        found[_READY_AT] = stamp(copied.ready_at)
-    elif _READY_AT in mapping(before):
-        # It is merged into what is there.
-        found[_READY_AT] = None
     return found
 
 
-def condition(told: Json, message: str, before: object, generation: int, now: float) -> Json:
-    """The condition Complete with the status and reason of `told`, given what a request's status
-    was `before`."""
-    conditions = mappings(mapping(before).get("conditions"))
-    last = next((one for one in conditions if one.get("type") == COMPLETE), {})
-    same = last.get("status") == told["status"]
-    return {
-        "type": COMPLETE,
-        **told,
-        "message": message[:32768],
-        "lastTransitionTime": last["lastTransitionTime"] if same else stamp(now),
-        "observedGeneration": generation,
-    }
-
-
 def _read_status(status: Json) -> Status:
-    conditions = mappings(status.get("conditions"))
-    last = next((one for one in conditions if one.get("type") == COMPLETE), {})
-    reason, made = text(last.get("reason")), mapping(status.get("artifact"))
+    made = mapping(status.get("artifact"))
     done, total = whole(status.get("bytesDone")), whole(status.get("bytesTotal"))
     outcome = Outcome(text(made.get("name")), text(made.get("tier")), whole(made.get("bytes")))
     return Status(
+        **how_far(status, Reason),
         pod_uid=text(status.get("podUID")),
         node=text(status.get("node")),
         operation=text(status.get("operation")),
-        began_at=seconds_of(status.get("startTime")),
-        ended_at=seconds_of(status.get("completionTime")),
-        # A newer version may have reasons that this one doesn't know.
-        reason=Reason(reason) if reason in set(Reason) else None,
-        message=text(last.get("message")),
         outcome=outcome if made else None,
         copied=Copied(done, total, seconds_of(status.get(_READY_AT))) if total else None,
         owner=text(status.get("owner")),
@@ -414,14 +351,3 @@ def _owner(meta: Json, by: str, kinds: Collection[str], what: str) -> str:
 def _target(given: Json) -> Target | None:
     node = text(given.get("node"))
     return Target(node, text(given.get("group"))) if node else None
-
-
-def keep_of(spec: Json) -> float | None:
-    """Seconds for which a request stays once it has ended, None for good."""
-    given = spec.get("ttlSecondsAfterFinished")
-    return float(given) if type(given) is int else None
-
-
-def seconds_of(given: object) -> float:
-    """A time since 1970; 0 for none. Raises ValueError."""
-    return datetime.fromisoformat(given).timestamp() if isinstance(given, str) and given else 0.0

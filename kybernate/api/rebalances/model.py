@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from kybernate.api.gpunodes import Condition  # noqa: TC001 - pydantic reads it
+from kybernate.api.asked import NAME, Conditions, RequestedBy, TimeToLive, deadline
 from kybernate.api.schema import CAMEL, TIME, checked, items, one_of, rule
 from kybernate.api.schema import number as numbers
 from kybernate.api.schema import text as texts
@@ -16,9 +16,7 @@ from kybernate.core.plans.steps import Kind
 from kybernate.core.requests.rebalance import Stage
 
 DEADLINE_S = 3600
-_DAY_S = 86_400
 _MOST_MOVES = 100
-_NAME = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 _FIXED = (
     *("move", "emptyNode", "defragment", "budget"),
     *("deadlineSeconds", "ttlSecondsAfterFinished", "requestedBy"),
@@ -37,7 +35,7 @@ class PlaceRow:
     __pydantic_config__ = checked(
         rule("has(self.node) || has(self.group)", "name a node, a group, or both")
     )
-    node: Annotated[str, texts(253, "A node; absent: the pod's own.", pattern=_NAME)] = ""
+    node: Annotated[str, texts(253, "A node; absent: the pod's own.", pattern=NAME)] = ""
     group: Annotated[str, texts(63, "A group of the node; absent: any where it fits.")] = ""
 
 
@@ -46,7 +44,7 @@ class MoveRow:
     """One pod, and where it is to go."""
 
     __pydantic_config__ = CAMEL
-    pod: Annotated[str, texts(253, "The pod, of this namespace.", least=1, pattern=_NAME)]
+    pod: Annotated[str, texts(253, "The pod, of this namespace.", least=1, pattern=NAME)]
     to: Annotated[PlaceRow, Field(description="Where it is to go. No other pod is moved for it.")]
 
 
@@ -93,7 +91,7 @@ class Spec:
     )
     move: Annotated[MoveRow | None, Field(description="A pod is to go elsewhere.")] = None
     empty_node: Annotated[
-        str | None, texts(253, "All pods are to leave this node.", least=1, pattern=_NAME)
+        str | None, texts(253, "All pods are to leave this node.", least=1, pattern=NAME)
     ] = None
     defragment: Annotated[
         DefragmentRow | None, Field(description="Pods that wait are to get room.")
@@ -108,22 +106,10 @@ class Spec:
         ),
     ] = ""
     deadline_seconds: Annotated[
-        int,
-        wholes(
-            32,
-            "Seconds from its approval in which steps begin.",
-            least=1,
-            most=_DAY_S,
-            default=DEADLINE_S,
-        ),
+        int, deadline("Seconds from its approval in which steps begin.", DEADLINE_S)
     ] = DEADLINE_S
-    ttl_seconds_after_finished: Annotated[
-        int | None,
-        wholes(32, "Seconds until it is deleted, once it is done or failed; absent: never."),
-    ] = None
-    requested_by: Annotated[
-        str, texts(1024, "Who created it. The webhook writes it; leave it out.")
-    ] = ""
+    ttl_seconds_after_finished: TimeToLive = None
+    requested_by: RequestedBy = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +169,7 @@ class RebalanceStatus:
     estimated_completion_time: Annotated[
         str | None, TIME, Field(description="When the rest is expected to be done.")
     ] = None
-    conditions: Annotated[
-        tuple[Condition, ...],
-        items(8, "type", "Complete: True once it is done; the reason says why not."),
-    ] = ()
+    conditions: Conditions = ()
 
 
 @dataclass(frozen=True, slots=True)

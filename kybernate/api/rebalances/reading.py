@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
-from kybernate.api.events import stamp
+from kybernate.api.asked import DAY_S, dump, how_far, reading, seconds_of, to_create
 from kybernate.api.lenient import mapping, mappings, number, text, whole
 from kybernate.api.rebalances.model import DEADLINE_S
-from kybernate.api.requests import STATUSES, condition, keep_of, seconds_of
 from kybernate.core.plans.steps import Kind
 from kybernate.core.requests.checkpoint import Target
 from kybernate.core.requests.rebalance import (
@@ -20,15 +19,13 @@ from kybernate.core.requests.rebalance import (
     Status,
     Step,
 )
-from kybernate.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     Json = dict[str, Any]
 
-_DAY_S = 86_400
-_READY_AT, _START = "estimatedCompletionTime", "startTime"
+_READY_AT = "estimatedCompletionTime"
 
 
 def read_rebalance(item: Mapping[str, Any]) -> Request:
@@ -36,37 +33,25 @@ def read_rebalance(item: Mapping[str, Any]) -> Request:
 
     Raises ConfigError, naming it, for one that the CRD of this version would not let in.
     """
-    meta, spec = mapping(item.get("metadata")), mapping(item.get("spec"))
+    spec = mapping(item.get("spec"))
     move, budget = mapping(spec.get("move")), mapping(spec.get("budget"))
-    name = f"{keys.REBALANCE_REQUEST_KIND} {meta.get('namespace')}/{meta.get('name')}"
-    try:
+    with reading(keys.REBALANCE_REQUEST_KIND, item, DEADLINE_S) as common:
         return Request(
-            uid=str(meta["uid"]),
-            namespace=str(meta["namespace"]),
-            name=str(meta["name"]),
+            **common,
             pod=text(move.get("pod")) or text(mapping(spec.get("defragment")).get("pod")),
             target=_spot(move.get("to")),
             empty=text(spec.get("emptyNode")),
             budget=Budget(whole(budget.get("moves"), 10), float(whole(budget.get("seconds")))),
             approved=text(spec.get("approvedPlan")),
-            by=text(spec.get("requestedBy")),
-            deadline_s=float(whole(spec.get("deadlineSeconds"), DEADLINE_S)),
-            keep_s=keep_of(spec),
             status=_read_status(mapping(item.get("status"))),
         )
-    except (KeyError, ValueError) as error:
-        raise ConfigError(name, f"this version can't read it: {error}") from error
 
 
 def to_rebalance(what: str, spec: Json, deadline_s: int) -> Json:
     """A RebalanceRequest to create, named by the API server after what is asked. It stays for a day
     once it has ended."""
-    return {
-        "apiVersion": keys.API_VERSION,
-        "kind": keys.REBALANCE_REQUEST_KIND,
-        "metadata": {"generateName": f"{what}-"},
-        "spec": {**spec, "deadlineSeconds": deadline_s, "ttlSecondsAfterFinished": _DAY_S},
-    }
+    kept = {"deadlineSeconds": deadline_s, "ttlSecondsAfterFinished": DAY_S}
+    return to_create(keys.REBALANCE_REQUEST_KIND, {"generateName": f"{what}-"}, spec | kept)
 
 
 def read_plan(document: Mapping[str, Any], why: str = "") -> Plan:
@@ -84,13 +69,8 @@ def read_plan(document: Mapping[str, Any], why: str = "") -> Plan:
 
 def dump_rebalance(status: Status, before: object, generation: int, now: float) -> Json:
     """The status as the API server is to have it, given what it has (`before`)."""
-    reason = status.reason or RebalanceReason.PLANNING
-    told = {"status": STATUSES[reason.standing], "reason": reason.value}
-    found: Json = {
-        "observedGeneration": generation,
-        "conditions": [condition(told, status.message, before, generation, now)],
-        "plan": None,
-    }
+    times = {_READY_AT: status.ready_at}
+    found = dump(status, RebalanceReason.PLANNING, before, generation, now, **times)
     if plan := status.plan:
         done = [one for one in plan.steps if one.stage is Stage.DONE and one.kind is Kind.MOVE]
         found |= {"movesDone": len(done), "bytesDone": sum(one.size for one in done)}
@@ -102,18 +82,8 @@ def dump_rebalance(status: Status, before: object, generation: int, now: float) 
             "message": plan.told,
             "steps": [_row(one) for one in plan.steps],
         }
-    times = (
-        *((_START, status.began_at), ("completionTime", status.ended_at)),
-        (_READY_AT, status.ready_at),
-    )
-    for name, at in times:
-        if at:
-            found[name] = stamp(at)
-        elif name in mapping(before):
-            # It is merged into what is there.
-            found[name] = None
-    if not status.plan and "plan" not in mapping(before):
-        del found["plan"]
+    elif "plan" in mapping(before):
+        found["plan"] = None
     return found
 
 
@@ -151,19 +121,13 @@ def _step(row: Json) -> Step:
 
 
 def _read_status(status: Json) -> Status:
-    conditions = mappings(status.get("conditions"))
-    last = next((one for one in conditions if one.get("type") == "Complete"), {})
-    reason, plan = text(last.get("reason")), mapping(status.get("plan"))
+    plan = mapping(status.get("plan"))
     return Status(
+        **how_far(status, RebalanceReason),
         plan=read_plan({**plan, "id": plan.get("hash")}, text(plan.get("message")))
         if plan
         else None,
-        began_at=seconds_of(status.get(_START)),
-        ended_at=seconds_of(status.get("completionTime")),
         ready_at=seconds_of(status.get(_READY_AT)),
-        # A newer version may have reasons that this one doesn't know.
-        reason=RebalanceReason(reason) if reason in set(RebalanceReason) else None,
-        message=text(last.get("message")),
     )
 
 

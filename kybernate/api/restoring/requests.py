@@ -8,32 +8,31 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, WithJsonSchema
 
 from kybernate import keys
-from kybernate.api.events import stamp
-from kybernate.api.gpunodes import Condition  # noqa: TC001 - pydantic reads it
-from kybernate.api.lenient import mapping, mappings, text, texts, whole
-from kybernate.api.requests import (
-    COMPLETE,
+from kybernate.api.asked import (
     DEADLINE_S,
     MOST_OF_POD,
     NAME,
-    STATUSES,
-    keep_of,
-    seconds_of,
+    Conditions,
+    RequestedBy,
+    created_at,
+    deadline,
+    dump,
+    how_far,
+    reading,
+    to_create,
 )
-from kybernate.api.schema import CAMEL, TIME, checked, flag, items, labels, one_of, rule
+from kybernate.api.lenient import mapping, text, texts
+from kybernate.api.schema import CAMEL, TIME, checked, flag, labels, one_of, rule
 from kybernate.api.schema import text as words
 from kybernate.api.schema import whole as number
 from kybernate.core.artifacts.restores import RestoreAs
-from kybernate.core.requests.reasons import Standing
 from kybernate.core.requests.restore import RestoreReason, RestoreRequest, RestoreStatus
-from kybernate.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     Json = dict[str, Any]
 
-_DAY_S = 86_400
 _TEMPLATE = WithJsonSchema(
     {
         "type": "object",
@@ -105,14 +104,7 @@ class RestoreSpec:
     ] = None
     template: Annotated[dict[str, Any] | None, _TEMPLATE] = None
     deadline_seconds: Annotated[
-        int,
-        number(
-            32,
-            "Seconds from its creation until it has failed, if it isn't done by then.",
-            least=1,
-            most=_DAY_S,
-            default=DEADLINE_S,
-        ),
+        int, deadline("Seconds from its creation until it has failed, if it isn't done by then.")
     ] = DEADLINE_S
     ttl_seconds_after_finished: Annotated[
         int | None,
@@ -122,9 +114,7 @@ class RestoreSpec:
             "never.",
         ),
     ] = None
-    requested_by: Annotated[
-        str, words(1024, "Who created it. The webhook writes it; leave it out.")
-    ] = ""
+    requested_by: RequestedBy = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +134,7 @@ class RestoreRequestStatus:
     node: Annotated[str, words(253, "Its node.")] = ""
     start_time: Annotated[str | None, TIME] = None
     completion_time: Annotated[str | None, TIME] = None
-    conditions: Annotated[
-        tuple[Condition, ...],
-        items(8, "type", "Complete: True once it is done; the reason says why not."),
-    ] = ()
+    conditions: Conditions = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,91 +151,49 @@ def read_restore(item: Mapping[str, Any]) -> RestoreRequest:
 
     Raises ConfigError, naming it, for one that the CRD of this version would not let in.
     """
-    meta, spec = mapping(item.get("metadata")), mapping(item.get("spec"))
-    name, source = f"{meta.get('namespace')}/{meta.get('name')}", mapping(spec.get("source"))
-    try:
+    spec, status = mapping(item.get("spec")), mapping(item.get("status"))
+    source = mapping(spec.get("source"))
+    told: dict[str, Any] = {field: text(status.get(name)) for field, name in _TOLD.items()}
+    with reading(keys.RESTORE_REQUEST_KIND, item) as common:
         return RestoreRequest(
-            uid=str(meta["uid"]),
-            namespace=str(meta["namespace"]),
-            name=str(meta["name"]),
+            **common,
+            created_at=created_at(item),
             artifact=text(source.get("artifact")),
             source_pod=text(source.get("pod")),
-            source_namespace=text(source.get("namespace")) or str(meta["namespace"]),
+            source_namespace=text(source.get("namespace")) or common["namespace"],
             kind=RestoreAs(text(spec.get("as"))),
             stopped=spec.get("stopped") is True,
-            pod_name=text(spec.get("podName")) or str(meta["name"]),
-            by=text(spec.get("requestedBy")),
-            created_at=seconds_of(meta.get("creationTimestamp")),
-            deadline_s=float(whole(spec.get("deadlineSeconds"), DEADLINE_S)),
-            keep_s=keep_of(spec),
-            status=_read_status(mapping(item.get("status"))),
+            pod_name=text(spec.get("podName")) or common["name"],
+            status=RestoreStatus(**how_far(status, RestoreReason), **told),
             template=mapping(spec.get("template")),
             node_selector=dict(texts(spec.get("nodeSelector"))),
         )
-    except (KeyError, ValueError) as error:
-        where = f"{keys.RESTORE_REQUEST_KIND} {name}"
-        raise ConfigError(where, f"this version can't read it: {error}") from error
-
-
-def _read_status(status: Json) -> RestoreStatus:
-    conditions = mappings(status.get("conditions"))
-    last = next((one for one in conditions if one.get("type") == COMPLETE), {})
-    reason = text(last.get("reason"))
-    return RestoreStatus(
-        artifact=text(status.get("artifact")),
-        source_uid=text(status.get("sourceUID")),
-        pod=text(status.get("pod")),
-        pod_uid=text(status.get("podUID")),
-        node=text(status.get("node")),
-        began_at=seconds_of(status.get("startTime")),
-        ended_at=seconds_of(status.get("completionTime")),
-        # A newer version may have reasons that this one doesn't know.
-        reason=RestoreReason(reason) if reason in set(RestoreReason) else None,
-        message=text(last.get("message")),
-    )
 
 
 def dump_restore(status: RestoreStatus, before: object, generation: int, now: float) -> Json:
     """The status as the API server is to have it, given what it has (`before`)."""
-    standing = status.reason.standing if status.reason else Standing.RETRYABLE
-    said = STATUSES[standing]
-    conditions = mappings(mapping(before).get("conditions"))
-    last = next((one for one in conditions if one.get("type") == COMPLETE), {})
-    condition = {
-        "type": COMPLETE,
-        "status": said,
-        "reason": status.reason or RestoreReason.PENDING,
-        "message": status.message[:32768],
-        "lastTransitionTime": last["lastTransitionTime"]
-        if last.get("status") == said
-        else stamp(now),
-        "observedGeneration": generation,
-    }
-    found: Json = {"observedGeneration": generation, "conditions": [condition]}
-    named = {
-        "artifact": status.artifact,
-        "sourceUID": status.source_uid,
-        "pod": status.pod,
-        "podUID": status.pod_uid,
-        "node": status.node,
-        "startTime": stamp(status.began_at) if status.began_at else "",
-        "completionTime": stamp(status.ended_at) if status.ended_at else "",
-    }
-    return found | {name: value for name, value in named.items() if value}
+    found = dump(status, RestoreReason.PENDING, before, generation, now)
+    told = {name: getattr(status, field) for field, name in _TOLD.items()}
+    return found | {name: value for name, value in told.items() if value}
+
+
+_TOLD = {
+    "artifact": "artifact",
+    "source_uid": "sourceUID",
+    "pod": "pod",
+    "pod_uid": "podUID",
+    "node": "node",
+}
 
 
 def ask_to_restore(source: Json, kind: RestoreAs, deadline_s: int, **spec: object) -> Json:
     """A RestoreRequest to create, named by the API server after what it is of. Of `spec` what is
     None is left out."""
     of = text(source.get("pod") or source.get("artifact"))
-    return {
-        "apiVersion": keys.API_VERSION,
-        "kind": keys.RESTORE_REQUEST_KIND,
-        "metadata": {"generateName": f"{of[:MOST_OF_POD]}-"},
-        "spec": {
-            "source": {name: value for name, value in source.items() if value},
-            "as": kind.value,
-            "deadlineSeconds": deadline_s,
-            **{name: value for name, value in spec.items() if value is not None},
-        },
+    asked = {
+        "source": {name: value for name, value in source.items() if value},
+        "as": kind.value,
+        "deadlineSeconds": deadline_s,
+        **{name: value for name, value in spec.items() if value is not None},
     }
+    return to_create(keys.RESTORE_REQUEST_KIND, {"generateName": f"{of[:MOST_OF_POD]}-"}, asked)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kybernate.api import pods
+from kybernate.api.asked import condition, last_condition
 from kybernate.api.events import stamp
-from kybernate.api.lenient import mapping, mappings, text, whole
+from kybernate.api.lenient import mapping, text, whole
 from kybernate.core.requests.template import (
     Artifact,
     Basis,
@@ -21,26 +22,18 @@ if TYPE_CHECKING:
 
 READY = "Ready"
 """The one condition of a SnapshotTemplate."""
-_LONGEST_MESSAGE = 32768
 
 
 def dump_template_status(
     status: TemplateStatus, template: Template | None, before: object, generation: int, now: float
 ) -> Json:
     """The status as the API server is to have it, given what it has (`before`)."""
-    last = _condition(before)
-    state = "True" if status.artifact and status.reason is not TemplateReason.INVALID else "False"
-    condition = {
-        "type": READY,
-        "status": state,
-        "reason": (status.reason or TemplateReason.STARTING).value,
-        "message": status.message[:_LONGEST_MESSAGE],
-        "lastTransitionTime": (
-            last["lastTransitionTime"] if last.get("status") == state else stamp(now)
-        ),
+    told = READY, status.reason or TemplateReason.STARTING, status.message
+    ready = bool(status.artifact) and status.reason is not TemplateReason.INVALID
+    found: Json = {
         "observedGeneration": generation,
+        "conditions": [condition(told, before, generation, now, true=ready)],
     }
-    found: Json = {"observedGeneration": generation, "conditions": [condition]}
     if template is None:
         return found
     # It is merged into what is there.
@@ -73,7 +66,7 @@ def read_status(status: Json) -> TemplateStatus:
     """The status that the API server has."""
     return TemplateStatus(
         reason=reason_of(status),
-        message=text(_condition(status).get("message")),
+        message=text(last_condition(status, READY).get("message")),
         artifact=_read_artifact(mapping(status.get("artifact"))),
         build=_read_build(mapping(status.get("build"))),
         builds=whole(status.get("builds")),
@@ -82,13 +75,8 @@ def read_status(status: Json) -> TemplateStatus:
 
 def reason_of(status: object) -> TemplateReason | None:
     """What its condition says; None if nothing, or what only a newer version knows."""
-    reason = text(_condition(status).get("reason"))
+    reason = text(last_condition(status, READY).get("reason"))
     return TemplateReason(reason) if reason in set(TemplateReason) else None
-
-
-def _condition(status: object) -> Json:
-    conditions = mappings(mapping(status).get("conditions"))
-    return next((one for one in conditions if one.get("type") == READY), {})
 
 
 def _read_artifact(found: Json) -> Artifact | None:

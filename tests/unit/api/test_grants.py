@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from kybernate.api.grants import ArtifactGrant, Spec, read_grant
+from kybernate.api.restoring.grants import ArtifactGrant, Spec, read_grant
 from kybernate.core.artifacts.grants import ALL
 
 NAMES = st.lists(st.text("abc-", min_size=1, max_size=9), min_size=1, max_size=3).map(tuple)

@@ -32,6 +32,7 @@ SCHEDULED = {"cron": "0 8 * * 1-5", "timeZone": "Europe/Berlin", "duration": "10
             {keys.IDLE: "vram=10m,ram=1h30m,nvme=24h"},
         ),
         ({"onRestoreFailure": "fail"}, {keys.RESTORE_ELSE: "fail"}),
+        ({"onPreempt": "kill"}, {keys.ON_PREEMPT: "kill"}),
         ({"ofANewerVersion": 1, "turn": {"mode": "auto", "more": 1}}, {keys.TURN: "auto"}),
     ],
 )

@@ -1,0 +1,142 @@
+"""What objects that ask for something once have in common: fields, reading, conditions. Pure."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+from kybernate import keys
+from kybernate.api.events import stamp
+from kybernate.api.gpunodes import Condition
+from kybernate.api.lenient import mapping, mappings, text, whole
+from kybernate.api.schema import items
+from kybernate.api.schema import text as texts
+from kybernate.api.schema import whole as number
+from kybernate.core.requests.reasons import Standing
+from kybernate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from enum import StrEnum
+
+    from pydantic import WithJsonSchema
+
+    Json = dict[str, Any]
+
+COMPLETE = "Complete"
+"""The one condition. True: it is done. False: the reason says whether more becomes of it."""
+DEADLINE_S = 600
+DAY_S = 86_400
+MOST_OF_POD = 200
+"""Characters of a pod's name in a request's: a name may have 253."""
+NAME = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+_LONGEST_MESSAGE = 32768
+
+TimeToLive = Annotated[
+    int | None, number(32, "Seconds until it is deleted, once it is done or failed; absent: never.")
+]
+RequestedBy = Annotated[str, texts(1024, "Who created it. The webhook writes it; leave it out.")]
+Conditions = Annotated[
+    tuple[Condition, ...],
+    items(8, "type", "Complete: True once it is done; the reason says why not."),
+]
+
+
+def deadline(told: str, otherwise: int = DEADLINE_S) -> WithJsonSchema:
+    """The field deadlineSeconds, of a day at most."""
+    return number(32, told, least=1, most=DAY_S, default=otherwise)
+
+
+def to_create(kind: str, meta: Json, spec: Mapping[str, Any]) -> Json:
+    """An object of ours to create."""
+    return {"apiVersion": keys.API_VERSION, "kind": kind, "metadata": meta, "spec": dict(spec)}
+
+
+@contextmanager
+def reading(
+    kind: str, item: Mapping[str, Any], otherwise: int = DEADLINE_S
+) -> Iterator[dict[str, Any]]:
+    """What all requests have in common, for their constructors; `otherwise`: the deadline where
+    none is given. Raises ConfigError, naming the object, if it or the body can't read it."""
+    meta, spec = mapping(item.get("metadata")), mapping(item.get("spec"))
+    kept = spec.get("ttlSecondsAfterFinished")
+    try:
+        yield {
+            "uid": str(meta["uid"]),
+            "namespace": str(meta["namespace"]),
+            "name": str(meta["name"]),
+            "by": text(spec.get("requestedBy")),
+            "deadline_s": float(whole(spec.get("deadlineSeconds"), otherwise)),
+            "keep_s": float(kept) if type(kept) is int else None,
+        }
+    except (KeyError, ValueError) as error:
+        name = f"{kind} {meta.get('namespace')}/{meta.get('name')}"
+        raise ConfigError(name, f"this version can't read it: {error}") from error
+
+
+def created_at(item: Mapping[str, Any]) -> float:
+    """When it was, in seconds since 1970. Raises ValueError."""
+    return seconds_of(mapping(item.get("metadata")).get("creationTimestamp"))
+
+
+def how_far(status: Json, reasons: type[StrEnum]) -> dict[str, Any]:
+    """What all statuses have in common, for their constructors."""
+    last = last_condition(status)
+    reason = text(last.get("reason"))
+    return {
+        "began_at": seconds_of(status.get("startTime")),
+        "ended_at": seconds_of(status.get("completionTime")),
+        # A newer version may have reasons that this one doesn't know.
+        "reason": reasons(reason) if reason in set(reasons) else None,
+        "message": text(last.get("message")),
+    }
+
+
+def dump(
+    status: Any, otherwise: StrEnum, before: object, generation: int, now: float, **times: float
+) -> Json:
+    """What the statuses of all requests have in common, as the API server is to have it, given what
+    it has (`before`). `otherwise`: the reason where there is none yet; `times` by their fields."""
+    reason: Any = status.reason or otherwise
+    done = reason.standing is Standing.SUCCESS
+    complete = condition((COMPLETE, reason, status.message), before, generation, now, true=done)
+    found: Json = {"observedGeneration": generation, "conditions": [complete]}
+    times |= {"startTime": status.began_at, "completionTime": status.ended_at}
+    for name, at in times.items():
+        if at:
+            found[name] = stamp(at)
+        elif name in mapping(before):
+            # It is merged into what is there.
+            found[name] = None
+    return found
+
+
+def condition(
+    told: tuple[str, str, str], before: object, generation: int, now: float, *, true: bool
+) -> Json:
+    """The condition that is `told` by its type, reason and message, given what the object's status
+    was `before`."""
+    kind, reason, message = told
+    last, status = last_condition(before, kind), "True" if true else "False"
+    return {
+        "type": kind,
+        "status": status,
+        "reason": str(reason),
+        "message": message[:_LONGEST_MESSAGE],
+        "lastTransitionTime": (
+            last["lastTransitionTime"] if last.get("status") == status else stamp(now)
+        ),
+        "observedGeneration": generation,
+    }
+
+
+def last_condition(status: object, kind: str = COMPLETE) -> Json:
+    """The condition of this type that a status has; empty if it has none."""
+    conditions = mappings(mapping(status).get("conditions"))
+    return next((one for one in conditions if one.get("type") == kind), {})
+
+
+def seconds_of(given: object) -> float:
+    """A time since 1970; 0 for none. Raises ValueError."""
+    return datetime.fromisoformat(given).timestamp() if isinstance(given, str) and given else 0.0
