@@ -7,16 +7,25 @@ from prometheus_client import Counter, Gauge, Histogram
 LEADING = Gauge("kyb_controller_leading", "1 if this one of several replicas acts.")
 RECONCILES = Counter(
     "kyb_controller_reconciles_total",
-    "Looks at requests; outcome is done, conflict, error or fault.",
-    ["outcome"],
+    "Looks at objects, by kind; outcome is done, conflict, error or fault.",
+    ["kind", "outcome"],
 )
 SECONDS = Histogram(
     "kyb_controller_reconcile_seconds",
-    "How long a look at a request took, with the calls that it made.",
+    "How long a look at an object took, with the calls that it made.",
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
 )
-QUEUED = Gauge("kyb_controller_queue", "Requests that are due to be looked at.")
-OPEN = Gauge("kyb_controller_requests_open", "Requests that are not done yet.")
+QUEUED = Gauge("kyb_controller_queue", "Objects that are due to be looked at.", ["kind"])
+OPEN = Gauge("kyb_controller_requests_open", "Requests that are not done yet.", ["kind"])
+TEMPLATES = Gauge(
+    "kyb_controller_templates", "SnapshotTemplates, by the reason of their condition.", ["reason"]
+)
+ARTIFACTS = Gauge("kyb_controller_artifacts", "Artifacts that are shown as objects.")
+SCALES = Counter(
+    "kyb_controller_scales_total",
+    "Deployments that were scaled to zero, or back since a request came.",
+    ["to"],
+)
 ENDED = Counter(
     "kyb_controller_requests_ended_total", "Requests that have ended.", ["mode", "reason"]
 )

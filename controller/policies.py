@@ -12,7 +12,9 @@ import time
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from controller.worker import Shift
+from controller.base.known import read_lasting, write_lasting
+from controller.base.worker import Shift
+from controller.checkpoints.agents import forget
 from kybernate import keys
 from kybernate.api import pods
 from kybernate.api.lenient import mapping, mappings, text, texts
@@ -29,15 +31,15 @@ from kybernate.core.policy.findings import (
 from kybernate.core.policy.snapshots import Governed, Made, Plan, plan
 from kybernate.core.requests.reasons import Reason
 from kybernate.core.requests.turns import STUCK
-from kybernate.errors import ConfigError, KybernateError, RefusedError
+from kybernate.errors import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from controller.agents import Agents
-    from controller.cluster import Cluster
-    from controller.known import Requests
-    from controller.queue import Key, Queue
+    from controller.base.cluster import Cluster
+    from controller.base.known import Lasting, Requests
+    from controller.base.queue import Key, Queue
+    from controller.checkpoints.agents import Agents
     from kybernate.core.requests.checkpoint import Request
     from kybernate.runtime.lead import Fence
 
@@ -55,20 +57,9 @@ _OF_META = (
     *("namespace", "name", "uid", "resourceVersion", "labels", "deletionTimestamp"),
     "ownerReferences",
 )
+_OF_SPEC = ("nodeName", "priority", "preemptionPolicy")
 _NOTES = (*SPOKEN_OF, keys.PARK_TIER, keys.MODEL, keys.ASSIGNED_GROUP)
 """Annotations that are looked at."""
-
-
-class SeenPolicy(NamedTuple):
-    """A policy as it was last seen; `policy` is None if it says what can't be, which `wrong`
-    tells. `status`: what the API server has of it."""
-
-    policy: Policy | None
-    wrong: str
-    path: str
-    version: str
-    generation: int
-    status: object
 
 
 class Owner(NamedTuple):
@@ -102,7 +93,7 @@ class Policies:
         self._due = due
         self._told = told
         self._lock = threading.Lock()
-        self._policies: dict[str, dict[str, SeenPolicy]] = {}
+        self._policies: dict[str, dict[str, Lasting[Policy]]] = {}
         self._pods: dict[str, dict[str, Seated]] = {}
 
     def on_policy(self, kind: str, item: Json) -> None:
@@ -113,7 +104,7 @@ class Policies:
             those = self._policies.setdefault(namespace, {})
             before = those.pop(name, None)
             if kind != "DELETED" and "deletionTimestamp" not in meta:
-                those[name] = _seen(item)
+                those[name] = read_lasting(keys.CHECKPOINT_POLICIES_PATH, item, read_policy)
             elif not those:
                 del self._policies[namespace]
             now = those.get(name)
@@ -143,7 +134,7 @@ class Policies:
             self._due((namespace, name), _SETTLE_S)
         self._told(namespace)
 
-    def get(self, key: Key) -> SeenPolicy | None:
+    def get(self, key: Key) -> Lasting[Policy] | None:
         """The policy as it was last seen; None if it is gone."""
         with self._lock:
             return self._policies.get(key[0], {}).get(key[1])
@@ -151,7 +142,7 @@ class Policies:
     def counting(self, namespace: str) -> tuple[Policy, ...]:
         """Those of a namespace that count, in their order."""
         with self._lock:
-            every = [one.policy for one in self._policies.get(namespace, {}).values()]
+            every = [one.says for one in self._policies.get(namespace, {}).values()]
         return in_order(one for one in every if one is not None)
 
     def pods(self, namespace: str) -> tuple[Seated, ...]:
@@ -167,7 +158,7 @@ class Policies:
     def names(self) -> dict[str, str]:
         """The names of all policies, by UID."""
         with self._lock:
-            every = [one.policy for those in self._policies.values() for one in those.values()]
+            every = [one.says for those in self._policies.values() for one in those.values()]
         return {one.uid: one.name for one in every if one is not None}
 
 
@@ -199,14 +190,14 @@ class PolicyWorker(Shift):
         seen = self._policies.get(key)
         if seen is None:
             return
-        if seen.policy is None:
+        if seen.says is None:
             self._write(seen, Findings(PolicyReason.INVALID, seen.wrong))
             return
         namespace = key[0]
         counting, there = self._policies.counting(namespace), self._policies.pods(namespace)
         # It may have been changed since it was taken above: by what counts all of this is decided.
-        counts = next((one for one in counting if one.uid == seen.policy.uid), None)
-        policy = counts or seen.policy
+        counts = next((one for one in counting if one.uid == seen.says.uid), None)
+        policy = counts or seen.says
         mine, matched = governed_by(policy, counting, [one.labelled for one in there])
         every = self._requests.of(namespace)
         asked = [one for one in every if one.policy == policy.uid]
@@ -228,8 +219,8 @@ class PolicyWorker(Shift):
         # First what makes room: of requests, too, there may be so many only.
         for one in (*wanted.drop, *wanted.remove):
             self._fence.check()
-            if why := self._kept_by_agent(policy, one):
-                # Its request stays, and says that it is there.
+            told = f"CheckpointPolicy {policy.namespace}/{policy.name} keeps it no longer"
+            if one.sealed and (why := forget(self._agents, asked[one.uid], told)):
                 problem = f"snapshot {one.name} stays: {why}"
                 continue
             self._cluster.remove(asked[one.uid])
@@ -247,22 +238,9 @@ class PolicyWorker(Shift):
         log.warning("policy %s/%s: %s", policy.namespace, policy.name, problem)
         return min(again, _AGAIN_S), problem
 
-    def _kept_by_agent(self, policy: Policy, one: Made) -> str:
-        """Have its artifact deleted, if there is one; why it can't be now, in a sentence."""
-        if not one.sealed:
-            return ""
-        why = f"CheckpointPolicy {policy.namespace}/{policy.name} keeps it no longer"
-        try:
-            self._agents.drop(one.node, one.operation, why)
-        except KybernateError as error:
-            return str(error)
-        return ""
-
-    def _write(self, seen: SeenPolicy, found: Findings) -> None:
+    def _write(self, seen: Lasting[Policy], found: Findings) -> None:
         status = dump_policy_status(found, seen.status, seen.generation, self._wall())
-        if _merged(status) != _merged(seen.status):
-            self._fence.check()
-            self._cluster.write_status(seen.path, seen.version, status)
+        write_lasting(self._cluster, seen, status, self._fence)
 
 
 def slim_pod(item: Json) -> Json:
@@ -277,15 +255,16 @@ def slim_pod(item: Json) -> Json:
     found = {
         "metadata": {name: meta[name] for name in _OF_META if name in meta}
         | {"annotations": {name: notes[name] for name in _NOTES if name in notes}},
-        "spec": {"containers": containers, "nodeName": spec.get("nodeName")},
-        "status": {name: status.get(name) for name in ("phase", "startTime")} | _ready(status),
+        "spec": {"containers": containers, **{name: spec.get(name) for name in _OF_SPEC}},
+        "status": {name: status.get(name) for name in ("phase", "reason", "startTime")}
+        | _conditions(status),
     }
     return of_templates(item, found)
 
 
-def _ready(status: Json) -> Json:
+def _conditions(status: Json) -> Json:
     known = mappings(status.get("conditions"))
-    return {"conditions": [one for one in known if one.get("type") == "Ready"]}
+    return {"conditions": [one for one in known if one.get("type") in ("Ready", "PodScheduled")]}
 
 
 def _limits(container: Json) -> Json:
@@ -306,19 +285,6 @@ def _seated(pod: pods.Pod) -> Seated:
     )
 
 
-def _seen(item: Json) -> SeenPolicy:
-    meta, policy, wrong = item["metadata"], None, ""
-    try:
-        policy = read_policy(item)
-    except ConfigError as error:
-        wrong = str(error)
-    path = (
-        f"/apis/{keys.API_VERSION}/namespaces/{meta['namespace']}/checkpointpolicies/{meta['name']}"
-    )
-    version, generation = str(meta["resourceVersion"]), int(meta.get("generation") or 1)
-    return SeenPolicy(policy, wrong, path, version, generation, item.get("status"))
-
-
 def _made(request: Request) -> Made:
     status = request.status
     return Made(
@@ -332,11 +298,3 @@ def _made(request: Request) -> Made:
         status.operation,
         not status.began_at and status.reason in _WAITS,
     )
-
-
-def _merged(status: object) -> Json:
-    """A status without what a merge takes away."""
-    found = {name: value for name, value in mapping(status).items() if value is not None}
-    if isinstance(found.get("snapshots"), dict):
-        found["snapshots"] = {n: v for n, v in found["snapshots"].items() if v is not None}
-    return found

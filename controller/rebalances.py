@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
-from controller.worker import RequestWorker
+from controller.base.worker import RequestWorker
 from kybernate import keys
 from kybernate.adapters import extender
 from kybernate.api.rebalances.reading import read_plan
@@ -37,11 +37,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from controller.cluster import Cluster
-    from controller.known import PodsSeen, Requests
-    from controller.queue import Queue
+    from controller.base.cluster import Cluster
+    from controller.base.known import PodsSeen, Requests
+    from controller.base.queue import Queue
     from kybernate.core.requests import checkpoint
-    from kybernate.core.requests.rebalance import Decision, Step
+    from kybernate.core.requests.asked import Decision
+    from kybernate.core.requests.rebalance import Status, Step
     from kybernate.runtime.lead import Fence
 
 log = logging.getLogger(__name__)
@@ -111,7 +112,7 @@ class RebalanceWorker(RequestWorker[rebalance.Request]):
         self._pods = pods
         self._planner = planner
 
-    def decided(self, request: rebalance.Request) -> Decision:
+    def decided(self, request: rebalance.Request) -> Decision[Status, Act]:
         """See `RequestWorker`."""
         step, now = current(request), self._wall()
         seen = Observed(request, pods=self._pods.all(), checkpoint=self._of(request, step))
@@ -119,8 +120,8 @@ class RebalanceWorker(RequestWorker[rebalance.Request]):
         if decision.act is Act.PLAN:
             found = self._planner.plan(request)
             decision = decide(replace(seen, found=found), self._wall())
-        if decision.step is not None and decision.act is not Act.NOTHING:
-            held = self._carry_out(decision.act, request, decision.step)
+        elif step is not None and decision.act is not None:
+            held = self._carry_out(decision.act, request, step)
             if held:
                 decision = decide(replace(seen, held=held), self._wall())
         return decision

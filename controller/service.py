@@ -8,22 +8,26 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from controller import metrics
-from controller.agents import Agents, Sweep
-from controller.cluster import Cluster
-from controller.kinds import CHECKPOINT, REBALANCE, RESTORE
-from controller.known import Nodes, PodsSeen, Requests, slim_node, slim_request
+from controller.base.cluster import Cluster
+from controller.base.kinds import CHECKPOINT, REBALANCE, RESTORE
+from controller.base.known import Nodes, PodsSeen, Requests, slim_node, slim_request
+from controller.base.queue import Queue
+from controller.checkpoints.agents import Agents, Sweep
+from controller.checkpoints.lost import LostPods, LostWorker, Remains
+from controller.checkpoints.worker import Worker
 from controller.policies import MANAGED, Policies, PolicyWorker, slim_pod
-from controller.queue import Queue
+from controller.preempts import PreemptWorker, Victims, Waiters
 from controller.rebalances import Planner, RebalanceWorker
 from controller.restoring.artifacts import Artifacts, Projection, describing, slim_artifact
 from controller.restoring.restores import RestoreWorker, Sources
+from controller.shares import Shares
 from controller.templates import Templates, TemplateWorker
-from controller.worker import Worker
 from controller.zero import SETTLE_S, ZeroWorker
 from kybernate import keys
 from kybernate.adapters.k8s import OF_USERS, Api, Watcher
 from kybernate.adapters.registry.client import Registry
 from kybernate.api import pods
+from kybernate.core.requests.template import TemplateReason
 from kybernate.errors import ConfigError
 from kybernate.runtime.background import Background
 from kybernate.runtime.grants import ArtifactGrants
@@ -33,9 +37,10 @@ from kybernate.runtime.serve import ProbeServer
 from kybernate.settings.common import host_port
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable
 
-    from controller.queue import Key
+    from kybernate.core.requests.checkpoint import Request
     from kybernate.runtime.lead import Fence
     from kybernate.settings.controller import ControllerSettings
 
@@ -53,18 +58,20 @@ class Service:
     def __init__(self, settings: ControllerSettings) -> None:
         _check(settings)
         self._api = Api(settings.kubeconfig, "kyb-controller")
-        self._revocations = Revocations(self._revoked)
+        self._revocations, self._artifacts = Revocations(self._revoked), Artifacts()
         self._queue, self._policy_queue, self._zero_queue = Queue(), Queue(), Queue()
-        self._template_queue = Queue()
+        self._template_queue, self._preempt_queue = Queue(), Queue()
         self._templates = Templates(self._template_queue.add)
+        self._waiters = Waiters(self._preempt_queue.add)
         self._nodes = Nodes(self._changed, self._templates.touch)
         self._policies = Policies(self._policy_queue.add, self._changed)
-        self._artifacts = Artifacts()
         self._rebalance_queue, self._pods = Queue(), PodsSeen()
         self._rebalances = Requests(REBALANCE, self._rebalance_queue.add)
         self._requests = Requests(CHECKPOINT, self._queue.add, self._told)
         self._restore_queue, self._grants = Queue(), ArtifactGrants()
         self._restores = Requests(RESTORE, self._restore_queue.add)
+        self._lost_queue, self._registry = Queue(), _registry(settings)
+        self._lost = LostPods(self._lost_queue.add)
         self._node_watch = Watcher(
             *(self._api, keys.GPU_NODES_PATH, {}, self._nodes.on_event, "GPUNodes"), keep=slim_node
         )
@@ -78,9 +85,6 @@ class Service:
         )
         self._leader, fence = self._lead(settings)
         cluster = Cluster(self._api, settings.api_timeout_s)
-        parts = self._queue, self._requests, cluster, self._agents, fence
-        worker = Worker(*parts, snapshots=settings.snapshots_at_once)
-        sweep = Sweep(self._requests, self._nodes, self._agents, fence, settings.sweep_s)
         policies = PolicyWorker(
             *(self._policy_queue, self._policies, self._requests, cluster, self._agents, fence)
         )
@@ -95,16 +99,22 @@ class Service:
             *(self._rebalance_queue, self._rebalances, self._requests, self._pods),
             *(Planner(settings.extender, settings.tls_dir), cluster, fence),
         )
-        workers = {f"worker-{number}": worker.run for number in range(settings.threads)}
+        workers = self._checkpoints(settings, cluster, fence)
         workers |= {f"policies-{number}": policies.run for number in range(_POLICY_THREADS)}
         workers |= {f"templates-{number}": templates.run for number in range(_POLICY_THREADS)}
-        restores = self._restoring(settings, cluster, fence)
+        restores = self._restoring(cluster, fence)
         workers |= {f"restores-{number}": restores.run for number in range(_RESTORE_THREADS)}
         workers |= {f"rebalances-{number}": rebalances.run for number in range(_POLICY_THREADS)}
-        workers["rebalances-tidy"] = partial(rebalances.keep_tidy, settings.sweep_s)
+        workers |= self._preempting(settings, cluster, fence)
         if settings.registry_url:
             workers["artifacts"] = self._projection(settings, fence).run
-        self._threads = Background(**workers, sweep=sweep.run, zero=zero.run)
+        self._shares = Shares(self._nodes, self._policies.pods, self._why_not, cluster, fence)
+        workers |= {
+            "rebalances-tidy": partial(rebalances.keep_tidy, settings.sweep_s),
+            "zero": zero.run,
+            "shares": self._shares.run,
+        }
+        self._threads = Background(**workers)
         self._probes = ProbeServer(*host_port(settings.probe_listen), self.not_ready)
         self._measured(fence)
 
@@ -113,6 +123,7 @@ class Service:
         self._probes.start()
         self._revocations.start(self._api)
         self._grants.start(self._api)
+        self._shares.seen.start(self._api)
         for watch in self._watches:
             watch.start()
         if self._leader is not None:
@@ -121,8 +132,7 @@ class Service:
 
     def stop(self) -> None:
         """Stop everything; what is being done ends first, then the lease is given back."""
-        queues = self._queue, self._policy_queue, self._zero_queue, self._template_queue
-        for one in (*queues, self._restore_queue, self._rebalance_queue):
+        for one in self._queues().values():
             one.close()
         self._threads.stop()
         if self._leader is not None:
@@ -130,6 +140,7 @@ class Service:
         for watch in self._watches:
             watch.stop()
         self._grants.stop()
+        self._shares.seen.stop()
         self._revocations.stop()
         self._agents.close()
         self._probes.stop()
@@ -147,15 +158,19 @@ class Service:
         asked = [(one, one.refresh()) for one in self._watches if one is not self._node_watch]
         return lambda: all(one.is_fresh(n) for one, n in asked) and self.not_ready() is None
 
-    def _told(self, key: Key) -> None:
-        """What becomes of a snapshot is for its policy or template to know."""
-        self._policies.touch(key[0])
-        self._templates.touch(key[0])
+    def _told(self, request: Request) -> None:
+        """What becomes of a snapshot is for its policy or template to know, and of a last step for
+        its Deployment. What people ask for concerns neither, and there may be much of it."""
+        if request.policy or request.deployment:
+            self._policies.touch(request.namespace)
+            self._templates.touch(request.namespace)
 
     def _on_pod(self, kind: str, item: Json) -> None:
         self._policies.on_pod(kind, item)
         self._templates.on_pod(kind, item)
         self._pods.on_event(kind, item)
+        self._waiters.on_event(kind, item)
+        self._lost.on_event(kind, item)
 
     def _lead(self, settings: ControllerSettings) -> tuple[Leader | None, Fence]:
         if not settings.lease:
@@ -168,20 +183,64 @@ class Service:
         leader = Leader(leases, settings.lease, identity, terms, self)
         return leader, leader
 
-    def _restoring(
+    def _preempting(
         self, settings: ControllerSettings, cluster: Cluster, fence: Fence
-    ) -> RestoreWorker:
-        url = settings.registry_url
-        registry = partial(Registry, url, settings.tls_dir, "controller") if url else None
-        sources = Sources(self._artifacts, registry, self._grants.all)
+    ) -> dict[str, Callable[[threading.Event], None]]:
+        worker = PreemptWorker(
+            *(self._preempt_queue, self._waiters, self._requests, self._pods),
+            *(Victims(settings.extender, settings.tls_dir), cluster, fence),
+            patience=settings.preempt_after_s,
+            most=settings.preempts_at_once,
+        )
+        found = {f"preempts-{number}": worker.run for number in range(_POLICY_THREADS)}
+        return {**found, "preempts-tidy": worker.keep_tidy}
+
+    def _checkpoints(
+        self, settings: ControllerSettings, cluster: Cluster, fence: Fence
+    ) -> dict[str, Any]:
+        """Threads that carry out CheckpointRequests, and make those for lost pods."""
+        remains, parts = Remains(cluster, self._registry), (self._lost, self._requests, cluster)
+        worker = Worker(
+            *(self._queue, self._requests, cluster, self._agents, self._lost, remains, fence),
+            snapshots=settings.snapshots_at_once,
+        )
+        lost = LostWorker(self._lost_queue, *parts, fence)
+        sweep = Sweep(self._requests, self._nodes, self._agents, fence, settings.sweep_s)
+        workers = {f"worker-{number}": worker.run for number in range(settings.threads)}
+        return workers | {"sweep": sweep.run, "lost": lost.run}
+
+    def _restoring(self, cluster: Cluster, fence: Fence) -> RestoreWorker:
+        sources = Sources(self._artifacts, self._registry, self._grants.all)
         return RestoreWorker(self._restore_queue, self._restores, cluster, sources, fence)
+
+    def _queues(self) -> dict[str, Queue]:
+        """What is due, by the kind that its worker counts."""
+        return {
+            "checkpoint": self._queue,
+            "restore": self._restore_queue,
+            "rebalance": self._rebalance_queue,
+            "policy": self._policy_queue,
+            "template": self._template_queue,
+            "namespace": self._zero_queue,
+            "pod": self._preempt_queue,
+            "lost": self._lost_queue,
+        }
 
     def _measured(self, fence: Fence) -> None:
         metrics.LEADING.set_function(lambda: fence.closed() is None)
-        queues = self._queue, self._restore_queue, self._rebalance_queue
-        metrics.QUEUED.set_function(lambda: sum(map(len, queues)))
-        every = self._requests, self._restores, self._rebalances
-        metrics.OPEN.set_function(lambda: sum(len(one.wanted()) for one in every))
+        for kind, queue in self._queues().items():
+            metrics.QUEUED.labels(kind).set_function(partial(len, queue))
+        requests: dict[str, Requests[Any]] = {
+            "checkpoint": self._requests,
+            "restore": self._restores,
+            "rebalance": self._rebalances,
+        }
+        for kind, known in requests.items():
+            metrics.OPEN.labels(kind).set_function(partial(_open, known))
+        for reason in TemplateReason:
+            number = partial(self._templates.number, reason)
+            metrics.TEMPLATES.labels(reason.value).set_function(number)
+        metrics.ARTIFACTS.set_function(lambda: len(self._artifacts.all()))
 
     def _watched(self) -> tuple[Watcher, ...]:
         """The watches of what people write, and of pods."""
@@ -233,6 +292,16 @@ class Service:
 
     def _revoked(self, nodes: frozenset[str]) -> None:
         self._agents.disconnect(nodes)
+
+
+def _open(known: Requests[Any]) -> int:
+    return len(known.wanted())
+
+
+def _registry(settings: ControllerSettings) -> Callable[[], Registry] | None:
+    """Gives a client by the certificates of now; None where there is no registry."""
+    url = settings.registry_url
+    return partial(Registry, url, settings.tls_dir, "controller") if url else None
 
 
 class _Alone:

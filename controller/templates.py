@@ -12,10 +12,11 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from controller.worker import Shift
+from controller.base.known import key_of, read_lasting, write_lasting
+from controller.base.worker import Shift
+from controller.checkpoints.agents import forget
 from kybernate import keys
 from kybernate.api import pods
-from kybernate.api.lenient import mapping
 from kybernate.api.templates.pod import image_of, pod_of, read_build_pod, snapshot_of, template_of
 from kybernate.api.templates.reading import Recipe, read_template
 from kybernate.api.templates.status import dump_template_status, reason_of
@@ -29,15 +30,15 @@ from kybernate.core.requests.template import (
     decide,
     left_s,
 )
-from kybernate.errors import ConfigError, KybernateError, RefusedError
+from kybernate.errors import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from controller.agents import Agents
-    from controller.cluster import Cluster
-    from controller.known import Nodes, Requests
-    from controller.queue import Key, Queue
+    from controller.base.cluster import Cluster
+    from controller.base.known import Lasting, Nodes, Requests
+    from controller.base.queue import Key, Queue
+    from controller.checkpoints.agents import Agents
     from kybernate.core.requests.checkpoint import Request
     from kybernate.runtime.lead import Fence
 
@@ -51,20 +52,6 @@ _SETTLE_S = 0.1
 """Seconds in which changes of a namespace's pods are taken together."""
 _AGAIN_S = 60.0
 """Seconds until what could not be done is tried again."""
-
-
-class KnownTemplate(NamedTuple):
-    """A template as it was last seen; `recipe` is None if no pod can be made of it, and `wrong`
-    tells why. `status`: what the API server has of it."""
-
-    recipe: Recipe | None
-    wrong: str
-    namespace: str
-    name: str
-    uid: str
-    version: str
-    generation: int
-    status: object
 
 
 class _Asker(NamedTuple):
@@ -84,22 +71,22 @@ class Templates:
     def __init__(self, due: Callable[[Key, float], None]) -> None:
         self._due = due
         self._lock = threading.Lock()
-        self._known: dict[Key, KnownTemplate] = {}
+        self._known: dict[Key, Lasting[Recipe]] = {}
         self._pods: dict[tuple[str, str], dict[str, BuildPod]] = {}
         self._askers: dict[str, dict[str, _Asker]] = {}
 
     def on_template(self, kind: str, item: Json) -> None:
         """Take in an event of the watch of templates."""
-        key = _key(item)
+        key = key_of(item)
         with self._lock:
             self._known.pop(key, None)
             if kind != "DELETED" and "deletionTimestamp" not in item["metadata"]:
-                self._known[key] = _read(item)
+                self._known[key] = read_lasting(keys.SNAPSHOT_TEMPLATES_PATH, item, read_template)
         self._due(key, 0.0)
 
     def wrote(self, item: Json) -> None:
         """What a write of ours was answered with."""
-        key, found = _key(item), _read(item)
+        key, found = key_of(item), read_lasting(keys.SNAPSHOT_TEMPLATES_PATH, item, read_template)
         with self._lock:
             known = self._known.get(key)
             if known is not None and known.uid == found.uid:
@@ -130,6 +117,11 @@ class Templates:
         for key in names:
             self._due(key, _SETTLE_S)
 
+    def number(self, reason: TemplateReason) -> int:
+        """How many have this reason."""
+        with self._lock:
+            return sum(reason_of(one.status) is reason for one in self._known.values())
+
     def touch(self, namespace: str = "") -> None:
         """Have all templates of a namespace looked at, without one all of the cluster."""
         with self._lock:
@@ -137,7 +129,7 @@ class Templates:
         for key in names:
             self._due(key, _SETTLE_S)
 
-    def get(self, key: Key) -> KnownTemplate | None:
+    def get(self, key: Key) -> Lasting[Recipe] | None:
         """The template as it was last seen; None if it is gone."""
         return self._known.get(key)
 
@@ -186,10 +178,10 @@ class TemplateWorker(Shift):
         known = self._templates.get(key)
         if known is None:
             return
-        if known.recipe is None:
+        if known.says is None:
             self._write(known, TemplateStatus(TemplateReason.INVALID, known.wrong))
             return
-        recipe = known.recipe
+        recipe = known.says
         seen = SeenTemplate(
             recipe.template,
             self._templates.pods(key[0], recipe.template.uid),
@@ -204,7 +196,8 @@ class TemplateWorker(Shift):
         again = plan.again
         for one in (*plan.dropped, *plan.removed):
             self._fence.check()
-            if not self._dropped(recipe, one, keeps=one in plan.removed):
+            why = f"SnapshotTemplate {key[0]}/{key[1]} has another one"
+            if one in plan.dropped and forget(self._agents, one, why):
                 again = min(again, _AGAIN_S)
                 continue
             self._cluster.remove(one)
@@ -249,38 +242,21 @@ class TemplateWorker(Shift):
                 "name"
             )
 
-    def _dropped(self, recipe: Recipe, request: Request, *, keeps: bool) -> bool:
-        """Have the request's artifact deleted, unless it has none; whether it is."""
-        if keeps:
-            return True
-        template = recipe.template
-        why = f"SnapshotTemplate {template.namespace}/{template.name} has another one"
-        try:
-            self._agents.drop(request.status.node, request.status.operation, why)
-        except KybernateError as error:
-            # Its request stays, and says that it is there.
-            log.warning("the artifact of request %s stays: %s", request.name, error)
-            return False
-        return True
-
-    def _write(self, known: KnownTemplate, status: TemplateStatus) -> None:
-        template = known.recipe.template if known.recipe else None
+    def _write(self, known: Lasting[Recipe], status: TemplateStatus) -> None:
+        template = known.says.template if known.says else None
         told = dump_template_status(status, template, known.status, known.generation, self._wall())
-        if _merged(told) == _merged(known.status):
+        found = write_lasting(self._cluster, known, told, self._fence)
+        if found is None:
             return
-        self._fence.check()
-        path = f"{keys.SNAPSHOT_TEMPLATES_PATH}".replace(
-            "snapshottemplates", f"namespaces/{known.namespace}/snapshottemplates/{known.name}"
-        )
-        self._templates.wrote(self._cluster.write_status(path, known.version, told))
+        self._templates.wrote(found)
         if status.reason is not reason_of(known.status):
-            where = f"{known.namespace}/{known.name}"
-            log.info("template %s: %s: %s", where, status.reason, status.message)
+            namespace, name = key_of(found)
+            log.info("template %s/%s: %s: %s", namespace, name, status.reason, status.message)
             about = {
                 "apiVersion": keys.API_VERSION,
                 "kind": keys.SNAPSHOT_TEMPLATE_KIND,
-                "namespace": known.namespace,
-                "name": known.name,
+                "namespace": namespace,
+                "name": name,
                 "uid": known.uid,
             }
             bad = status.reason in {*FAILED, TemplateReason.INVALID}
@@ -298,25 +274,3 @@ def _keep(those: dict[K, dict[str, Any]], key: K, uid: str, found: object) -> No
 def _asker(pod: pods.Pod, template: str) -> _Asker:
     image = pod.ask.image if pod.ask else ""
     return _Asker(template, image, image_of(pod), pod.created_at())
-
-
-def _key(item: Json) -> Key:
-    return str(item["metadata"]["namespace"]), str(item["metadata"]["name"])
-
-
-def _read(item: Json) -> KnownTemplate:
-    meta, recipe, wrong = item["metadata"], None, ""
-    try:
-        recipe = read_template(item)
-    except ConfigError as error:
-        wrong = str(error)
-    version, generation = str(meta["resourceVersion"]), int(meta.get("generation") or 1)
-    named = *_key(item), str(meta["uid"])
-    return KnownTemplate(recipe, wrong, *named, version, generation, item.get("status"))
-
-
-def _merged(status: object) -> object:
-    """A status without what a merge takes away."""
-    if not isinstance(status, dict):
-        return status
-    return {name: _merged(value) for name, value in mapping(status).items() if value is not None}

@@ -11,7 +11,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from controller.worker import Shift
+from controller import metrics
+from controller.base.worker import Shift
 from kybernate import keys
 from kybernate.api.requests import DEPLOYMENT, last_step, taken_back
 from kybernate.api.turns import read_idle
@@ -23,10 +24,10 @@ from kybernate.types import Tier
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from controller.cluster import Cluster, Replicas
-    from controller.known import Nodes, Requests
+    from controller.base.cluster import Cluster, Replicas
+    from controller.base.known import Nodes, Requests
+    from controller.base.queue import Key, Queue
     from controller.policies import Policies, Seated
-    from controller.queue import Key, Queue
     from kybernate.core.policy.effective import Policy
     from kybernate.core.requests.checkpoint import Request
     from kybernate.core.requests.zero import Step
@@ -154,6 +155,7 @@ class ZeroWorker(Shift):
             self._back(namespace, step.requests)
         elif seen is not None and seen.number:
             self._cluster.scale(namespace, name, seen, 0)
+            metrics.SCALES.labels("zero").inc()
             self._told.pop((namespace, step.replicas[0].owner), None)
             said = f"its {seen.number} pods rested in the object store; a request scales it up"
             self._say(namespace, name, "ScaledToZero", said)
@@ -164,6 +166,7 @@ class ZeroWorker(Shift):
         seen = self._cluster.replicas(namespace, name)
         if seen is not None and not seen.number:
             self._cluster.scale(namespace, name, seen, len(sleeping))
+            metrics.SCALES.labels("back").inc()
             self._say(namespace, name, "ScaledUp", "a request for its model came")
         for one in sleeping:
             self._fence.check()

@@ -32,7 +32,7 @@ from kybernate.types import Tier
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from controller.known import Requests
+    from controller.base.known import Requests
     from controller.policies import Policies
     from kybernate.adapters.k8s import Api
     from kybernate.adapters.registry.client import Registry

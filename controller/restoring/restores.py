@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from controller.worker import RequestWorker
+from controller.base.worker import RequestWorker
 from kybernate.adapters.registry import wire
 from kybernate.api.lenient import text, whole
 from kybernate.api.pods import read_pod
@@ -12,12 +12,11 @@ from kybernate.api.restoring.copies import is_made_for, pod_to_make
 from kybernate.core.artifacts.grants import why_not
 from kybernate.core.artifacts.restores import RestoreAs
 from kybernate.core.requests.restore import (
+    MAKE,
     Lack,
     MadePod,
-    RestoreAct,
     RestoreReason,
     RestoreRequest,
-    RestoreStep,
     Restoring,
     Source,
     decide,
@@ -35,12 +34,14 @@ from kybernate.types import SeatState
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from controller.cluster import Cluster
-    from controller.known import Requests
-    from controller.queue import Queue
+    from controller.base.cluster import Cluster
+    from controller.base.known import Requests
+    from controller.base.queue import Queue
     from controller.restoring.artifacts import Artifacts
     from kybernate.adapters.registry.client import Registry
     from kybernate.core.artifacts.grants import Grant
+    from kybernate.core.requests.asked import Decision
+    from kybernate.core.requests.restore import RestoreStatus
     from kybernate.runtime.lead import Fence
 
     Json = dict[str, Any]
@@ -173,11 +174,11 @@ class RestoreWorker(RequestWorker[RestoreRequest]):
         super().__init__(queue, requests, cluster, fence, *wall)
         self._sources = sources
 
-    def decided(self, request: RestoreRequest) -> RestoreStep:
+    def decided(self, request: RestoreRequest) -> Decision[RestoreStatus, str]:
         """See `RequestWorker`."""
         seen = self._observe(request)
         step = decide(seen, self._wall())
-        if step.act is RestoreAct.MAKE:
+        if step.act == MAKE:
             self._fence.check()
             step = decide(Restoring(request, pod=self._made(request)), self._wall())
         return step

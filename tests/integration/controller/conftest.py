@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import requests
 
 from kybernate import keys
 from kybernate.adapters.k8s import Api
 from kybernate.errors import ConflictError, NotFoundError
 from tests.cluster.parts import accounts, pki
-from tests.integration.hooks import until
+from tests.kit.servers.agentdoor import Door, serve
+from tests.kit.servers.controllerserver import Controller
 from tests.kit.servers.registryserver import Server
-from tests.unit.controller.agent import Door, serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,68 +26,6 @@ NODE = "n1"
 REQUESTS = f"/apis/{keys.API_VERSION}/namespaces/{NAMESPACE}/checkpointrequests"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 LIMIT_S = 30.0
-
-
-class Controller:
-    """One replica."""
-
-    def __init__(
-        self, cluster: Cluster, folder: Path, port: int, lease: str = "", **settings: str
-    ) -> None:
-        self._environment = {
-            **os.environ,
-            "KYB_CONTROLLER_KUBECONFIG": str(cluster.layout.kubeconfig("controller")),
-            "KYB_CONTROLLER_TLS_DIR": str(cluster.layout.tls),
-            "KYB_CONTROLLER_PROBE_LISTEN": f"127.0.0.1:{port}",
-            "KYB_CONTROLLER_SWEEP_S": "1",
-            "KYB_CONTROLLER_API_TIMEOUT_S": "2",
-            "KYB_CONTROLLER_AGENT_TIMEOUT_S": "2",
-            "KYB_CONTROLLER_LEASE": lease,
-            "KYB_CONTROLLER_LEASE_S": "6",
-            **{f"KYB_CONTROLLER_{name.upper()}": value for name, value in settings.items()},
-        }
-        self.log = folder / f"controller-{port}.log"
-        self._port = port
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self, *, wait: bool = True) -> Controller:
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "controller"], env=self._environment, stderr=log
-            )
-        if wait:
-            until(self.ready, f"not ready; see {self.log}")
-        return self
-
-    def ready(self) -> bool:
-        assert self._process is not None
-        assert self._process.poll() is None, self.log.read_text()
-        with contextlib.suppress(requests.ConnectionError):
-            return requests.get(self._url("readyz"), timeout=5).status_code == 200
-        return False
-
-    def leads(self) -> bool:
-        with contextlib.suppress(requests.ConnectionError):
-            return (
-                "kyb_controller_leading 1.0" in requests.get(self._url("metrics"), timeout=5).text
-            )
-        return False
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(10)
-            self._process = None
-
-    def stop(self) -> int:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGTERM)
-        ended = self._process.wait(20)
-        self._process = None
-        return ended
-
-    def _url(self, path: str) -> str:
-        return f"http://127.0.0.1:{self._port}/{path}"
 
 
 @pytest.fixture(scope="session")

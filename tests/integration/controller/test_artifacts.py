@@ -11,8 +11,8 @@ import pytest
 from kybernate import keys
 from kybernate.errors import NotFoundError, RefusedError
 from tests.integration.controller.conftest import LIMIT_S, NAMESPACE, Controller
-from tests.integration.controller.recorder import Recorder
 from tests.integration.hooks import until
+from tests.kit.servers.recorder import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kybernate.adapters.k8s import Api
     from tests.cluster.cluster import Cluster
     from tests.integration.controller.conftest import Controller
-    from tests.unit.controller.agent import Door
+    from tests.kit.servers.agentdoor import Door
 
 pytestmark = pytest.mark.integration
 

@@ -4,11 +4,7 @@ an extender that a test leads, and the controller as a process that is killed at
 from __future__ import annotations
 
 import contextlib
-import json
-import ssl
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,15 +21,15 @@ from tests.integration.controller.conftest import (
     pod,
 )
 from tests.integration.hooks import until
+from tests.kit.servers.planner import Extender
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from kybernate.adapters.k8s import Api
     from tests.cluster.cluster import Cluster
     from tests.integration.controller.conftest import Controller
-    from tests.unit.controller.agent import Door
+    from tests.kit.servers.agentdoor import Door
 
     Json = dict[str, Any]
 
@@ -47,55 +43,6 @@ OWNER = {
     "uid": "of-rs",
     "controller": True,
 }
-
-
-class Extender:
-    """Answers all questions for plans with `answer`, and keeps what was asked."""
-
-    def __init__(self, tls: Path) -> None:
-        self.asked: list[str] = []
-        self.answer: Json = {}
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                outer.asked.append(self.path)
-                body = json.dumps(outer.answer).encode()
-                self.send_response(200 if "room" in outer.answer else 404)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                """Not told."""
-
-        self._server = HTTPServer(("127.0.0.1", 0), Handler)
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(tls / "ca.crt"))
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.load_cert_chain(tls / "extender.crt", tls / "extender.key")
-        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
-        self.url = f"https://localhost:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever)
-        self._thread.start()
-
-    def plans(self, uid: str, name: str = "a", hash_: str = "h1") -> None:
-        """That this pod goes to G1."""
-        step = {
-            "kind": "move",
-            "pod": f"{NAMESPACE}/{name}",
-            "uid": uid,
-            "from": {"node": NODE, "group": "G0"},
-            "to": {"node": NODE, "group": "G1"},
-            "seconds": 3.0,
-            "bytes": 1 << 30,
-        }
-        plan = {"room": True, "id": hash_, "moves": 1, "seconds": 3.0, "steps": [step]}
-        self.answer = {**plan, "sentences": ["1 move makes room, for 3 s in all."]}
-
-    def stop(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(10)
 
 
 @pytest.fixture
@@ -153,7 +100,7 @@ def replaced(api: Api, seated: Callable[..., str], extender: Extender) -> str:
     """The pod `a`, which a ReplicaSet has made; its UID."""
     uid = seated()
     api.patch(f"{PODS}/a", {"metadata": {"ownerReferences": [OWNER]}})
-    extender.plans(uid)
+    extender.plans(NAMESPACE, uid)
     return uid
 
 
@@ -229,7 +176,7 @@ def test_only_the_plan_as_it_stands_is_carried_out(
         approve(api, "h2")
     with pytest.raises(RefusedError, match="stays as it was written"):
         api.patch(f"{RBAL}/once", {"spec": {"move": {"pod": "b"}}})
-    extender.plans(replaced, hash_="h2")
+    extender.plans(NAMESPACE, replaced, hash_="h2")
     approve(api)
     at(api, "PlanChanged")
     assert api.get(REQUESTS)["items"] == []

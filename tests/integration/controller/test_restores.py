@@ -14,8 +14,8 @@ from kybernate import keys
 from kybernate.core.artifacts.listed import object_name
 from kybernate.errors import ConflictError, NotFoundError, RefusedError
 from tests.integration.controller.conftest import LIMIT_S, NAMESPACE, NODE, PODS, complete
-from tests.integration.controller.recorder import Recorder
 from tests.integration.hooks import until
+from tests.kit.servers.recorder import Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

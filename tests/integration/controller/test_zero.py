@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kybernate.adapters.k8s import Api
     from tests.cluster.cluster import Cluster
     from tests.integration.controller.conftest import Controller
-    from tests.unit.controller.agent import Door
+    from tests.kit.servers.agentdoor import Door
 
     Json = dict[str, Any]
 
@@ -287,3 +287,19 @@ def test_of_its_requests_each_changes_only_what_is_theirs(web: Web, control_plan
     proxy.patch(f"{REQUESTS}/zero-x", WANTED)
     found = proxy.get(REQUESTS.replace(f"namespaces/{NAMESPACE}/", ""), {"limit": "1"})
     assert found["items"], "it may list them"
+
+
+def test_nobody_has_a_deployment_scaled_up_without_the_right_to(
+    web: Web, control_plane: Cluster, users: Callable[[str, list[dict[str, Any]]], Api]
+) -> None:
+    control_plane.api("controller").post(
+        REQUESTS,
+        {
+            **request("zero-y", "Evict", "web-1-a", tier="object"),
+        },
+    )
+    edits = {"apiGroups": ["kyb.ai"], "resources": ["checkpointrequests"], "verbs": ["patch"]}
+    scales = {"apiGroups": ["apps"], "resources": ["deployments/scale"], "verbs": ["patch"]}
+    with pytest.raises(RefusedError, match="right to patch deployments/scale"):
+        users("zero-mallory", [edits]).patch(f"{REQUESTS}/zero-y", WANTED)
+    users("zero-bob", [edits, scales]).patch(f"{REQUESTS}/zero-y", WANTED)

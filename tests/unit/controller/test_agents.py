@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from controller.agents import Agents
+from controller.checkpoints.agents import Agents
 from kybernate.adapters.pki import Folder, Validity
 from kybernate.core.requests.checkpoint import (
     Copied,
@@ -23,7 +23,7 @@ from kybernate.core.seat.operations import Progress
 from kybernate.errors import RetryableError
 from kybernate.gen import agent_pb2 as pb
 from kybernate.types import Tier
-from tests.unit.controller.agent import Door, serve
+from tests.kit.servers.agentdoor import Door, serve
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from controller.kinds import CHECKPOINT
-from controller.known import Requests
+from controller.base.kinds import CHECKPOINT
+from controller.base.known import Requests
 from controller.policies import Policies, slim_pod
 from controller.restoring.artifacts import (
     MOST_WRITES,

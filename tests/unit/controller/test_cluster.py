@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from controller.cluster import Cluster
+from controller.base.cluster import Cluster
 from kybernate.api.requests import read_request
 from kybernate.core.requests.reasons import Reason
 from kybernate.errors import NotFoundError, RefusedError, RetryableError
@@ -61,3 +61,32 @@ def test_what_the_account_may_not_ask_is_no_answer():
 
     with pytest.raises(RefusedError):
         Cluster(Api(), 1.0).held_back("shop", "a")
+
+
+OUT = "node.kubernetes.io/out-of-service"
+
+
+@pytest.mark.parametrize(
+    ("ready", "taints", "off", "away"),
+    [
+        ("True", [], "", ""),
+        ("True", [{"key": "other"}], "", ""),
+        ("Unknown", [], "", "node n1 is not ready"),
+        ("False", "x", "", "node n1 is not ready"),
+        ("Unknown", [{"key": OUT}], f"node n1 has the taint {OUT}", "node n1 is not ready"),
+        ("True", [{"key": OUT}], *[f"node n1 has the taint {OUT}"] * 2),
+        (None, None, *["node n1 is gone"] * 2),
+    ],
+)
+def test_what_proves_that_a_node_is_off_and_what_only_makes_it_likely(ready, taints, off, away):
+    class Api:
+        def get(self, path, *, timeout):
+            assert (path, timeout) == ("/api/v1/nodes/n1", 1.0)
+            if ready is None:
+                raise NotFoundError("there is none")
+            conditions = [{"type": "MemoryPressure"}, {"type": "Ready", "status": ready}]
+            meta, status = {"name": "n1"}, {"conditions": conditions}
+            return {"metadata": meta, "spec": {"taints": taints}, "status": status}
+
+    cluster = Cluster(Api(), 1.0)
+    assert (cluster.is_off("n1"), cluster.is_away("n1")) == (off, away)

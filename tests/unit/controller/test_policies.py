@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from controller.kinds import CHECKPOINT
-from controller.known import Requests, slim_request
+from controller.base.kinds import CHECKPOINT
+from controller.base.known import Requests, slim_request
+from controller.base.queue import Queue
 from controller.policies import Policies, PolicyWorker, slim_pod
-from controller.queue import Queue
 from kybernate import keys
 from kybernate.errors import RefusedError
 from kybernate.runtime.lead import Open
@@ -83,7 +83,7 @@ def test_one_that_can_not_be_read_counts_for_nothing_and_says_why():
     policies, _ = known()
     policies.on_policy("ADDED", policy(idle={"vram": "1ms"}))
     seen = policies.get(("shop", "p"))
-    assert seen.policy is None
+    assert seen.says is None
     assert "not between 1s" in seen.wrong
     assert policies.counting("shop") == ()
 

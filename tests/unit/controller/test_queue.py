@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from controller.queue import Queue
+from controller.base.queue import Queue
 
 A, B = ("shop", "a"), ("shop", "b")
 

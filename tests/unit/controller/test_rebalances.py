@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from controller import rebalances
-from controller.kinds import CHECKPOINT, REBALANCE
-from controller.known import PodsSeen, Requests
-from controller.queue import Queue
+from controller.base.kinds import CHECKPOINT, REBALANCE
+from controller.base.known import PodsSeen, Requests
+from controller.base.queue import Queue
 from controller.rebalances import Planner, RebalanceWorker
 from kybernate import keys
 from kybernate.api.rebalances.reading import dump_rebalance, read_rebalance

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from controller.kinds import RESTORE
-from controller.known import Requests, slim_request
-from controller.queue import Queue
+from controller.base.kinds import RESTORE
+from controller.base.known import Requests, slim_request
+from controller.base.queue import Queue
 from controller.restoring.artifacts import Artifacts, slim_artifact
 from controller.restoring.restores import RestoreWorker, Sources
 from kybernate import keys

@@ -8,14 +8,14 @@ import json
 
 import pytest
 
-from controller.kinds import CHECKPOINT
-from controller.known import Nodes, Requests, slim_node, slim_request
+from controller.base.kinds import CHECKPOINT
+from controller.base.known import Nodes, Requests, slim_node, slim_request
+from controller.base.queue import Queue
 from controller.policies import slim_pod
-from controller.queue import Queue
 from controller.templates import Templates, TemplateWorker
 from kybernate import keys
 from kybernate.api.events import stamp
-from kybernate.core.requests.template import KEPT_S
+from kybernate.core.requests.template import KEPT_S, TemplateReason
 from kybernate.errors import ConflictError, RefusedError, RetryableError
 from kybernate.runtime.lead import Open
 
@@ -71,7 +71,9 @@ class World:
         self.queue = queue
         self.templates = Templates(queue.add)
         self.nodes_seen = Nodes(self.templates.touch)
-        self.seen = Requests(CHECKPOINT, lambda _: None, lambda key: self.templates.touch(key[0]))
+        self.seen = Requests(
+            CHECKPOINT, lambda _: None, lambda one: self.templates.touch(one.namespace)
+        )
         self.worker = TemplateWorker(
             *(queue, self.templates, self.seen, self.nodes_seen, self, self),
             *(Open(), "sidecar:1", lambda: self.now),
@@ -240,6 +242,8 @@ def test_a_pod_is_made_kept_and_ended():
     world.run()
     (request,) = world.asked
     assert world.told == ("True", "Ready", f"pods start from shop/{request}@1")
+    assert world.templates.number(TemplateReason.READY) == 1
+    assert world.templates.number(TemplateReason.STARTING) == 0
     assert world.pods == {}
     assert world.requests[request]["spec"]["mode"] == "Snapshot"
     assert world.requests[request]["spec"]["tier"] == "object"

@@ -9,13 +9,21 @@ from types import SimpleNamespace
 import pytest
 
 from controller import service
-from controller.agents import Sweep
-from controller.kinds import CHECKPOINT
-from controller.known import Requests, slim_request
-from controller.queue import Queue
-from controller.worker import Worker
+from controller.base.kinds import CHECKPOINT
+from controller.base.known import Requests, slim_request
+from controller.base.queue import Queue
+from controller.checkpoints.agents import Sweep
+from controller.checkpoints.worker import Worker
+from kybernate import keys
 from kybernate.api.requests import dump_status
-from kybernate.core.requests.checkpoint import Operation, PodFacts, Problem, Trouble
+from kybernate.core.requests.checkpoint import (
+    Operation,
+    Outcome,
+    PodFacts,
+    Problem,
+    Remnant,
+    Trouble,
+)
 from kybernate.core.requests.reasons import Reason
 from kybernate.core.seat.operations import Progress
 from kybernate.errors import ConflictError, RefusedError, RetryableError
@@ -47,7 +55,7 @@ class World:
         self.broken, self.told, self.removed, self.calls, self.lefts = [], [], [], [], []
         self.operations, self.pods = {}, {"a": PodFacts("u1", "n1", seat=True, ended=False)}
         self.away = self.shut = False
-        self.budget = ""
+        self.budget, self.lost, self.left, self.looked = "", {}, None, []
         self.version = 1
 
     # --- Cluster
@@ -75,6 +83,16 @@ class World:
 
     def tell(self, _request, reason, _message):
         self.told.append(reason)
+
+    # --- LostPods and Remains
+    def pinned(self, request):
+        return self.lost.get(request.name)
+
+    def of(self, request, pod):
+        if isinstance(self.left, Exception):
+            raise self.left
+        self.looked.append((request.status.pod_uid, pod))
+        return self.left
 
     # --- Agents
     def find(self, _node, name):
@@ -137,7 +155,7 @@ def queue():
 
 @pytest.fixture
 def worker(world, requests, queue, clock):
-    return Worker(queue, requests, world, world, world, lambda: clock[0], snapshots=2)
+    return Worker(queue, requests, *[world] * 5, lambda: clock[0], snapshots=2)
 
 
 def reasons(world):
@@ -308,8 +326,9 @@ def test_the_service_remembers_of_requests_no_more_than_it_needs(tmp_path, monke
         monkeypatch.setattr(service, name, lambda *_: None)
     # Gauges outlive the test, and would ask this service, which has no watches.
     gauge = SimpleNamespace(set_function=lambda _: None)
-    gauges = SimpleNamespace(LEADING=gauge, QUEUED=gauge, OPEN=gauge)
-    monkeypatch.setattr(service, "metrics", gauges)
+    gauge.labels = lambda _: gauge
+    names = ("LEADING", "QUEUED", "OPEN", "TEMPLATES", "ARTIFACTS")
+    monkeypatch.setattr(service, "metrics", SimpleNamespace(**dict.fromkeys(names, gauge)))
     for name in ("ca.crt", "controller.crt", "controller.key"):
         (tmp_path / name).touch()
     service.Service(ControllerSettings(tls_dir=tmp_path, probe_listen="127.0.0.1:0"))
@@ -348,7 +367,7 @@ def test_what_a_budget_keeps_is_parked_only_by_who_asks_for_that(world, clock, q
     world.item = item(mode=mode)
     requests = Requests(CHECKPOINT, lambda _key: None)
     requests.on_event("ADDED", world.item)
-    worker = Worker(queue, requests, world, world, world, lambda: clock[0], snapshots=2)
+    worker = Worker(queue, requests, *[world] * 5, lambda: clock[0], snapshots=2)
     world.budget = "it would violate the pod's disruption budget"
     for _ in range(3):
         worker.look(KEY)
@@ -367,7 +386,7 @@ def test_why_nobody_can_ask_whether_a_pod_may_go_is_told(world, clock, queue):
     world.item = item(mode="Evict", deadlineSeconds=60)
     requests = Requests(CHECKPOINT, lambda _key: None)
     requests.on_event("ADDED", world.item)
-    worker = Worker(queue, requests, world, world, world, lambda: clock[0], snapshots=2)
+    worker = Worker(queue, requests, *[world] * 5, lambda: clock[0], snapshots=2)
     world.budget = RefusedError("webhook x does not support dry run")
     why = "whether its pod may go can't be asked: webhook x does not support dry run"
     for _ in range(2):
@@ -385,7 +404,7 @@ def test_what_a_budget_never_lets_go_ends_with_that_reason(world, clock, queue):
     world.item = item(mode="Evict", deadlineSeconds=60)
     requests = Requests(CHECKPOINT, lambda _key: None)
     requests.on_event("ADDED", world.item)
-    worker = Worker(queue, requests, world, world, world, lambda: clock[0], snapshots=2)
+    worker = Worker(queue, requests, *[world] * 5, lambda: clock[0], snapshots=2)
     world.budget = "it would violate the pod's disruption budget"
     for _ in range(2):
         worker.look(KEY)
@@ -412,7 +431,7 @@ def test_so_many_snapshots_of_a_namespace_are_under_way_and_no_more(world, clock
         one["metadata"] |= {"name": name, "uid": name}
         written[name] = one
         requests.on_event("ADDED", one)
-    worker = Worker(Queue(), requests, world, world, world, lambda: clock[0], snapshots=2)
+    worker = Worker(Queue(), requests, *[world] * 5, lambda: clock[0], snapshots=2)
 
     def look():
         for name in reversed(names):
@@ -425,3 +444,81 @@ def test_so_many_snapshots_of_a_namespace_are_under_way_and_no_more(world, clock
     world.operations["ckpt-r3"] = Operation(Progress.FAILED, "it could not")
     assert look() == ["Running", "Queued", "Running", "Failed"]
     assert [name for what, name in world.calls] == ["ckpt-r3", "ckpt-r2", "ckpt-r0"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "touched"),
+    [({}, []), ({"policy": "p1"}, ["shop"] * 2), ({"deployment": "web"}, ["shop"] * 2)],
+)
+def test_of_what_people_ask_for_no_policy_is_told(kind, touched):
+    """There may be thousands of requests, and each change would have all policies looked at."""
+    found, heard = object.__new__(service.Service), []
+    found._policies = found._templates = SimpleNamespace(touch=heard.append)
+    told = Requests(CHECKPOINT, lambda _key: None, lambda one: found._told(replace(one, **kind)))
+    told.on_event("ADDED", item())
+    assert heard == touched
+    told.on_event("DELETED", item())
+    assert heard == touched * 2
+
+
+# --- pods that are lost ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def lost(world, requests):
+    """A request for a pod that is lost, by the controller."""
+    world.item = item(mode="Evict", tier="object", requestedBy=keys.CONTROLLER_USER)
+    world.item["metadata"] |= {"name": "lost-u1", "uid": "r1"}
+    requests.on_event("ADDED", world.item)
+    return ("shop", "lost-u1")
+
+
+def test_a_lost_pod_that_is_gone_already_is_pinned_by_what_was_seen_of_it(world, worker, lost):
+    world.pods = {"a": PodFacts("u2", "n2", seat=True, ended=False, owner="rs")}
+    world.lost["lost-u1"] = PodFacts("u1", "n1", seat=True, ended=False, owner="rs")
+    worker.look(lost)
+    status = world.item["status"]
+    assert (status["podUID"], status["node"], status["owner"]) == ("u1", "n1", "rs")
+
+
+def test_another_pod_of_its_name_is_not_taken_for_a_lost_one(world, worker, lost):
+    world.pods = {"a": PodFacts("u2", "n2", seat=True, ended=False, owner="rs")}
+    worker.look(lost)
+    assert reasons(world) == ("False", "PodNotFound")
+
+
+def test_without_an_agent_the_newest_artifact_is_what_was_evicted(world, worker, lost):
+    worker.look(lost)
+    world.away = True
+    worker.look(lost)
+    assert reasons(world) == ("False", "AgentUnreachable")
+    world.left = RetryableError("the registry is away")
+    for ended in (False, True):
+        world.pods["a"] = PodFacts("u1", "n1", seat=True, ended=ended)
+        worker.look(lost)
+        assert reasons(world) == ("False", "Pending"), "it is asked again"
+    world.pods["a"] = None
+    worker.look(lost)
+    assert reasons(world) == ("False", "Pending"), "its object is gone, its artifacts are not"
+    world.left = Remnant("node n1 is gone", Outcome("shop/a@1", "object", 7))
+    worker.look(lost)
+    assert reasons(world) == ("True", "Evicted")
+    assert world.item["status"]["artifact"] == {"name": "shop/a@1", "tier": "object", "bytes": 7}
+    assert world.looked[-1] == ("u1", world.pods["a"])
+    assert world.calls == []
+
+
+def test_what_its_agent_does_counts_before_any_artifact(world, worker, lost):
+    worker.look(lost)
+    world.operations[NAME] = Operation(Progress.RUNNING, "its state is written")
+    world.left = Remnant("the pod has ended", Outcome("shop/a@1", "object", 7))
+    worker.look(lost)
+    assert reasons(world) == ("False", "Running")
+
+
+def test_of_other_modes_nobody_asks_what_is_left(world, worker):
+    world.left = Remnant("node n1 is gone", Outcome("shop/a@1", "object", 7))
+    world.away = True
+    worker.look(KEY)
+    worker.look(KEY)
+    assert reasons(world) == ("False", "AgentUnreachable")

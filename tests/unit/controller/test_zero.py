@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from prometheus_client import REGISTRY
 
-from controller.cluster import Replicas
-from controller.kinds import CHECKPOINT
-from controller.known import Nodes, Requests, slim_node, slim_request
+from controller.base.cluster import Replicas
+from controller.base.kinds import CHECKPOINT
+from controller.base.known import Nodes, Requests, slim_node, slim_request
+from controller.base.queue import Queue
 from controller.policies import Policies, slim_pod
-from controller.queue import Queue
 from controller.zero import ZeroWorker
 from kybernate import keys
 from kybernate.errors import RefusedError
@@ -111,14 +112,28 @@ def test_a_pod_rests_only_if_its_own_node_says_so(world):
     assert world.asked == ["zero-u-oak"]
 
 
+def test_a_deployment_whose_pods_a_queue_starts_is_left_alone(world):
+    pod = seated("oak")
+    pod["metadata"].setdefault("labels", {})["kueue.x-k8s.io/queue-name"] = "team"
+    world.policies.on_pod("ADDED", slim_pod(pod))
+    world.nodes.on_event("ADDED", slim_node(node("n1", "u-oak")))
+    world.look()
+    assert (world.asked, world.scaled) == ([], [])
+    (told,) = [said for reason, said in world.said if reason == "NotScaledToZero"]
+    assert "Kueue says when its pods run" in told
+
+
 def test_a_request_that_may_not_be_made_keeps_no_other_deployment_asleep(world):
     world.full = True
     world.zeros = {"wood"}
     world.policies.on_pod("ADDED", slim_pod(seated("oak")))
     world.nodes.on_event("ADDED", slim_node(node("n1", "u-oak")))
     world.requests.on_event("ADDED", slim_request(put("wood", **{keys.WANTED: "now"})))
+    before = REGISTRY.get_sample_value("kyb_controller_scales_total", {"to": "back"}) or 0
     world.look()
     assert world.scaled == [("wood", 1)]
+    after = REGISTRY.get_sample_value("kyb_controller_scales_total", {"to": "back"})
+    assert after == before + 1
     (told,) = [said for reason, said in world.said if reason == "NotScaledToZero"]
     assert "exceeded quota: requests" in told
 

@@ -8,7 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from controller.kinds import CHECKPOINT, kind_of
+from controller.base.kinds import CHECKPOINT, kind_of
 from kybernate import keys
 from kybernate.api import events, pods
 from kybernate.api.lenient import mapping, mappings, text, whole
@@ -25,11 +25,12 @@ from kybernate.errors import (
 )
 
 if TYPE_CHECKING:
-    from controller.kinds import Ask, Why
-    from controller.known import Seen
+    from controller.base.known import Seen
     from kybernate.adapters.k8s import Api
     from kybernate.core.policy.effective import Policy
     from kybernate.core.policy.snapshots import Order
+    from kybernate.core.requests.asked import Asked
+    from kybernate.core.requests.reasons import Reasoned
     from kybernate.types import Tier
 
     Json = dict[str, Any]
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _APPS = "/apis/apps/v1"
-_OFF = "node.kubernetes.io/out-of-service"
 _PER_SECOND, _BURST = 5.0, 100.0
 """Events of all requests together; those beyond are left out, conditions say the same."""
 
@@ -65,7 +65,13 @@ class Cluster:
         except NotFoundError:
             return None
         node, seat = pod.node or "", bool(pod.asks)
-        return PodFacts(pod.ref.uid, node, seat=seat, ended=pod.over, owner=pod.succession)
+        return PodFacts(
+            *(pod.ref.uid, node),
+            seat=seat,
+            ended=pod.over,
+            owner=pod.succession,
+            leaving=pod.leaving,
+        )
 
     def whole_pod(self, namespace: str, name: str) -> Json | None:
         """The pod of this name, all that the API server has of it; None if there is none."""
@@ -95,9 +101,15 @@ class Cluster:
             found = self._api.get(f"/api/v1/nodes/{node}", timeout=self._timeout)
         except NotFoundError:
             return f"node {node} is gone"
-        taints = mappings(mapping(found.get("spec")).get("taints"))
-        tainted = any(one.get("key") == _OFF for one in taints)
-        return f"node {node} has the taint {_OFF}" if tainted else ""
+        return pods.why_off(found)
+
+    def is_away(self, node: str) -> str:
+        """See `pods.why_away`; a node that isn't there is away."""
+        try:
+            found = self._api.get(f"/api/v1/nodes/{node}", timeout=self._timeout)
+        except NotFoundError:
+            return f"node {node} is gone"
+        return pods.why_away(found)
 
     def held_back(self, namespace: str, name: str) -> str:
         """Why the pod may not be evicted now, as a PodDisruptionBudget has it, in a sentence; empty
@@ -139,7 +151,7 @@ class Cluster:
         body = {"metadata": {"resourceVersion": seen.version}, "status": told}
         return self._api.patch(f"{_path(seen.request)}/status", body, timeout=self._timeout)
 
-    def remove(self, request: Ask) -> None:
+    def remove(self, request: Asked) -> None:
         """Delete a request whose time is over, and no other one of its name."""
         body = {"preconditions": {"uid": request.uid}}
         try:
@@ -205,7 +217,7 @@ class Cluster:
         body = {"metadata": {"resourceVersion": version}, "status": status}
         return self._api.patch(f"{path}/status", body, timeout=self._timeout)
 
-    def tell(self, request: Ask, reason: Why, message: str) -> None:
+    def tell(self, request: Asked, reason: Reasoned, message: str) -> None:
         """An event on the request. Never raises: the condition says the same."""
         about = {
             "apiVersion": keys.API_VERSION,
@@ -236,5 +248,5 @@ def _scale(namespace: str, deployment: str) -> str:
     return f"{_APPS}/namespaces/{namespace}/deployments/{deployment}/scale"
 
 
-def _path(request: Ask) -> str:
+def _path(request: Asked) -> str:
     return kind_of(request).path(request.namespace, request.name)

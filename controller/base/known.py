@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from controller.kinds import R
+from controller.base.kinds import R
 from kybernate import keys
 from kybernate.api import pods
 from kybernate.api.events import stamp
 from kybernate.api.lenient import mapping, mappings, text, texts
+from kybernate.api.shares import read_use
 from kybernate.core.requests.rebalance import PodSeen
 from kybernate.core.seat.seats import shown
 from kybernate.errors import ConfigError
@@ -19,12 +21,17 @@ from kybernate.types import SeatState, Tier
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from controller.kinds import Kind
-    from controller.queue import Key
+    from controller.base.cluster import Cluster
+    from controller.base.kinds import Kind
+    from controller.base.queue import Key
+    from kybernate.core.policy.shares import Used
+    from kybernate.runtime.lead import Fence
 
     Json = dict[str, Any]
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Seen(NamedTuple, Generic[R]):
@@ -36,15 +43,58 @@ class Seen(NamedTuple, Generic[R]):
     status: object
 
 
+class Lasting(NamedTuple, Generic[T]):
+    """An object that counts as long as it is there, as it was last seen. `says` is None if that
+    can't be, which `wrong` tells; `status`: what the API server has of it."""
+
+    says: T | None
+    wrong: str
+    path: str
+    uid: str
+    version: str
+    generation: int
+    status: object
+
+
+def read_lasting(path: str, item: Json, read: Callable[[Json], T]) -> Lasting[T]:
+    """One of those that all together have this path; `read` raises ConfigError."""
+    meta, says, wrong = item["metadata"], None, ""
+    try:
+        says = read(item)
+    except ConfigError as error:
+        wrong = str(error)
+    group, _, plural = path.rpartition("/")
+    place = f"namespaces/{meta['namespace']}/{plural}" if "namespace" in meta else plural
+    path = f"{group}/{place}/{meta['name']}"
+    version, generation = str(meta["resourceVersion"]), int(meta.get("generation") or 1)
+    return Lasting(says, wrong, path, str(meta["uid"]), version, generation, item.get("status"))
+
+
+def write_lasting(cluster: Cluster, known: Lasting[Any], status: Json, fence: Fence) -> Json | None:
+    """Write an object's status, and return the object as it is then; None if it has it already."""
+    if _merged(status) == _merged(known.status):
+        return None
+    fence.check()
+    return cluster.write_status(known.path, known.version, status)
+
+
+def _merged(status: object) -> object:
+    """A status without what a merge takes away."""
+    if not isinstance(status, dict):
+        return status
+    return {name: _merged(value) for name, value in status.items() if value is not None}
+
+
 class Requests(Generic[R]):
     """The objects of one kind. Fed by the watch's thread and by what is written; any thread may
-    ask. `due` is told of each that others have changed, `told` of each that anybody has."""
+    ask. `due` is told of each that others have changed, `told` of each that anybody has, as it was
+    or is now."""
 
     def __init__(
         self,
         kind: Kind[R],
         due: Callable[[Key], None],
-        told: Callable[[Key], None] = lambda _: None,
+        told: Callable[[R], None] = lambda _: None,
     ) -> None:
         self._kind = kind
         self._due = due
@@ -56,7 +106,7 @@ class Requests(Generic[R]):
 
     def on_event(self, kind: str, item: Json) -> None:
         """Take in an event of the watch."""
-        key = _key(item)
+        key = key_of(item)
         deleted = kind == "DELETED" or "deletionTimestamp" in item["metadata"]
         seen = None if deleted else self._read(item)
         with self._lock:
@@ -71,17 +121,19 @@ class Requests(Generic[R]):
                 self._unread[key] = uid
         if before is None or seen is None or seen.version != before.version:
             self._due(key)
-            self._told(key)
+            if (last := seen or before) is not None:
+                self._told(last.request)
 
     def wrote(self, item: Json) -> None:
         """What a write of ours was answered with."""
         seen = self._read(item)
-        key = _key(item)
+        key = key_of(item)
         with self._lock:
             known = self._seen.get(key)
             if seen is not None and known and known.request.uid == seen.request.uid:
                 self._seen[key] = seen
-        self._told(key)
+        if seen is not None:
+            self._told(seen.request)
 
     def get(self, key: Key) -> Seen[R] | None:
         """The request as it was last seen; None if it is gone."""
@@ -125,21 +177,41 @@ class PodsSeen:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._seen: dict[str, PodSeen] = {}
+        self._priorities: Counter[int] = Counter()
 
     def on_event(self, kind: str, item: Json) -> None:
         """Take in an event of the watch."""
         pod = pods.read_pod(item)
-        found = PodSeen(pod.node or "", pod.group or "", ready=_is_ready(pod), leaving=pod.leaving)
+        found, uid = _pod_seen(pod), str(pod.ref.uid)
         with self._lock:
-            if kind == "DELETED" or not pod.asks or pod.over:
-                self._seen.pop(str(pod.ref.uid), None)
-            else:
-                self._seen[str(pod.ref.uid)] = found
+            before = self._seen.pop(uid, None)
+            if before is not None and before.node:
+                self._priorities[before.priority] -= 1
+                self._priorities = +self._priorities
+            if kind != "DELETED" and pod.asks and not pod.over:
+                self._seen[uid] = found
+                if found.node:
+                    self._priorities[found.priority] += 1
 
     def all(self) -> dict[str, PodSeen]:
         """All as they were last seen."""
         with self._lock:
             return dict(self._seen)
+
+    def outranks_one(self, priority: int) -> bool:
+        """Whether somebody of a lower priority has a seat."""
+        with self._lock:
+            return min(self._priorities, default=priority) < priority
+
+
+def _pod_seen(pod: pods.Pod) -> PodSeen:
+    return PodSeen(
+        pod.node or "",
+        pod.group or "",
+        ready=_is_ready(pod),
+        leaving=pod.leaving,
+        priority=pod.priority,
+    )
 
 
 def _is_ready(pod: pods.Pod) -> bool:
@@ -162,6 +234,7 @@ class Nodes:
         self._addresses: dict[str, str] = {}
         self._gpus: dict[str, tuple[str, str]] = {}
         self._resting: dict[str, dict[str, tuple[str, float]]] = {}
+        self._used: dict[str, dict[str, Used]] = {}
 
     def on_event(self, kind: str, item: Json) -> None:
         """Take in an event of the watch."""
@@ -173,6 +246,9 @@ class Nodes:
             self._addresses[name] = address_of(item)
             if all(gpus := _gpus_of(item)):
                 self._gpus[name] = gpus
+        self._used[name] = {} if kind == "DELETED" else dict(_used(item))
+        if not self._used[name]:
+            del self._used[name]
         self._rest(name, {} if kind == "DELETED" else dict(_resting(item)))
         if self._gpus.get(name) != before:
             self._changed()
@@ -195,12 +271,22 @@ class Nodes:
         every = [*self._resting.items()]
         return {(node, uid): at for node, those in every for uid, (_, at) in those.items()}
 
+    def used(self, namespace: str) -> dict[str, Used]:
+        """By node what it has counted of a namespace's use."""
+        every = [*self._used.items()]
+        return {node: those[namespace] for node, those in every if namespace in those}
+
     def _rest(self, name: str, now: dict[str, tuple[str, float]]) -> None:
         before = self._resting.pop(name, {})
         if now:
             self._resting[name] = now
         for namespace in {namespace for _, (namespace, _) in before.items() ^ now.items()}:
             self._told(namespace)
+
+
+def _used(node: Json) -> Iterator[tuple[str, Used]]:
+    for row in mappings(mapping(node.get("status")).get("usage")):
+        yield text(row.get("namespace")), read_use(row.get("used"))
 
 
 def _resting(node: Json) -> Iterator[tuple[str, tuple[str, float]]]:
@@ -255,9 +341,11 @@ def slim_node(item: Json) -> Json:
         "gpus": [{"product": product}],
         "driver": {"version": driver},
         "seats": seats,
+        "usage": mappings(mapping(item.get("status")).get("usage")),
     }
     return {"metadata": names, "status": told}
 
 
-def _key(item: Json) -> Key:
+def key_of(item: Json) -> Key:
+    """Its namespace and name."""
     return str(item["metadata"]["namespace"]), str(item["metadata"]["name"])

@@ -25,6 +25,7 @@ from kybernate.core.requests.checkpoint import (
     Problem,
     Trouble,
     strays,
+    trouble_of,
 )
 from kybernate.core.seat.operations import Kind, Progress
 from kybernate.errors import (
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from pathlib import Path
 
-    from controller.known import Nodes, Requests
+    from controller.base.known import Nodes, Requests
     from kybernate.core.requests.checkpoint import Request
     from kybernate.runtime.lead import Fence
 
@@ -94,7 +95,9 @@ class Agents:
         except NotFoundError as error:
             return Problem(Trouble.NO_SEAT, str(error))
         except RefusedError as error:
-            return Problem(self._refused(request, kind), str(error))
+            rival = self._rival(status.node, status.pod_uid)
+            again = not rival and self._refused_again(request, kind)
+            return Problem(trouble_of(rival=rival, again=again), str(error))
         except KybernateError as error:
             return Problem(Trouble.UNREACHABLE, str(error))
 
@@ -129,21 +132,17 @@ class Agents:
         """End all connections."""
         self.disconnect(tuple(self._channels))
 
-    def _refused(self, request: Request, kind: Kind) -> Trouble:
-        """Whether it is refused for good, or for an operation of the same seat."""
-        status = request.status
-        if self._rival(status.node, status.pod_uid):
-            return Trouble.BUSY
+    def _refused_again(self, request: Request, kind: Kind) -> bool:
+        """Whether a try without effect is refused, too."""
         call, message = _asked(request, kind, 0.0)
         message.dry_run = True
         try:
-            # The rival may have ended since.
-            self._call(status.node, call, message)
+            self._call(request.status.node, call, message)
         except RefusedError:
-            return Trouble.REFUSED
+            return True
         except KybernateError:
-            return Trouble.BUSY
-        return Trouble.BUSY
+            return False
+        return False
 
     def _rival(self, node: str, uid: str) -> bool:
         try:
@@ -188,6 +187,17 @@ class Agents:
     def _connect(self, node: str, address: str) -> grpc.Channel:
         believed = credentials(self._tls, "controller", shared=self._shared)
         return grpc.secure_channel(address, believed, options(node, _PING_S))
+
+
+def forget(agents: Agents, request: Request, why: str) -> str:
+    """Have the snapshot deleted that a request has kept; why it can't be now, in a sentence."""
+    try:
+        agents.drop(request.status.node, request.status.operation, why)
+    except KybernateError as error:
+        # Its request stays, and says that it is there.
+        log.warning("the artifact of request %s stays: %s", request.name, error)
+        return str(error)
+    return ""
 
 
 class Sweep:

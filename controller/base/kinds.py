@@ -2,73 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from kybernate import keys
 from kybernate.api.rebalances.reading import dump_rebalance, read_rebalance
 from kybernate.api.requests import dump_status, read_request
 from kybernate.api.restoring.requests import dump_restore, read_restore
 from kybernate.core.requests import rebalance
+from kybernate.core.requests.asked import Asked
 from kybernate.core.requests.checkpoint import Request
 from kybernate.core.requests.restore import RestoreRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from kybernate.core.requests.reasons import Standing
-
     Json = dict[str, Any]
 
 
-class Ask(Protocol):
-    """What all kinds have in common."""
-
-    @property
-    def uid(self) -> str:
-        """The object's UID."""
-        ...
-
-    @property
-    def namespace(self) -> str:
-        """Its namespace."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        ...
-
-    @property
-    def status(self) -> Any:
-        """How far it is: with `reason`, `message` and `ended_at`."""
-        ...
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing more becomes of it."""
-        ...
-
-    @property
-    def under_way(self) -> bool:
-        """Whether something has begun for it that has not ended."""
-        ...
-
-
-class Why(Protocol):
-    """A reason of any kind: one word."""
-
-    @property
-    def value(self) -> str:
-        """The word."""
-        ...
-
-    @property
-    def standing(self) -> Standing:
-        """Whether more becomes of a request with this reason."""
-        ...
-
-
-R = TypeVar("R", bound=Ask)
+R = TypeVar("R", bound=Asked)
 
 
 class Kind(NamedTuple, Generic[R]):

@@ -1,0 +1,1 @@
+"""What every kind of object is carried out with: queue, workers, what is watched and written."""

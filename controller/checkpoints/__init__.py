@@ -1,0 +1,1 @@
+"""CheckpointRequests, which nodes' agents carry out."""

@@ -1,0 +1,127 @@
+"""CheckpointRequests: carried out by operations of the agent on the pod's node."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from controller.base.worker import RequestWorker
+from kybernate.core.requests.checkpoint import Act, Mode, Observed, Operation, decide
+from kybernate.core.requests.evictions import lost_pod
+from kybernate.core.requests.reasons import Reason
+from kybernate.core.requests.turns import has_turn
+from kybernate.errors import KybernateError, RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from controller.base.cluster import Cluster
+    from controller.base.known import Requests
+    from controller.base.queue import Queue
+    from controller.checkpoints.agents import Agents
+    from controller.checkpoints.lost import LostPods, Remains
+    from kybernate.core.requests.asked import Decision
+    from kybernate.core.requests.checkpoint import Request, Status
+    from kybernate.runtime.lead import Fence
+
+log = logging.getLogger(__name__)
+
+
+class Worker(RequestWorker["Request"]):
+    """Carries out CheckpointRequests. So many `snapshots` of a namespace are under way at a
+    time."""
+
+    kind = "checkpoint"
+
+    def __init__(  # noqa: PLR0913, PLR0917 - what a look needs, each of one owner
+        self,
+        queue: Queue,
+        requests: Requests[Request],
+        cluster: Cluster,
+        agents: Agents,
+        lost: LostPods,
+        remains: Remains,
+        fence: Fence,
+        wall: Callable[[], float] = time.time,
+        *,
+        snapshots: int,
+    ) -> None:
+        super().__init__(queue, requests, cluster, fence, wall)
+        self._agents = agents
+        self._lost = lost
+        self._remains = remains
+        self._snapshots = snapshots
+
+    def decided(self, request: Request) -> Decision[Status, Act]:
+        """See `RequestWorker`."""
+        seen = self._observe(request)
+        decision = decide(seen, self._wall())
+        if decision.act is Act.BEGIN:
+            seen = replace(seen, waits=self._waits(request))
+            decision = decide(seen, self._wall())
+        if decision.act is Act.BEGIN:
+            self._fence.check()
+            seen = replace(seen, operation=self._agents.begin(request, request.left(self._wall())))
+            decision = decide(seen, self._wall())
+        if decision.act is Act.CANCEL:
+            self._fence.check()
+            status = request.status
+            after = self._agents.cancel(status.node, status.operation)
+            # What it came to meanwhile counts; what can't be cancelled now is the sweep's.
+            operation = after if isinstance(after, Operation) else seen.operation
+            decision = decide(replace(seen, operation=operation, cancelled=True), self._wall())
+        return decision
+
+    def _waits(self, request: Request) -> tuple[Reason, str] | None:
+        """Why it may not begin yet."""
+        if request.mode is Mode.EVICT:
+            # What may not go is not parked: it would serve nobody, and stay.
+            try:
+                why = self._cluster.held_back(request.namespace, request.pod)
+            except RefusedError as error:
+                # Such as by a webhook that can't be tried without effect.
+                return Reason.PENDING, f"whether its pod may go can't be asked: {error}"
+            return (Reason.DISRUPTION_BUDGET, why) if why else None
+        if has_turn(request, self._requests.of(request.namespace), self._snapshots):
+            return None
+        return Reason.QUEUED, f"{self._snapshots} snapshots of {request.namespace} come first"
+
+    def _observe(self, request: Request) -> Observed:
+        status, operation = request.status, None
+        if request.ended:
+            return Observed(request)
+        pod = None
+        if status.operation:
+            operation = self._agents.find(status.node, status.operation)
+            if isinstance(operation, Operation):
+                return Observed(request, operation=operation)
+        elif lost_pod(request):
+            pod = self._lost.pinned(request)
+        if pod is None:
+            pod = self._cluster.pod(request.namespace, request.pod)
+        if status.operation and request.mode is Mode.EVICT:
+            return self._with_left(Observed(request, pod, operation))
+        if pod is not None and lost_pod(request) not in ("", pod.uid):
+            # Another pod has its name.
+            pod = None
+        return Observed(request, pod, operation)
+
+    def _with_left(self, seen: Observed) -> Observed:
+        """And what its pod has left, if it is lost."""
+        try:
+            return replace(seen, left=self._remains.of(seen.request, seen.pod))
+        except KybernateError as error:
+            log.warning("what %s has left: %s", seen.request.status.pod_uid, error)
+            return replace(seen, unsure=str(error))
+
+    def counted(self, request: Request) -> str:
+        """See `RequestWorker`."""
+        return request.mode.value
+
+    def call_off(self, request: Request) -> None:
+        """It was deleted; if its agent can't be told now, the sweep tells it."""
+        self._fence.check()
+        found = self._agents.cancel(request.status.node, request.status.operation)
+        log.info("operation %s: its request is gone: %s", request.status.operation, found)
