@@ -7,7 +7,6 @@ import time
 import uuid
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from threading import BoundedSemaphore
 from typing import TYPE_CHECKING
 
 import click
@@ -33,6 +32,7 @@ from extender.state.evicted import Evicted
 from extender.state.learner import Learner
 from extender.state.nodes import Nodes, NodeWatch, gpu_node_reader
 from extender.state.objects import Rules
+from extender.state.policies import Policies
 from extender.state.snapshot import Snapshot
 from extender.state.watches import Watches
 from kybernate.adapters.k8s import Api
@@ -63,28 +63,34 @@ def run(settings: ExtenderSettings) -> None:
     configure_logging(settings.log_level)
     api, table, rules = _checked(settings)
     snapshot = Snapshot(time.monotonic, settings.reserve_bytes, table, rules)
-    watches = Watches(api, snapshot)
     nodes = Nodes(snapshot.node_event, gpu_node_reader(api, settings.api_timeout_s))
-    watches.node_event, node_watch = nodes.gpu_node_event, NodeWatch(api, nodes)
+    node_watch = NodeWatch(api, nodes)
+    gangs: Gangs
+    # It needs the fence, which needs the watches; these are started when all are made.
+    hear = lambda kind, pod: gangs.pod_event(kind, pod)  # noqa: E731, PLW0108 - not made yet
+    watches = Watches(api, snapshot, nodes.gpu_node_event, hear)
     cluster = ApiCluster(api, settings.api_timeout_s)
     fence, leader = _fence(settings, api, watches)
     evicted = Evicted(api, snapshot, settings.api_timeout_s)
     nudge = Nudge(api, settings.api_timeout_s)
     gangs, planner, events = _gangs(settings, api, snapshot, fence, nudge)
-    watches.hear = gangs.pod_event
-    preemption = Preemption(snapshot, cluster)
+    policies = Policies(api)
+    preemption = Preemption(snapshot, cluster, expendable=policies.expendable)
     consulted = Consulted(
-        *(gangs.narrow, gangs.admit, evicted.claim, evicted.target), preemption.veto
+        *(gangs.narrow, gangs.admit, evicted.claim, evicted.target),
+        *(preemption.veto, evicted.kept_from, preemption.heard),
     )
-    binder = Binder(snapshot, cluster, _now, settings.reservation_s, fence, consulted)
-    binder.places = BoundedSemaphore(settings.threads)
+    binder = Binder(
+        *(snapshot, cluster, _now, settings.reservation_s, fence, consulted),
+        places=settings.threads,
+    )
     closed = _either(watches.not_ready, node_watch.not_ready, gangs.not_ready, fence.closed)
     waiting = Waiting(snapshot.follow(), _fitting(snapshot), snapshot.pod)
     verbs = Verbs(snapshot, binder, consulted, waiting.rejected, settings.most_offered)
     app = create_app(verbs, closed, refuse_caller, settings.max_body_bytes)
     explainer = Explainer(snapshot, cluster, gangs, events, fence)
     pages = {
-        "preemption": preemption.plan,
+        "preemption": preemption.page,
         "explain": explainer.page,
         "defrag": Defragmenter(snapshot, cluster).page,
     }
@@ -100,9 +106,11 @@ def run(settings: ExtenderSettings) -> None:
         learn=partial(Learner(snapshot).run, closed),
     )
 
+    every = (watches, evicted.requests.watch, policies.watch)
     try:
         server = make_server(
-            settings, _serving(app, probes, (watches, evicted.requests.watch), leader, threads)
+            settings,
+            _serving(app, probes, every, leader, threads),
         )
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
@@ -165,10 +173,12 @@ def _fence(settings: ExtenderSettings, api: Api, watches: Watches) -> tuple[Fenc
         return Open(), None
     # A worker that gunicorn starts anew goes on as the same candidate: the one before is dead.
     identity = f"{host}_{uuid.uuid4()}"
-    leader = Leader(leases, settings.lease, identity, Terms(settings.lease_s, timeout), watches)
+    announce = Endpoint(api, settings.advertise, timeout).publish if settings.advertise else None
+    leader = Leader(
+        *(leases, settings.lease, identity, Terms(settings.lease_s, timeout), watches),
+        announce=announce,
+    )
     metrics.LEADING.set_function(lambda: leader.closed() is None)
-    if settings.advertise:
-        leader.announce = Endpoint(api, settings.advertise, timeout).publish
     return leader, leader
 
 

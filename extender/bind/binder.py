@@ -48,7 +48,7 @@ NOBODY = Consulted()
 class Binder:
     """Binds pods; calls for several pods may run side by side."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each of them is another part
         self,
         snapshot: Snapshot,
         cluster: Cluster,
@@ -56,8 +56,11 @@ class Binder:
         ttl: float,
         fence: Fence | None = None,
         consulted: Consulted = NOBODY,
+        *,
+        places: int = PLACES,
     ) -> None:
-        """`stamp` gives the time as RFC 3339; `fence` says when nothing may be begun.
+        """`stamp` gives the time as RFC 3339; `fence` says when nothing may be begun; `places`: so
+        many calls at a time, as more would only be in each other's way, and in filter's.
 
         `ttl` is for how many seconds a seat stays reserved after a Binding of unknown outcome: more
         than the API server's own limit for a request, which is 60.
@@ -68,8 +71,7 @@ class Binder:
         self._ttl = ttl
         self._fence = fence or Open()
         self._consulted = consulted
-        self.places = threading.BoundedSemaphore(PLACES)
-        """For so many calls at a time: more would only be in each other's way, and in filter's."""
+        self._places = threading.BoundedSemaphore(places)
         self._turns: dict[NodeName, threading.Lock] = defaultdict(threading.Lock)
         self._turns_lock = threading.Lock()
         self._pods: dict[PodUid, tuple[threading.Lock, int]] = {}
@@ -78,7 +80,7 @@ class Binder:
         """Bind the pod. The empty string is success, else the sentence that says what is wrong."""
         try:
             # A pod has one reservation: a second call must not move it from under the first.
-            with self._turn_of(args.pod.uid), self.places:
+            with self._turn_of(args.pod.uid), self._places:
                 self._bind(args)
         except KybernateError as error:
             log.warning("pod %s was not bound to %s: %s", args.pod, args.node, error)
@@ -160,11 +162,11 @@ class Binder:
         return demand.require_group if demand and found and found[0].groups else None
 
     def _admitted(self, pod: SeatPod, node: NodeName) -> GroupName | None:
-        self.places.release()
+        self._places.release()
         try:
             return self._consulted.admit(pod, node)
         finally:
-            self.places.acquire()
+            self._places.acquire()
 
     def _reserve(self, pod: SeatPod, demand: Demand, node: NodeName) -> Claim:
         """Hold a seat: of the group that an earlier try chose, or else of the best one."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from extender.http.wire import Victims
     from extender.state.objects import SeatPod
@@ -37,6 +37,15 @@ def anywhere(_pod: SeatPod) -> Target | None:
     return None
 
 
+def from_nobody(_pod: SeatPod) -> Mapping[NodeName, str]:
+    """`Consulted.kept_from` where nobody makes room for others."""
+    return {}
+
+
+def unheard(_pod: SeatPod, _nodes: Sequence[NodeName]) -> None:
+    """`Consulted.heard` where nobody asks."""
+
+
 @dataclass(frozen=True, slots=True)
 class Consulted:
     """`narrow` leaves out nodes that fit but are not for this pod. `admit` says which group a pod
@@ -44,10 +53,13 @@ class Consulted:
     other pods are bound. `continues` says from which pod's state it continues, by its UID, which is
     no other pod's from then on; raises KybernateError. `target` says where a pod is to go while it
     fits there. `veto` leaves out nodes whose victims may not be deleted, or would be in vain;
-    without one only the victims' owners are asked."""
+    without one only the victims' owners are asked. `kept_from` says which nodes are not for this
+    pod now, and why; `heard` is told of nodes that have no seat for a pod, on which it may run."""
 
     narrow: Callable[[dict[str, Any], Fits], Fits] = all_that_fit
     admit: Callable[[SeatPod, NodeName], GroupName | None] = any_group
     continues: Callable[[SeatPod], str] = of_nobody
     target: Callable[[SeatPod], Target | None] = anywhere
     veto: Veto | None = None
+    kept_from: Callable[[SeatPod], Mapping[NodeName, str]] = from_nobody
+    heard: Callable[[SeatPod, Sequence[NodeName]], None] = unheard

@@ -66,9 +66,16 @@ class Verbs:
         # No more nodes than the scheduler is to weigh, unless the pod has wishes of its own.
         chosen = not pod.gang and not pods.read_pod(args.pod).has_wishes
         judge = partial(self._snapshot.offer, most=self._most if chosen else 0)
-        found = self._at_target(pod, args.names, judge) or filter_nodes(pod, args.names, judge)
-        if not found.passed and self._rejected is not None:
-            self._rejected(pod, args.names)
+        kept = self._consulted.kept_from(pod)
+        names = [one for one in args.names if one not in kept] if kept else args.names
+        found = self._at_target(pod, names, judge) or filter_nodes(pod, names, judge)
+        if not found.passed:
+            self._consulted.heard(pod, args.names)
+            if self._rejected is not None:
+                self._rejected(pod, args.names)
+        if kept:
+            told = {name: kept[name] for name in args.names if name in kept}
+            found = found._replace(failed={**found.failed, **told})
         return wire.filter_answer(args, self._consulted.narrow(args.pod, found))
 
     def _at_target(self, pod: SeatPod, names: Sequence[NodeName], judge: Judge) -> Fits | None:
@@ -97,9 +104,13 @@ class Verbs:
         """Which of the proposed victims may be deleted."""
         args = wire.read_preempt(body)
         if self._consulted.veto is None:
-            return wire.preempt_answer(allowed_victims(args.victims, self._snapshot.pod))
+            return wire.preempt_answer(allowed_victims(args.victims, self._may_go))
         pod = self._snapshot.read_pod(args.pod)
         return wire.preempt_answer(self._consulted.veto(pod, args.victims))
+
+    def _may_go(self, uid: PodUid) -> bool:
+        pod = self._snapshot.pod(uid)
+        return pod is not None and pod.expendable
 
 
 VERBS = ("filter", "prioritize", "bind", "preempt")

@@ -52,7 +52,7 @@ _POD = _only(
         containers=_CONTAINERS,
         initContainers=_CONTAINERS,
     ),
-    status=core_schema.nullable_schema(_only("phase")),
+    status=core_schema.nullable_schema(_only("phase", "reason")),
 )
 _NODE = _only(
     *("message", "code"),

@@ -38,14 +38,9 @@ def prioritize_nodes(pod: SeatPod, names: Sequence[NodeName], rank: Rank) -> Seq
 
 
 def allowed_victims(
-    proposed: Mapping[NodeName, Victims], known: Callable[[PodUid], SeatPod | None]
+    proposed: Mapping[NodeName, Victims], expendable: Callable[[PodUid], bool]
 ) -> dict[NodeName, Victims]:
-    """The nodes all of whose victims may be deleted: those whose owners marked them so."""
-
-    def expendable(uid: PodUid) -> bool:
-        pod = known(uid)
-        return pod is not None and pod.expendable
-
+    """The nodes all of whose victims may be deleted, as `expendable` says of each."""
     return {
         node: victims
         for node, victims in proposed.items()

@@ -17,7 +17,6 @@ import flask
 
 from kybernate import keys
 from kybernate.core.defrag import Budget, Cluster, Pending, Seated, document, plan
-from kybernate.core.ledger.parking import seat_cost
 from kybernate.core.placement import Demand
 from kybernate.core.tiers.tiers import rebalance_seconds
 from kybernate.errors import NotFoundError, RefusedError
@@ -173,8 +172,7 @@ def seat_of(view: NodeView, claim: Claim, pod: SeatPod | None, namespace: str = 
         why = "they are of other namespaces"
     if why:
         return Seated(claim, demand, None, why)
-    size = seat_cost(view.gpus(groups[claim.group]), claim.vram)
-    return Seated(claim, demand, rebalance_seconds(size))
+    return Seated(claim, demand, rebalance_seconds(view.state_size(claim)))
 
 
 def _stays(pod: SeatPod) -> str:

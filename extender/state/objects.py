@@ -49,7 +49,9 @@ class SeatPod:
     `preempts` is False if its priority class says that it takes nobody's place; `leaving` says that
     it is being deleted. `model` is what it serves, `party` says with whom it may share GPUs,
     `restore` from which saved state it wants to go on, `succession` in whose place its controller
-    has made it.
+    has made it. `expendable`: it may be deleted for a more important one, by its own word, if
+    `says_on_preempt`; `labels` are what policies select it by. `created`: when it was made, in
+    seconds since 1970; `failed`: its kubelet has ended it.
     """
 
     ref: PodRef
@@ -69,6 +71,10 @@ class SeatPod:
     party: str = ""
     restore: str = ""
     succession: str = ""
+    says_on_preempt: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+    created: float = 0.0
+    failed: bool = False
 
     def claim(self) -> Claim | None:
         """The seat that the pod holds: none before it is bound and after it has ended."""
@@ -104,6 +110,8 @@ def read_pod(raw: Json, rules: Rules) -> SeatPod:
         node=pod.node,
         group=pod.group,
         expendable=_expendable(notes),
+        says_on_preempt=keys.ON_PREEMPT in notes,
+        labels=pod.labels,
         finished=pod.over,
         seated=pod.seat is not None,
         gang=pod.gang,
@@ -114,6 +122,8 @@ def read_pod(raw: Json, rules: Rules) -> SeatPod:
         party=party,
         restore=notes.get(keys.RESTORE_FROM, ""),
         succession=pod.succession,
+        created=pod.created_at(),
+        failed=pod.failed_by_kubelet,
     )
 
 

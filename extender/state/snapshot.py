@@ -70,6 +70,7 @@ class Snapshot:
         self._ledger = Ledger()
         self._table = table or Table()
         self._pods: dict[PodUid, SeatPod] = {}
+        self._replaced: dict[tuple[str, str], dict[PodUid, tuple[SeatPod, float]]] = {}
         self._claimed_at: dict[PodUid, float] = {}
         self._window_ends: dict[NodeName, float] = {}
         self._verdicts = Verdicts(self._ledger, self._current)
@@ -90,6 +91,7 @@ class Snapshot:
     def take_pod(self, kind: str, pod: SeatPod) -> None:
         """Take in an event of the watch on pods."""
         with self._lock:
+            self._note_replaced(kind, pod)
             if kind == "DELETED" or pod.finished:
                 known = self._pods.pop(pod.ref.uid, None)
                 if known is not None and known.demand is not None:
@@ -98,6 +100,19 @@ class Snapshot:
                 self._ledger.remove_claim(pod.ref.uid)
             elif pod.resource is not None or pod.expendable:
                 self._take_in(pod)
+
+    def _note_replaced(self, kind: str, pod: SeatPod) -> None:
+        if not pod.succession or pod.resource is None or pod.node is None:
+            return
+        key = pod.ref.namespace, pod.succession
+        if kind != "DELETED" and (pod.failed or (pod.leaving and not pod.finished)):
+            those = self._replaced.setdefault(key, {})
+            _, since = those.get(pod.ref.uid) or (pod, self._clock())
+            those[pod.ref.uid] = pod, since
+        elif key in self._replaced:
+            self._replaced[key].pop(pod.ref.uid, None)
+            if not self._replaced[key]:
+                del self._replaced[key]
 
     def _take_in(self, pod: SeatPod) -> None:
         known = self._pods.get(pod.ref.uid)
@@ -291,6 +306,14 @@ class Snapshot:
                 return True
             known = self._ledger.node(NodeName(node)) is not None
             return known and not self._states.of(f"{OF_POD}{uid}")
+
+    def replaced(self, namespace: str, succession: str, within: float) -> tuple[SeatPod, ...]:
+        """Pods in whose place another one of the succession is made: they are being deleted, or
+        their kubelet has ended them in the last `within` seconds."""
+        with self._lock:
+            found = self._replaced.get((namespace, succession), {}).values()
+            least = self._clock() - within
+            return tuple(pod for pod, since in found if not pod.failed or since > least)
 
     def untaken(self, uid: str, successor: str) -> bool:
         """See `evictions.Seen`."""

@@ -26,28 +26,30 @@ PAGE = 200
 
 
 class Watches:
-    """Pods and GPUNodes of the whole cluster."""
+    """Pods and GPUNodes of the whole cluster. `node_event` takes each event about a GPUNode, as far
+    as it matters, and `hear` each about a pod once the snapshot has taken it in."""
 
-    def __init__(self, api: Api, snapshot: Snapshot) -> None:
+    def __init__(
+        self,
+        api: Api,
+        snapshot: Snapshot,
+        node_event: OnEvent | None = None,
+        hear: OnEvent = lambda _kind, _pod: None,
+    ) -> None:
         self.started = False
         """Whether the threads run, or ran."""
-        self.hear: Callable[[str, dict[str, Any]], None] = lambda _kind, _pod: None
-        """Called with each event about a pod once the snapshot has taken it in."""
 
         def pod_event(kind: str, item: dict[str, Any]) -> None:
             snapshot.pod_event(kind, item)
-            self.hear(kind, item)
-
-        self.node_event: OnEvent = snapshot.node_event
-        """Called with each event about a GPUNode, reduced to what matters."""
-
-        def node_event(kind: str, item: dict[str, Any]) -> None:
-            self.node_event(kind, item)
+            hear(kind, item)
 
         # Any pod may ask for a seat, with or without our label: resources can't be selected by.
         self._all = (
             _watcher(api.decoding(decode.pods), pods.PATH, pod_event, "pods"),
-            _watcher(api.decoding(decode.gpu_nodes), keys.GPU_NODES_PATH, node_event, "GPUNodes"),
+            _watcher(
+                *(api.decoding(decode.gpu_nodes), keys.GPU_NODES_PATH),
+                *(node_event or snapshot.node_event, "GPUNodes"),
+            ),
         )
         metrics.UNPLACED.set_function(snapshot.unplaced)
         metrics.NODES.set_function(snapshot.nodes)

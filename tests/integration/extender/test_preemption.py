@@ -1,4 +1,4 @@
-"""Preemption with the real kube-scheduler: ours deletes nobody, and others only who agreed."""
+"""Preemption with the real kube-scheduler: it deletes only whose owners agreed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kybernate import keys
-from tests.integration.extender.conftest import NAMESPACE, ONE, TWO, until
+from tests.integration.extender.conftest import NAMESPACE, ONE, PODS, TWO, until
 from tests.integration.extender.upstream import (
-    PREEMPTING,
     condition,
     node_of,
     offer,
@@ -37,27 +36,58 @@ def leaving(world: World, pod: dict[str, Any]) -> bool:
     return "deletionTimestamp" in world.read(pod)["metadata"]
 
 
-def test_our_profile_deletes_nobody_and_plans_whom_to_suspend(
+def plan(extender: Extender, pod: dict[str, Any]) -> dict[str, Any]:
+    """What the extender answers who carries plans out."""
+    with extender.session("controller") as session:
+        name = pod["metadata"]["name"]
+        url = f"https://127.0.0.1:{extender.port}/preemption/{NAMESPACE}/{name}"
+        found: dict[str, Any] = session.get(url, timeout=5).json()
+    return found
+
+
+def test_who_is_not_marked_is_suspended_by_a_plan_for_nodes_that_suit(
     extender: Extender, scheduler: Scheduler, world: World
 ) -> None:
-    low, lower = filled(world, {"vram": "8Gi", "on-preempt": "kill"}, {"vram": "8Gi"})
+    low, lower = filled(world, {"vram": "8Gi"}, {"vram": "16Gi"})
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "controller": True}
+    for number, one in enumerate((low, lower)):
+        path = f"{PODS}/{one['metadata']['name']}"
+        mine = [{**owner, "uid": f"of-{number}"}]
+        world.api.patch(path, {"metadata": {"ownerReferences": mine}})
+    # There is nothing of lower priority here, but who waits does not tolerate its taint.
+    taint = {"key": "other", "value": "yes", "effect": "NoSchedule"}
+    offer(world, world.node(seats=1), taints=[taint], x1="2", x2="1")
     waiting = world.pod(priority=priority_class(world, 1000), vram="8Gi")
     until(lambda: "Insufficient" in condition(world, waiting), "it found no seat")
+    until(lambda: plan(extender, waiting)["checked"], "the scheduler has named no node")
     stays(lambda: not leaving(world, low) and not leaving(world, lower), 2.0)
-    with extender.session("controller") as session:
-        name = waiting["metadata"]["name"]
-        url = f"https://127.0.0.1:{extender.port}/preemption/{NAMESPACE}/{name}"
-        plan = session.get(url, timeout=5).json()
-    # The one whose owner has it killed costs nothing to save.
-    assert [one["id"] for one in plan["steps"]] == [
-        f"delete/{low['metadata']['uid']}",
+    found = plan(extender, waiting)
+    assert [one["id"] for one in found["steps"]] == [
+        f"suspend/{low['metadata']['uid']}",
         f"place/{waiting['metadata']['uid']}",
     ]
-    assert plan["node"] == node_of(world, low)
-    # What the operator will do in the end: the pod goes, and the next one has its seat.
+    assert found["node"] == node_of(world, low)
+    # What the controller does once the state is in the object store.
     world.delete(low)
-    until(lambda: node_of(world, waiting) == plan["node"], "it got the seat")
-    assert world.group(waiting) == plan["group"]
+    until(lambda: node_of(world, waiting) == found["node"], "it got the seat")
+    assert world.group(waiting) == found["group"]
+
+
+def test_nodes_with_seats_of_other_groups_are_named_by_filter(
+    extender: Extender, scheduler: Scheduler, world: World
+) -> None:
+    """Then the scheduler sees free seats, and proposes to delete nobody."""
+    node = offer(world, world.node(seats=1), x1="2", x2="1")
+    low = world.pod(**{"require-group": "G0"})
+    until(lambda: node_of(world, low) == node, "it is bound")
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "controller": True}
+    mine = {"metadata": {"ownerReferences": [{**owner, "uid": "of-j"}]}}
+    world.api.patch(f"{PODS}/{low['metadata']['name']}", mine)
+    high = {"priority": priority_class(world, 1000)}
+    waiting = world.pod(**high, **{"require-group": "G0"})
+    until(lambda: plan(extender, waiting)["checked"], "the scheduler has named no node")
+    until(lambda: len(plan(extender, waiting)["steps"]) == 2, "nobody is to make room")
+    assert plan(extender, waiting)["node"] == node
 
 
 def test_only_who_may_ask_is_told_the_plan(extender: Extender, world: World) -> None:
@@ -67,30 +97,28 @@ def test_only_who_may_ask_is_told_the_plan(extender: Extender, world: World) -> 
     assert (answer.status_code, "kyb-controller" in answer.text) == (403, True)
 
 
-def test_a_profile_that_preempts_deletes_only_who_is_marked(
+def test_only_who_is_marked_is_deleted(
     extender: Extender, scheduler: Scheduler, world: World
 ) -> None:
     marked, kept = filled(world, {"on-preempt": "kill"}, {})
     high = priority_class(world, 1000)
-    waiting = world.pod(priority=high, scheduler=PREEMPTING)
+    waiting = world.pod(priority=high)
     until(lambda: leaving(world, marked), "the pod that is marked is deleted")
     stays(lambda: not leaving(world, kept), 1.0)
     world.delete(marked)
     until(lambda: node_of(world, waiting), "the other has its seat")
-    another = world.pod(priority=high, scheduler=PREEMPTING)
+    another = world.pod(priority=high)
     until(lambda: condition(world, another), "it found no seat")
     stays(lambda: not leaving(world, kept) and not leaving(world, waiting), 2.0)
     assert node_of(world, another) is None
 
 
-def test_a_profile_that_preempts_deletes_nobody_in_vain(
-    extender: Extender, scheduler: Scheduler, world: World
-) -> None:
+def test_nobody_is_deleted_in_vain(extender: Extender, scheduler: Scheduler, world: World) -> None:
     """The scheduler knows how many seats a node has, and not of which group they must be."""
     marked = {"on-preempt": "kill"}
     important = {"priority": priority_class(world, 2000), "require-group": "G0"}
     keeper, killed = filled(world, important, {"require-group": "G1", **marked})
-    high = {"priority": priority_class(world, 1000), "scheduler": PREEMPTING}
+    high = {"priority": priority_class(world, 1000)}
     picky = world.pod(**{"require-group": "G0"}, **high)
     until(lambda: condition(world, picky), "it found no seat")
     stays(lambda: not leaving(world, keeper) and not leaving(world, killed), 2.0)

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from tests.integration.extender.conftest import Extender, World
 
 SHIPPED = REPOSITORY / "config" / "scheduler" / "kube-scheduler-config.yaml"
-PREEMPTING = "kybernate-preempting"
-"""The profile of config/ that keeps DefaultPreemption."""
 
 
 class Scheduler:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from threading import BoundedSemaphore, Thread
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -85,9 +85,8 @@ def test_a_second_call_for_a_pod_does_not_move_the_first_ones_seat(
 
 
 def test_a_gang_s_pod_that_waits_takes_no_place_of_others(
-    binder: Binder, cluster: FakeCluster, snapshot: Snapshot
+    cluster: FakeCluster, snapshot: Snapshot
 ) -> None:
-    binder.places = BoundedSemaphore(1)
     cluster.add(pod("p1", notes={keys.GANG: "g"}))
     cluster.add(pod("p2"))
     answers = []
@@ -96,10 +95,11 @@ def test_a_gang_s_pod_that_waits_takes_no_place_of_others(
         answers.append(binder.bind(args("p2")))
         return GroupName("G1")
 
-    binder._consulted = Consulted(admit=admit)
+    consulted = Consulted(admit=admit)
+    binder = Binder(snapshot, cluster, lambda: "now", RESERVED_S, None, consulted, places=1)
     assert (binder.bind(args()), answers) == ("", [""])
     assert taken(snapshot) == {"p1": "G1", "p2": "G0"}
-    assert binder.places.acquire(timeout=0), "the place was given back"
+    assert binder._places.acquire(timeout=0), "the place was given back"
 
 
 def test_the_seat_is_held_until_the_watch_shows_it(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -89,8 +90,10 @@ def ledger() -> Ledger:
     return Ledger()
 
 
-def candidate(store: Any, name: str, ledger: Ledger, clock: Callable[[], float]) -> Leader:
-    return Leader(store, "l", name, Terms(LASTS, CALL), ledger, clock)
+def candidate(
+    store: Any, name: str, ledger: Ledger, clock: Callable[[], float], **more: Any
+) -> Leader:
+    return Leader(store, "l", name, Terms(LASTS, CALL), ledger, clock, **more)
 
 
 def test_the_first_one_leads_and_its_ledger_is_renewed_before(
@@ -185,9 +188,11 @@ def test_a_lease_that_is_given_back_is_free_at_once(
 
 
 def test_each_renewal_is_announced(store: Store, clock: Clock, ledger: Ledger) -> None:
-    one, two = (candidate(store, name, ledger, clock) for name in ("one", "two"))
     said: list[str] = []
-    one.announce, two.announce = lambda: said.append("one"), lambda: said.append("two")
+    one, two = (
+        candidate(store, name, ledger, clock, announce=partial(said.append, name))
+        for name in ("one", "two")
+    )
     for leader in (one, two, one):
         leader.tend()
     assert said == ["one", "one"]

@@ -75,6 +75,26 @@ def test_a_plan_for_pods_that_wait(scene, who):
     assert orjson.loads(orjson.dumps(found)) == found
 
 
+def test_a_plan_costs_what_moves_and_not_what_was_asked_for(scene):
+    """Of s2 the agent has seen 1 GiB, where 12 were asked for; offloaded, its artifact counts."""
+    snapshot, cluster = scene
+
+    def costs(**told):
+        node = gpu_node("n1")
+        node["status"]["seats"] = [{"uid": "uid-s2", **told}]
+        snapshot.node_event("MODIFIED", node)
+        found = Defragmenter(snapshot, cluster).plan("default", "new", Budget())
+        (move,) = [one for one in found["steps"] if one["kind"] == "move"]
+        assert found["seconds"] == rebalance_seconds(move["bytes"])
+        return move["bytes"], found["id"]
+
+    size, plan = costs(heldBytes=GIB)
+    assert (size, plan) == (GIB, costs(heldBytes=2 * GIB)[1]), "what is approved stays the same"
+    assert costs(heldBytes="much")[0] == costs(heldBytes=-1)[0] == 12 * GIB
+    parked = {"state": "parked", "tier": "nvme", "savedBytes": 3 * GIB}
+    assert 3 * GIB <= costs(heldBytes=GIB, **parked)[0] < 1.2 * 3 * GIB
+
+
 def test_who_must_stay_is_counted_by_reason(scene):
     snapshot, cluster = scene
     for number, extra in enumerate([{"gang": True}, {"deleted": True}]):

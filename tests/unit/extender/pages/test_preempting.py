@@ -30,6 +30,9 @@ def hold(snapshot: Snapshot, name: str, group: str, priority: int = 0, **more: s
     resource = TWO if group == "G01" else ONE
     item = pod(name, limits={resource: "1"}, notes={"kyb.ai/group": group, **more}, node="n1")
     item["spec"]["priority"] = priority
+    if not more.pop("bare", ""):
+        owner = {"controller": True, "kind": "Job", "uid": f"of-{name}"}
+        item["metadata"]["ownerReferences"] = [owner]
     snapshot.pod_event("ADDED", item)
 
 
@@ -49,11 +52,11 @@ def test_victims_that_die_in_vain_are_spared(preemption: Preemption, snapshot: S
         hold(snapshot, f"b{number}", "G0", **KILL)
         hold(snapshot, f"c{number}", "G1", **KILL)
     two = read_pod(wanted(TWO))
-    assert preemption.veto(two, victims("b0")) == {}
-    assert set(preemption.veto(two, victims("a"))) == {N1}
+    assert preemption.veto(two, victims("b0")) == victims("a"), "one that helps instead"
+    assert preemption.veto(two, victims("a")) == victims("a")
     first = read_pod(wanted(**{"kyb.ai/require-group": "G0"}))
-    assert preemption.veto(first, victims("c0")) == {}
-    assert set(preemption.veto(first, victims("b0"))) == {N1}
+    assert preemption.veto(first, victims("c0")) == victims("b0")
+    assert preemption.veto(first, victims("b1")) == victims("b1"), "as it was proposed"
 
 
 def test_who_is_not_marked_is_spared_whatever_it_would_help(
@@ -70,9 +73,63 @@ def test_a_node_without_gpus_is_left_out(preemption: Preemption, snapshot: Snaps
     assert preemption.veto(read_pod(wanted(TWO)), victims("a")) == {}
 
 
+def test_those_that_are_marked_go_in_place_of_the_proposed_if_they_suffice(
+    preemption: Preemption, snapshot: Snapshot
+) -> None:
+    hold(snapshot, "a", "G01", priority=10)
+    hold(snapshot, "b", "G0", **KILL)
+    hold(snapshot, "c", "G0")
+    hold(snapshot, "d", "G1", priority=3)
+    hold(snapshot, "e", "G1", priority=3)
+    one = read_pod(wanted(**{"kyb.ai/require-group": "G0"}))
+    assert preemption.veto(one, victims("c")) == victims("b")
+    other = read_pod(wanted(**{"kyb.ai/require-group": "G1"}))
+    assert preemption.veto(other, victims("d")) == {}, "they are to be suspended"
+
+
+def test_a_plan_is_for_nodes_that_the_scheduler_has_named(
+    snapshot: Snapshot, cluster: FakeCluster
+) -> None:
+    now = [0.0]
+    preemption = Preemption(snapshot, cluster, lambda: now[0])
+    snapshot.node_event("ADDED", gpu_node("n2"))
+    hold(snapshot, "a", "G01", priority=3)
+    new = read_pod(cluster.add(wanted(TWO)))
+
+    def planned() -> tuple[bool, str | None]:
+        found = preemption.plan("default", "new")
+        return found["checked"], found["node"]
+
+    assert planned() == (False, "n2"), "there is room, but who knows of its taints"
+    preemption.heard(new, [N1])
+    assert planned() == (True, "n1")
+    preemption.veto(new, {NodeName("n2"): Victims((), 0)})
+    assert planned() == (True, "n2")
+    now[0] = 599.0
+    preemption.heard(new, [N1])
+    now[0] = 601.0
+    assert planned() == (True, "n1"), "what was said of n2 is old"
+    now[0] = 1300.0
+    assert planned()[0] is False
+
+
+def test_who_would_not_come_back_is_not_suspended(
+    preemption: Preemption, snapshot: Snapshot, cluster: FakeCluster
+) -> None:
+    hold(snapshot, "a", "G01", bare="yes")
+    cluster.add(wanted(TWO))
+    assert preemption.plan("default", "new")["node"] is None
+    hold(snapshot, "a", "G01", **{"kyb.ai/gang": "g"})
+    assert preemption.plan("default", "new")["node"] is None
+    hold(snapshot, "a", "G01")
+    assert len(preemption.plan("default", "new")["steps"]) == 2
+    answer = client(preemption).get("/preemption/default/new?spare=uid-x,uid-a")
+    assert answer.json["node"] is None
+
+
 def client(preemption: Preemption, refusal: str | None = None) -> Any:
     app = flask.Flask("pages", static_folder=None)
-    register(app, {"preemption": preemption.plan}, lambda: None, lambda _environ: refusal)
+    register(app, {"preemption": preemption.page}, lambda: None, lambda _environ: refusal)
     return app.test_client()
 
 
@@ -88,6 +145,7 @@ def test_the_plan_is_told(preemption: Preemption, snapshot: Snapshot, cluster: F
             "priority": 10,
             "sentence": "suspending default/a (priority 3, 48Gi to save) makes room on n1 for pod "
             "default/new of priority 10",
+            "checked": False,
             "node": "n1",
             "group": "G01",
             "id": answer.json["id"],

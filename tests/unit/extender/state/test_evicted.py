@@ -13,13 +13,14 @@ from extender.http.wire import BindArgs
 from extender.state.evicted import Evicted
 from kybernate import keys
 from kybernate.core.requests.checkpoint import Target
-from kybernate.errors import ConflictError, RetryableError
+from kybernate.errors import ConflictError, NotFoundError, RetryableError
 from kybernate.types import NodeName, PodRef, PodUid
 from tests.unit.extender.objects import gpu_node, pod, read_pod
 
 if TYPE_CHECKING:
+    from extender.state.objects import SeatPod
     from extender.state.snapshot import Snapshot
-    from tests.unit.extender.conftest import FakeCluster
+    from tests.unit.extender.conftest import Clock, FakeCluster
 
 NOW = 1_767_225_700.0
 STAMP = "2026-01-01T00:00:00Z"
@@ -30,6 +31,15 @@ class Api:
 
     def __init__(self) -> None:
         self.items: dict[str, dict[str, Any]] = {}
+        self.nodes: dict[str, dict[str, Any]] = {}
+        self.gets = 0
+
+    def get(self, path: str, *, timeout: float) -> dict[str, Any]:
+        self.gets += 1
+        name = path.removeprefix("/api/v1/nodes/")
+        if name not in self.nodes:
+            raise NotFoundError(f"there is no node {name}")
+        return self.nodes[name]
 
     def patch(self, path: str, body: dict[str, Any], *, timeout: float) -> dict[str, Any]:
         item = self.items[path.rpartition("/")[2]]
@@ -198,6 +208,148 @@ def test_what_a_successor_left_that_never_ran_is_the_next_ones(site: Site) -> No
     assert site.known.claim(site.new("p3")) == "", "the second one ran: it was dropped"
 
 
+# --- pods that are lost ---------------------------------------------------------------------------
+
+JUST_NOW = "2026-01-01T00:01:38Z"
+SAVED = {"artifact": "default/a@20260101T000000Z-00000001", "uid": "q", "tier": "object"}
+
+
+def leaver(site: Site, **status: Any) -> dict[str, Any]:
+    """A pod of `rs` on n1 that is being deleted, or has that status."""
+    item = pod("q", uid="q", node="n1", phase=status.pop("phase", "Running"))
+    item["status"] |= status
+    item["metadata"]["ownerReferences"] = [{"controller": True, "kind": "ReplicaSet", "uid": "rs"}]
+    if not status:
+        item["metadata"]["deletionTimestamp"] = STAMP
+    site.snapshot.pod_event("MODIFIED", item)
+    return item
+
+
+def node(site: Site, ready: str = "True", *taints: str) -> None:
+    site.api.nodes["n1"] = {
+        "metadata": {"name": "n1"},
+        "spec": {"taints": [{"key": one} for one in taints]},
+        "status": {"conditions": [{"type": "Ready", "status": ready}]},
+    }
+
+
+def made(site: Site, name: str, created: str = JUST_NOW) -> Any:
+    """A pod that was made in its place, at that time."""
+    item = pod(name)
+    item["metadata"]["creationTimestamp"] = created
+    item["metadata"]["ownerReferences"] = [{"controller": True, "kind": "ReplicaSet", "uid": "rs"}]
+    site.snapshot.pod_event("ADDED", item)
+    return read_pod(item)
+
+
+def lost(site: Site, reason: str, *, done: bool) -> None:
+    """What the controller says of it."""
+    site.evicted("q", node="n1")
+    item = site.api.items.pop("evict-q")
+    item["metadata"]["name"] = "lost-q"
+    item["spec"]["requestedBy"] = keys.CONTROLLER_USER
+    item["status"]["conditions"][0]["reason"] = reason
+    if not done:
+        del item["status"]["completionTime"], item["status"]["artifact"]
+    site.api.items["lost-q"] = item
+    site.known.requests.on_event("DELETED", {"metadata": {**item["metadata"], "name": "evict-q"}})
+    site.told(site.known)
+
+
+@pytest.mark.parametrize(
+    ("ready", "taints"),
+    [("Unknown", ()), ("False", ()), ("True", ("node.kubernetes.io/out-of-service",)), ("", ())],
+)
+def test_whether_a_pod_is_lost_with_its_node_is_waited_for(
+    site: Site, ready: str, taints: tuple[str, ...]
+) -> None:
+    site.snapshot.node_event("MODIFIED", gpu_node("n1"))
+    leaver(site)
+    if ready:
+        node(site, ready, *taints)
+    second = made(site, "p1")
+    with pytest.raises(RetryableError, match="lost"):
+        site.known.claim(second)
+    lost(site, "AgentUnreachable", done=False)
+    with pytest.raises(RetryableError, match="lost"):
+        site.known.claim(second)
+    lost(site, "Evicted", done=True)
+    assert site.known.claim(second) == "q", "the registry knows more than the node told"
+    assert site.api.items["lost-q"]["metadata"]["annotations"] == {keys.SUCCESSOR: "uid-p1"}
+
+
+def test_what_is_known_to_be_saved_of_a_lost_pod_is_waited_for_on_the_successors_node(
+    site: Site,
+) -> None:
+    site.snapshot.node_event("MODIFIED", gpu_node("n1", saved=[{**SAVED, "bytes": 7}]))
+    leaver(site)
+    lost(site, "AgentUnreachable", done=False)
+    assert site.known.claim(made(site, "p1")) == "q"
+
+
+def test_of_a_pod_that_is_drained_and_lost_one_continues(site: Site) -> None:
+    site.snapshot.node_event("MODIFIED", gpu_node("n1", saved=[{**SAVED, "bytes": 7}]))
+    leaver(site)
+    site.evicted("q", node="n1")
+    drained = site.api.items["evict-q"]
+    lost(site, "Evicted", done=True)
+    site.api.items["evict-q"] = {**drained, "metadata": {**drained["metadata"], "name": "evict-q"}}
+    site.told(site.known)
+    assert site.known.claim(made(site, "p1")) == "q"
+    site.told(site.known)
+    assert site.known.claim(made(site, "p2")) == ""
+
+
+def test_of_a_lost_pod_without_artifacts_the_next_one_begins_anew(site: Site) -> None:
+    leaver(site)
+    lost(site, "PodEnded", done=True)
+    assert site.known.claim(made(site, "p1")) == ""
+
+
+def test_one_that_its_kubelet_failed_is_waited_for_on_a_node_that_is_well(site: Site) -> None:
+    node(site)
+    item = leaver(site, phase="Failed", reason="UnexpectedAdmissionError")
+    second = made(site, "p1")
+    with pytest.raises(RetryableError):
+        site.known.claim(second)
+    site.snapshot.pod_event("DELETED", item)
+    assert site.known.claim(second) == ""
+
+
+def test_one_that_its_kubelet_failed_long_ago_holds_up_no_other(site: Site, clock: Clock) -> None:
+    """It stays until somebody deletes it, longer than the controller's request for it."""
+    item = leaver(site, phase="Failed", reason="Evicted")
+    clock.now += 61
+    site.snapshot.pod_event("MODIFIED", item)
+    assert site.known.claim(made(site, "p1")) == ""
+
+
+def test_of_many_pods_that_go_each_node_is_looked_at_once(site: Site) -> None:
+    node(site)
+    for number in range(5):
+        item = pod(f"q{number}", node="n1", phase="Running")
+        owner = {"controller": True, "kind": "ReplicaSet", "uid": "rs"}
+        item["metadata"] |= {"ownerReferences": [owner], "deletionTimestamp": STAMP}
+        site.snapshot.pod_event("MODIFIED", item)
+    assert site.known.claim(made(site, "p1")) == ""
+    assert site.known.claim(made(site, "p2")) == ""
+    assert site.api.gets == 1
+
+
+@pytest.mark.parametrize("status", [{}, {"phase": "Failed"}, {"phase": "Succeeded"}])
+def test_a_pod_that_somebody_deletes_or_that_ends_by_itself_holds_up_no_other(
+    site: Site, status: dict[str, str]
+) -> None:
+    node(site)
+    leaver(site, **status)
+    assert site.known.claim(made(site, "p1")) == ""
+
+
+def test_nobody_waits_longer_than_a_minute_for_the_controller(site: Site) -> None:
+    leaver(site)
+    assert site.known.claim(made(site, "p1", "2026-01-01T00:00:30Z")) == ""
+
+
 def test_a_successor_is_bound_where_its_eviction_says_while_it_fits(
     site: Site, snapshot: Snapshot, cluster: FakeCluster
 ) -> None:
@@ -233,3 +385,71 @@ def test_who_requires_another_group_itself_goes_there(site: Site, snapshot: Snap
     assert target == Target("n1", "G1")
     assert made.aimed(target).demand.require_group == "G0"
     assert site.known.target(site.new("other", owner="rs9")) is None
+
+
+def preempted(site: Site, waiter: str = "uid-new", by: str = keys.CONTROLLER_USER) -> None:
+    """A pod of n1 has made room for the waiter."""
+    site.evicted("gone", node="n1", requestedBy=by)
+    item = site.api.items.pop("evict-gone")
+    item["metadata"]["name"] = f"preempt-{waiter}-gone"
+    site.known.requests.on_event("ADDED", item)
+
+
+def waits(site: Site, priority: int, name: str = "new", **more: Any) -> SeatPod:
+    item = pod(name, **more)
+    item["spec"]["priority"] = priority
+    site.snapshot.pod_event("ADDED", item)
+    return read_pod(item)
+
+
+def test_room_that_was_made_is_kept_from_less_important_pods(snapshot: Snapshot) -> None:
+    site = Site(snapshot)
+    low, equal = waits(site, 0, "low"), waits(site, 10, "equal")
+    new = waits(site, 10)
+    assert site.known.kept_from(low) == {}
+    preempted(site)
+    why = "room is being made there for pod default/new of priority 10"
+    assert site.known.kept_from(low) == {"n1": why}
+    assert site.known.kept_from(equal) == site.known.kept_from(new) == {}
+    waits(site, 10, node="n1", notes={keys.ASSIGNED_GROUP: "G0"})
+    assert site.known.kept_from(low) == {}, "it has come"
+
+
+def test_room_is_kept_for_pods_that_come_and_by_nobody_elses_word(snapshot: Snapshot) -> None:
+    site = Site(snapshot)
+    low = waits(site, 0, "low")
+    preempted(site)
+    assert site.known.kept_from(low) == {}, "nobody waits"
+    waits(site, 10)
+    preempted(site, by="system:serviceaccount:lab:somebody")
+    assert site.known.kept_from(low) == {}
+    preempted(site)
+    assert list(site.known.kept_from(low)) == ["n1"]
+    site.known._wall = lambda: NOW + 300.0
+    assert site.known.kept_from(low) == {}, "not for ever"
+
+
+def test_filter_leaves_out_a_node_that_is_kept_and_says_why(
+    snapshot: Snapshot, cluster: FakeCluster
+) -> None:
+    snapshot.node_event("ADDED", gpu_node("n2"))
+    site = Site(snapshot)
+    waits(site, 10)
+    low = pod("low")
+    waits(site, 0, "low")
+    heard: list[Any] = []
+    consulted = Consulted(
+        kept_from=site.known.kept_from, heard=lambda one, names: heard.append((one.ref.name, names))
+    )
+    binder = Binder(snapshot, cluster, lambda: STAMP, 60.0)
+    verbs = Verbs(snapshot, binder, consulted)
+    preempted(site)
+
+    def asked(*names: str) -> Any:
+        return verbs.filter({"Pod": low, "NodeNames": list(names)})
+
+    found = asked("n1", "n2")
+    assert (found["NodeNames"], list(found["FailedNodes"])) == (["n2"], ["n1"])
+    assert "of priority 10" in found["FailedNodes"]["n1"]
+    assert asked("n1")["NodeNames"] == []
+    assert heard == [("low", ["n1"])]
