@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench import hostmemory
-from bench.node.operator import Operator
+from bench.node.seatverbs import SeatVerbs
 from bench.report import median, say
 from bench.saved.barecriu import Bare, number_inside
 from bench.saved.packing import directory_bytes
@@ -50,7 +50,7 @@ class Rig:
     """A cluster with both pods, and what it takes to park them."""
 
     cluster: Cluster
-    operator: Operator
+    verbs: SeatVerbs
     bare: Bare
     served: Served
     plain: Served
@@ -102,20 +102,20 @@ def rig(workload: Workload, mib: int, *, lazy: bool = False) -> Iterator[Rig]:
         for one in (served, plain):
             _serving(workload, one)
             workload.fill(one, mib)
-        operator = stack.enter_context(Operator.of(cluster.node("n1"), found[SEAT]))
+        verbs = stack.enter_context(SeatVerbs.of(cluster.node("n1"), found[SEAT]))
         bare = _bare(found[PLAIN], workload, folder / "bare")
-        yield Rig(cluster, operator, bare, served, plain, folder / "s3" / "data", store)
+        yield Rig(cluster, verbs, bare, served, plain, folder / "s3" / "data", store)
 
 
 def cycle(rig: Rig, workload: Workload, samples: Samples) -> None:
     """One park to NVMe and wake by the agent, and one dump and restore by the commands."""
-    seconds, phases = rig.operator.park("nvme")
+    seconds, phases = rig.verbs.park("nvme")
     samples.park.append(seconds)
     samples.dump.append(phases["all"] - phases["seal"])
     samples.seal.append(phases["seal"])
     samples.note("dump", phases)
     began = time.monotonic()
-    seconds, phases = rig.operator.wake()
+    seconds, phases = rig.verbs.wake()
     _until_answer(rig.served, workload)
     samples.first.append(time.monotonic() - began)
     samples.wake.append(seconds)
@@ -130,14 +130,14 @@ def cycle(rig: Rig, workload: Workload, samples: Samples) -> None:
 
 def cycle_lazily(rig: Rig, workload: Workload, samples: Samples) -> None:
     """One park to NVMe and one wake by the agent, of which only the first answer is waited for."""
-    rig.operator.park("nvme")
+    rig.verbs.park("nvme")
     began = time.monotonic()
 
     def answered() -> None:
         _until_answer(rig.served, workload)
         samples.first.append(time.monotonic() - began)
 
-    seconds, phases = rig.operator.wake_and(answered)
+    seconds, phases = rig.verbs.wake_and(answered)
     samples.wake.append(seconds)
     samples.note("restore", phases)
 
@@ -174,10 +174,10 @@ def baseline(samples: Samples) -> dict[str, object]:
 def by_object_store(rig: Rig, workload: Workload, samples: Samples) -> Metrics:
     """One park into the object store and one wake from it, and what they may take at most."""
     before = directory_bytes(rig.stored)
-    parked, _ = rig.operator.park("object")
+    parked, _ = rig.verbs.park("object")
     stored = directory_bytes(rig.stored) - before
     began = time.monotonic()
-    rig.operator.wake()
+    rig.verbs.wake()
     _until_answer(rig.served, workload)
     woken = time.monotonic() - began
     put, get = workload.rates(rig.store, stored)
@@ -203,7 +203,7 @@ def by_move(rig: Rig, workload: Workload, samples: Samples) -> Metrics:
     there = pods.wait([NEXT], _has_address, START, "given an address")[NEXT]
     before, size = workload.known(rig.served), directory_bytes(rig.bare.images)
     began = time.monotonic()
-    seconds = rig.operator.move(NEXT)
+    seconds = rig.verbs.move(NEXT)
     successor = Served.by(there)
     _until_answer(successor, workload)
     first = time.monotonic() - began

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.node.operator import Operator
+from bench.node.seatverbs import SeatVerbs
 from bench.report import emit, percentile, say
 from tests.cluster import ClusterSpec, GpuSpec
 from tests.cluster.cluster import running
@@ -58,17 +58,17 @@ def measure(tier: str, samples: int, *, as_json: bool) -> None:
                 pod = pods.wait([name], ready, START, "Ready")[name]
                 address = str(pod["status"]["podIP"])
                 _serving(name, address)
-                with Operator.of(cluster.node("n1"), pod) as operator:
-                    taken[name] = list(_wakes(operator, address, tier, samples))
+                with SeatVerbs.of(cluster.node("n1"), pod) as verbs:
+                    taken[name] = list(_wakes(verbs, address, tier, samples))
                 awake += [_first_byte(address) for _ in range(samples)]
                 pods.delete([name], grace=0)
                 pods.gone([name], START)
     _tell(tier, taken, awake, as_json=as_json)
 
 
-def _wakes(operator: Operator, address: str, tier: str, samples: int) -> Iterator[float]:
+def _wakes(verbs: SeatVerbs, address: str, tier: str, samples: int) -> Iterator[float]:
     for _ in range(samples):
-        operator.park(tier)
+        verbs.park(tier)
         time.sleep(PAUSE)
         yield _first_byte(address)
         time.sleep(PAUSE)

@@ -94,7 +94,7 @@ def _measure(rig: parkpods.Rig, workload: Workload, tier: str, samples: int) -> 
         time.sleep(QUIET)
         began = time.monotonic()
         usual = client.rate(began - QUIET / 2, began)
-        seconds, phases = rig.operator.save(tier)
+        seconds, phases = rig.verbs.save(tier)
         ended = time.monotonic()
         time.sleep(0.2)
         client.stop()

@@ -71,22 +71,22 @@ def measure(mib: int, rounds: int, *, as_json: bool) -> None:
 
 def _there(rig: Rig, model: Model, tier: str, samples: Samples) -> None:
     """Parked there; whatever of it the page cache has is forgotten."""
-    seconds, _ = model.operator.park("ram", LAST["ram"])
+    seconds, _ = model.verbs.park("ram", LAST["ram"])
     samples.first.append(seconds)
-    model.operator.wake("wake")
-    before = model.operator.steps()
-    seconds, _ = model.operator.park(tier, LAST[tier])
+    model.verbs.wake("wake")
+    before = model.verbs.steps()
+    seconds, _ = model.verbs.park(tier, LAST[tier])
     samples.ours.there.append(seconds)
-    samples.note("there", seconds, _since(before, model.operator.steps()))
+    samples.note("there", seconds, _since(before, model.verbs.steps()))
     drop_cache(rig.nvme)
 
 
 def _back(model: Model, samples: Samples) -> None:
     """Woken, and as it was."""
-    before = model.operator.steps()
-    seconds, _ = model.operator.wake("wake")
+    before = model.verbs.steps()
+    seconds, _ = model.verbs.wake("wake")
     samples.ours.back.append(seconds)
-    samples.note("back", seconds, _since(before, model.operator.steps()))
+    samples.note("back", seconds, _since(before, model.verbs.steps()))
     model.see_intact()
 
 

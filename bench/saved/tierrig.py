@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench import hostmemory
-from bench.node.operator import Operator
+from bench.node.seatverbs import SeatVerbs
 from bench.report import say
 from bench.saved.tierlimits import MIB, Limits
 from kybernate.checkpoint.places import open_place
@@ -41,8 +41,8 @@ BESIDE = 32 * MIB
 class Model:
     """The toy model in its pod, which must go on as it was."""
 
-    def __init__(self, operator: Operator, pod: Mapping[str, Any]) -> None:
-        self.operator, self._direct = operator, Direct.to(pod)
+    def __init__(self, verbs: SeatVerbs, pod: Mapping[str, Any]) -> None:
+        self.verbs, self._direct = verbs, Direct.to(pod)
         self._answers, self._boot = 0, ""
         self.see_intact()
 
@@ -77,8 +77,8 @@ class Rig:
         pods, name = Pods(self.cluster.api()), f"toy{number}"
         pods.create(_seat(name, number, self.mib))
         pod = pods.wait([name], ready, START, "Ready")[name]
-        with Operator.of(self.cluster.node("n1"), pod) as operator:
-            yield Model(operator, pod)
+        with SeatVerbs.of(self.cluster.node("n1"), pod) as verbs:
+            yield Model(verbs, pod)
         pods.delete([name], grace=0)
         pods.gone([name], GONE)
 

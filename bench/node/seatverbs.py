@@ -1,4 +1,4 @@
-"""An operator of one seat: parks and wakes it by the agent's own API, and reads its phases."""
+"""What is asked of one seat by the agent's own API, as somebody on its node does."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETTLED = 5.0
 _ENDED = ("succeeded", "failed", "cancelled")
 
 
-class Operator:
+class SeatVerbs:
     """Of the seat with this UID."""
 
     def __init__(self, node: Node, agent: Any, uid: str) -> None:
@@ -33,7 +33,7 @@ class Operator:
 
     @classmethod
     @contextlib.contextmanager
-    def of(cls, node: Node, pod: Mapping[str, Any]) -> Iterator[Operator]:
+    def of(cls, node: Node, pod: Mapping[str, Any]) -> Iterator[SeatVerbs]:
         """Connected to the agent of the pod's node, as somebody on the node is."""
         with connected(f"/proc/{node.pid}/root{keys.AGENT_SOCKET}") as agent:
             yield cls(node, agent, pod["metadata"]["uid"])
