@@ -521,6 +521,13 @@ spec:
                 required:
                 - every
                 type: object
+              onPreempt:
+                description: 'What becomes of a pod whose seat one of a higher priority gets: pause: its state is saved, and the pod in its place continues. kill:
+                  it is deleted.'
+                enum:
+                - pause
+                - kill
+                type: string
               onRestoreFailure:
                 description: 'What becomes of a pod whose artifact (kyb.ai/restore-from) can''t be had: start: it starts cold. fail: it waits, and fails.'
                 enum:
@@ -531,8 +538,9 @@ spec:
             - selector
             type: object
             x-kubernetes-validations:
-            - message: it says nothing; write turn, idle, schedule, snapshots or onRestoreFailure
-              rule: has(self.turn) || has(self.idle) || has(self.onRestoreFailure) || has(self.snapshots) || (has(self.schedule) && self.schedule.size() > 0)
+            - message: it says nothing; write turn, idle, schedule, snapshots, onPreempt or onRestoreFailure
+              rule: has(self.turn) || has(self.idle) || has(self.onPreempt) || has(self.onRestoreFailure) || has(self.snapshots) || (has(self.schedule) && self.schedule.size()
+                > 0)
           status:
             description: What comes of it, as the controller sees it. Agents act without it.
             properties:
@@ -792,6 +800,7 @@ spec:
                     - object
                     type: string
                   bytes:
+                    description: Its size there.
                     format: int64
                     minimum: 0
                     type: integer
@@ -1238,6 +1247,11 @@ spec:
                       format: int64
                       minimum: 0
                       type: integer
+                    heldBytes:
+                      description: The GPU memory that it was seen to hold, rounded up by a fifth at most.
+                      format: int64
+                      minimum: 0
+                      type: integer
                     reason:
                       maxLength: 4096
                       type: string
@@ -1316,6 +1330,236 @@ spec:
                 type: array
                 x-kubernetes-list-map-keys:
                 - uid
+                x-kubernetes-list-type: map
+              usage:
+                description: What namespaces with a Share have used, told now and then.
+                items:
+                  description: What a namespace with a Share has used of the node.
+                  properties:
+                    namespace:
+                      maxLength: 63
+                      minLength: 1
+                      type: string
+                    used:
+                      description: What a namespace has used since a window of its Share began.
+                      properties:
+                        since:
+                          format: date-time
+                          type: string
+                        gpuSeconds:
+                          description: Of GPUs that its seats had.
+                          minimum: 0
+                          type: number
+                        parkedGiBHours:
+                          description: GiB of RAM that its parked seats took, times hours.
+                          minimum: 0
+                          type: number
+                        wakes:
+                          description: How often its seats woke.
+                          format: int64
+                          minimum: 0
+                          type: integer
+                        parkedBytes:
+                          description: What its parked seats take of all nodes' RAM now.
+                          format: int64
+                          minimum: 0
+                          type: integer
+                      type: object
+                  required:
+                  - namespace
+                  - used
+                  type: object
+                maxItems: 1024
+                type: array
+                x-kubernetes-list-map-keys:
+                - namespace
+                x-kubernetes-list-type: map
+            type: object
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: shares.kyb.ai
+spec:
+  group: kyb.ai
+  scope: Cluster
+  names:
+    kind: Share
+    listKind: ShareList
+    plural: shares
+    singular: share
+    shortNames:
+    - shr
+    categories:
+    - kyb
+    - kybernate
+  versions:
+  - name: v1alpha1
+    served: true
+    storage: true
+    subresources:
+      status: {}
+    additionalPrinterColumns:
+    - name: Weight
+      type: integer
+      jsonPath: .spec.weight
+    - name: GPU-Seconds
+      type: number
+      jsonPath: .status.used.gpuSeconds
+    - name: Quota
+      type: integer
+      jsonPath: .spec.quota.gpuSeconds
+    - name: Within
+      type: string
+      jsonPath: .status.conditions[?(@.type=="WithinQuota")].status
+    - name: State
+      type: string
+      jsonPath: .status.conditions[?(@.type=="WithinQuota")].reason
+    - name: Wakes
+      type: integer
+      priority: 1
+      jsonPath: .status.used.wakes
+    - name: Parked-GiB-Hours
+      type: number
+      priority: 1
+      jsonPath: .status.used.parkedGiBHours
+    - name: Message
+      type: string
+      priority: 1
+      jsonPath: .status.conditions[?(@.type=="WithinQuota")].message
+    - name: Age
+      type: date
+      jsonPath: .metadata.creationTimestamp
+    schema:
+      openAPIV3Schema:
+        type: object
+        description: Says what the namespace of its name gets of GPUs that seats of several namespaces want, and how much it may use of GPUs and of RAM. An administrator's.
+        x-kubernetes-validations:
+        - message: 'a Share has the name of its namespace: at most 63 of a-z, 0-9 and -'
+          rule: self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')
+        required:
+        - spec
+        properties:
+          apiVersion:
+            type: string
+          kind:
+            type: string
+          metadata:
+            type: object
+          spec:
+            description: What the namespace gets, and how much it may use.
+            properties:
+              weight:
+                description: Against those of other namespaces whose seats always want the same GPUs; 100 for a namespace without a Share. Its seats divide what it
+                  gets by their own weights.
+                format: int32
+                maximum: 100000
+                minimum: 1
+                type: integer
+                default: 100
+              window:
+                description: 'How long use is counted before it is counted from zero again, from 1m to 744h. Windows begin at multiples of it since 1970, UTC: 24h
+                  is a day.'
+                maxLength: 32
+                pattern: ^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$
+                type: string
+                default: 24h
+              quota:
+                description: How much the namespace may use.
+                properties:
+                  gpuSeconds:
+                    description: 'Seconds in which its seats are active, times their GPUs, in each window. A namespace that has used them up comes after others: its
+                      requests still wake a seat.'
+                    format: int64
+                    minimum: 0
+                    type: integer
+                  parkedGiBPerNode:
+                    description: GiB of each node's RAM for states of its parked seats. What is beyond leaves RAM for the next tier, as far as kyb.ai/park-tier lets
+                      it.
+                    format: int32
+                    maximum: 1000000
+                    minimum: 0
+                    type: integer
+                type: object
+                x-kubernetes-validations:
+                - message: 'name a quota: gpuSeconds or parkedGiBPerNode'
+                  rule: has(self.gpuSeconds) || has(self.parkedGiBPerNode)
+            type: object
+            x-kubernetes-validations:
+            - message: window must be between 1m and 744h (31 days)
+              rule: '!has(self.window) || (duration(self.window) >= duration(''1m'') && duration(self.window) <= duration(''744h''))'
+          status:
+            description: What comes of it, as the controller sees it.
+            properties:
+              observedGeneration:
+                format: int64
+                minimum: 0
+                type: integer
+              used:
+                description: Since the window began, as nodes have told by now.
+                properties:
+                  since:
+                    format: date-time
+                    type: string
+                  gpuSeconds:
+                    description: Of GPUs that its seats had.
+                    minimum: 0
+                    type: number
+                  parkedGiBHours:
+                    description: GiB of RAM that its parked seats took, times hours.
+                    minimum: 0
+                    type: number
+                  wakes:
+                    description: How often its seats woke.
+                    format: int64
+                    minimum: 0
+                    type: integer
+                  parkedBytes:
+                    description: What its parked seats take of all nodes' RAM now.
+                    format: int64
+                    minimum: 0
+                    type: integer
+                type: object
+              conditions:
+                description: 'WithinQuota: whether the namespace is; the reason says why not.'
+                items:
+                  description: As Kubernetes' own conditions are.
+                  properties:
+                    type:
+                      maxLength: 316
+                      minLength: 1
+                      type: string
+                    status:
+                      enum:
+                      - 'True'
+                      - 'False'
+                      - Unknown
+                      type: string
+                    reason:
+                      maxLength: 1024
+                      pattern: ^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$
+                      type: string
+                    message:
+                      maxLength: 32768
+                      type: string
+                    lastTransitionTime:
+                      format: date-time
+                      type: string
+                    observedGeneration:
+                      format: int64
+                      minimum: 0
+                      type: integer
+                  required:
+                  - type
+                  - status
+                  - reason
+                  - message
+                  - lastTransitionTime
+                  type: object
+                maxItems: 8
+                type: array
+                x-kubernetes-list-map-keys:
+                - type
                 x-kubernetes-list-type: map
             type: object
 ---

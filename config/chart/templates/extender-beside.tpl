@@ -20,21 +20,17 @@ data:
     # The extender rules out nodes whose groups don't fit; a sample of the nodes could hide those that do.
     percentageOfNodesToScore: 100
     profiles:
+      # DefaultPreemption asks the extender (preemptVerb), which lets it delete those marked kyb.ai/on-preempt: kill, and learns
+      # where the pod could run: others are suspended by kyb-controller.
       - schedulerName: kybernate-scheduler
-        plugins:
-          postFilter:
-            # Preempting would delete pods, state and all; making room for a pod is for the operator to do.
-            disabled:
-              - name: DefaultPreemption
-      # For pods that name it: this one deletes pods of lower priority, ours only if they are marked
-      # kyb.ai/on-preempt: kill, and only where that gives the waiting pod a seat.
+      # The same, for pods that name it.
       - schedulerName: kybernate-preempting
     extenders:
       - urlPrefix: https://127.0.0.1:9444/v1
         filterVerb: filter
         prioritizeVerb: prioritize
         bindVerb: bind
-        # Asked by profiles that keep DefaultPreemption: offers only victims marked kyb.ai/on-preempt: kill.
+        # Asked by DefaultPreemption.
         preemptVerb: preempt
         weight: 5
         # A bind is at most three calls of the extender's to the API server, 4 s each.

@@ -501,11 +501,15 @@ spec:
   - name: takenBack
     expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-controller' && object.spec.mode == 'Wake' && object.metadata.name.startsWith('zero-back-')
   - name: ofPlan
-    expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-controller' && object.metadata.name.startsWith('rbal-') && (object.spec.mode ==
-      'Wake' || (object.spec.mode == 'Evict' && object.spec.?tier.orValue('') == 'object'))
+    expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-controller' && (object.metadata.name.startsWith('rbal-') || object.metadata.name.startsWith('preempt-'))
+      && (object.spec.mode == 'Wake' || (object.spec.mode == 'Evict' && object.spec.?tier.orValue('') == 'object'))
+  - name: ofLost
+    expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-controller' && object.spec.mode == 'Evict' && object.spec.?tier.orValue('') ==
+      'object' && object.metadata.name.startsWith('lost-')
   - name: may
-    expression: 'variables.forEviction || variables.ofPolicy || variables.takenBack || variables.ofPlan ? true : object.spec.mode == ''Snapshot'' ? variables.pod.subresource(''exec'').check(''create'').allowed()
-      : object.spec.mode == ''Evict'' ? variables.pod.subresource(''eviction'').check(''create'').allowed() : variables.pod.check(''patch'').allowed()'
+    expression: 'variables.forEviction || variables.ofLost || variables.ofPolicy || variables.takenBack || variables.ofPlan ? true : object.spec.mode == ''Snapshot''
+      ? variables.pod.subresource(''exec'').check(''create'').allowed() : object.spec.mode == ''Evict'' ? variables.pod.subresource(''eviction'').check(''create'').allowed()
+      : variables.pod.check(''patch'').allowed()'
   - name: right
     expression: 'object.spec.mode == ''Snapshot'' ? ''create pods/exec'' : object.spec.mode == ''Evict'' ? ''create pods/eviction'' : ''patch pods'''
   validations:
@@ -599,6 +603,11 @@ spec:
       || k in variables.now)
     reason: Forbidden
     message: of a request that a Deployment was scaled to zero with only kyb.ai/wanted may change
+  - expression: variables.now[?'kyb.ai/wanted'] == variables.before[?'kyb.ai/wanted'] || request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-proxy'
+      || authorizer.group('apps').resource('deployments').subresource('scale').namespace(request.namespace).check('patch').allowed()
+    reason: Forbidden
+    messageExpression: 'request.userInfo.username + '' may not have a Deployment scaled up (kyb.ai/wanted): that takes the right to patch '' + ''deployments/scale
+      in namespace '' + request.namespace'
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding

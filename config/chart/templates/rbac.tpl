@@ -88,6 +88,14 @@ rules:
 - apiGroups:
   - kyb.ai
   resources:
+  - shares
+  verbs:
+  - get
+  - list
+  - watch
+- apiGroups:
+  - kyb.ai
+  resources:
   - snapshottemplates
   verbs:
   - get
@@ -193,6 +201,20 @@ rules:
   - kyb.ai
   resources:
   - checkpointpolicies/status
+  verbs:
+  - patch
+- apiGroups:
+  - kyb.ai
+  resources:
+  - shares
+  verbs:
+  - get
+  - list
+  - watch
+- apiGroups:
+  - kyb.ai
+  resources:
+  - shares/status
   verbs:
   - patch
 - apiGroups:
@@ -343,6 +365,7 @@ rules:
   resources:
   - nodes
   verbs:
+  - get
   - list
   - watch
 - apiGroups:
@@ -379,6 +402,14 @@ rules:
   - get
   - list
   - patch
+  - watch
+- apiGroups:
+  - kyb.ai
+  resources:
+  - checkpointpolicies
+  verbs:
+  - get
+  - list
   - watch
 ---
 apiVersion: rbac.authorization.k8s.io/v1
@@ -799,6 +830,27 @@ subjects:
 - kind: ServiceAccount
   name: kyb-scheduler
   namespace: kyb-system
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: kyb-shares
+  labels:
+    app.kubernetes.io/part-of: kybernate
+rules:
+- apiGroups:
+  - kyb.ai
+  resources:
+  - shares
+  verbs:
+  - create
+  - delete
+  - deletecollection
+  - get
+  - list
+  - patch
+  - update
+  - watch
 ---
 apiVersion: v1
 kind: ServiceAccount

@@ -40,7 +40,7 @@ HOOKS = "admissionregistration.k8s.io"
 ALLOWED: dict[str, dict[str, set[str]]] = {
     "extender": {
         "pods": READ | {"patch"},
-        "nodes": {"list", "watch"},
+        "nodes": {"get", "list", "watch"},
         "pods/binding": {"create"},
         "events": {"create"},
         "leases.coordination.k8s.io:kyb-extender": {"get", "update"},
@@ -60,6 +60,7 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         "events": {"create", "patch"},
         CSRS: {"create", "get"},
         "checkpointpolicies.kyb.ai": READ,
+        "shares.kyb.ai": READ,
         "snapshottemplates.kyb.ai": READ,
         **SEES_GRANTS,
         **SEES_REVOKED,
@@ -99,6 +100,8 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         "checkpointrequests/status.kyb.ai": {"patch"},
         "snapshottemplates.kyb.ai": READ,
         "snapshottemplates/status.kyb.ai": {"patch"},
+        "shares.kyb.ai": READ,
+        "shares/status.kyb.ai": {"patch"},
         "leases.coordination.k8s.io:kyb-controller": {"get", "update"},
         **SEES_NODES,
         **SEES_REVOKED,

@@ -27,7 +27,7 @@ ASKED_BY = (
     *("checkpointrequests", "checkpointpolicies"),
     *(PLANS, "restorerequests", "snapshottemplates"),
 )
-KINDS = (*ASKED_BY, "artifactgrants", "artifacts", "gpunodes")
+KINDS = (*ASKED_BY, "artifactgrants", "artifacts", "gpunodes", "shares")
 VIEW = ("kyb-requests-view", "kyb-grants-view")
 EDIT = (*VIEW, "kyb-requests-edit")
 ADMINS = ("kyb-grants", "kyb-requests-approve")

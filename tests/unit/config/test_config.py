@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from kybernate import keys
-from kybernate.api.grants import read_grant
+from kybernate.api.restoring.grants import read_grant
 from kybernate.core.seat.seats import shown
 from kybernate.settings.webhook import WebhookSettings
 from kybernate.types import SeatState
