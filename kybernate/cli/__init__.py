@@ -44,6 +44,7 @@ _COMMANDS: Mapping[str, str] = {
     "simulate": "kybernate.cli.planning.simulate",
     "snapshot": "kybernate.cli.cluster.requests:snapshot",
     "states": "kybernate.cli.states",
+    "support-bundle": "kybernate.cli.bundle.commands",
     "top": "kybernate.cli.cluster.seats:top",
     "wake": "kybernate.cli.cluster.requests:wake",
 }
@@ -65,6 +66,7 @@ From anywhere, through the API server alone (`kubectl kyb` is the same program):
   kubectl kyb top                                      GPUs, tiers, seats
   kubectl kyb seats -n NAMESPACE                       who is awake, who is parked, where
   kubectl kyb park POD                                 and wake, snapshot, restore, clone
+  kubectl kyb doctor                                   what is wrong; support-bundle: all of it
 
 \b
 One box needs none of that:
@@ -110,7 +112,8 @@ def _unavailable(name: str, error: ModuleNotFoundError) -> click.Command:
     return click.Command(name, callback=refuse, help=f"Not available here: {error}.")
 
 
-def _version() -> str:
+def version() -> str:
+    """The version of this program."""
     try:
         return metadata.version("kybernate")
     except metadata.PackageNotFoundError:
@@ -118,7 +121,7 @@ def _version() -> str:
 
 
 @click.group(cls=_Group, help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(_version(), prog_name="kybernate")
+@click.version_option(version(), prog_name="kybernate")
 def main() -> None:
     """The group; `begin` is the console scripts' entry point."""
 

@@ -21,6 +21,7 @@ from kybernate.adapters.kernel.memory import KernelMemory
 from kybernate.adapters.lookabout import LookAbout
 from kybernate.adapters.nvml.gpumodes import read_driver
 from kybernate.cli.cluster.link import cluster_options, link_to
+from kybernate.cli.output import document_option, json_option, text_of
 from kybernate.core.doctor.cluster import examine_cluster
 from kybernate.core.doctor.doctor import Level, examine, sound
 from kybernate.core.doctor.nodefacts import Facts, KubeletFacts, RuntimeFacts, Unseen
@@ -62,7 +63,8 @@ Exit status 1 if anything failed, else 0. docs/reference/node/doctor.md has a pa
     default=None,
     help="The cluster, or this machine; kubectl kyb: the cluster, else the machine.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@document_option
+@json_option
 @click.option(
     "--kubelet-dir",
     default="/var/lib/kubelet",
@@ -95,10 +97,12 @@ def command(ctx: click.Context, /, *, of_cluster: bool | None, **options: Any) -
     if of_cluster is None:
         of_cluster = (ctx.find_root().info_name or "").startswith("kubectl")
     findings = _of_cluster(options) if of_cluster else _of_machine(options)
-    if options["as_json"]:
-        click.echo(json.dumps(document(findings), indent=2))
-    else:
+    form = "json" if options["as_json"] else options["output"]
+    if form == "table":
         show(findings)
+    else:
+        # Levels are words, which YAML would not know for such.
+        click.echo(text_of(json.loads(json.dumps(document(findings))), form), nl=False)
     sys.exit(0 if sound(findings) else 1)
 
 

@@ -22,7 +22,7 @@ from kybernate.cli.cluster.lines import explained, valued
 from kybernate.cli.cluster.link import Source, cluster_options, link_to, listed
 from kybernate.cli.completing import pod_names
 from kybernate.cli.extender_link import ask, extender_options
-from kybernate.cli.output import plain
+from kybernate.cli.output import document_option, json_option, plain, text_of
 from kybernate.core.ledger.ledger import Ledger
 from kybernate.core.views.dump import decode
 from kybernate.core.views.explain import document, explain
@@ -64,7 +64,8 @@ def command() -> None:
 @command.command("pod", help=_HELP)
 @click.argument("name", shell_complete=pod_names)
 @cluster_options()
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@document_option
+@json_option
 @click.option(
     "--dump",
     type=click.File("rb"),
@@ -73,7 +74,14 @@ def command() -> None:
 @extender_options
 @click.pass_context
 def pod(
-    ctx: click.Context, /, name: str, *, as_json: bool, dump: BinaryIO | None, **where: Any
+    ctx: click.Context,
+    /,
+    name: str,
+    *,
+    output: str,
+    as_json: bool,
+    dump: BinaryIO | None,
+    **where: Any,
 ) -> None:
     """See _HELP."""
     namespace = where["namespace"] or "default"
@@ -84,10 +92,11 @@ def pod(
         found = ask(where["extender"], where["tls_dir"], path)
     else:
         found = _look(link_to(where), name.removeprefix("pod/"))
-    if as_json:
-        click.echo(json.dumps(found, indent=2))
-    else:
+    form = "json" if as_json else output
+    if form == "table":
         show(found)
+    else:
+        click.echo(text_of(json.loads(json.dumps(found)), form), nl=False)
 
 
 def show(found: Json, console: Console | None = None) -> None:

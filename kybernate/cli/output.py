@@ -36,6 +36,16 @@ output_option = click.option(
     help="For people (wide: with more columns), or for programs.",
 )
 
+document_option = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(("table", "json", "yaml")),
+    default="table",
+    show_default=True,
+    help="For people, or for programs.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
+
 
 @dataclass(frozen=True, slots=True)
 class Row:

@@ -30,6 +30,10 @@ _KINDS = (
     keys.CHECKPOINT_REQUESTS_PATH,
     keys.CHECKPOINT_POLICIES_PATH,
     keys.ARTIFACT_GRANTS_PATH,
+    keys.ARTIFACTS_PATH,
+    keys.RESTORE_REQUESTS_PATH,
+    keys.REBALANCE_REQUESTS_PATH,
+    keys.SNAPSHOT_TEMPLATES_PATH,
 )
 _SERVICES = f"/apis/apps/v1/namespaces/{keys.NAMESPACE}/deployments"
 _WEBHOOK = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/kyb-webhook"

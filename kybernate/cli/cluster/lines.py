@@ -203,7 +203,9 @@ def valued(found: Effective, notes: Mapping[str, str]) -> Json:
     rows = []
     for name in SPOKEN_OF:
         value = found.values.get(name)
-        if value is None and name == keys.RESTORE_ELSE and keys.RESTORE_FROM not in notes:
+        # What isn't said of these is no setting of the agent's.
+        means_nothing = name == keys.RESTORE_ELSE and keys.RESTORE_FROM not in notes
+        if value is None and (means_nothing or name == keys.ON_PREEMPT):
             continue
         row = {"annotation": name, "value": "", "source": "the agent's setting"}
         if value is not None:

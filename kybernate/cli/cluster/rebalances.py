@@ -11,49 +11,64 @@ import click
 
 from kybernate import keys
 from kybernate.api.rebalances.reading import read_rebalance, to_rebalance
-from kybernate.cli.cluster.link import Source, cluster_options, link_to, watched
-from kybernate.cli.cluster.requests import INTERRUPTED, REFUSED, TIMED_OUT, limit_of
+from kybernate.cli.cluster.asking import REFUSED, Asking, limit_of, request_options
+from kybernate.cli.cluster.link import cluster_options, link_to
 from kybernate.cli.completing import pod_names
-from kybernate.cli.output import human, plain, text_of
+from kybernate.cli.output import human, plain
 from kybernate.core.plans.steps import Kind
-from kybernate.core.requests.reasons import Standing
-from kybernate.core.requests.rebalance import RebalanceReason
+from kybernate.core.requests.rebalance import RebalanceReason, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from kybernate.cli.cluster.link import Link
-    from kybernate.core.requests.rebalance import Plan, Request, Step
+    from kybernate.core.requests.rebalance import Plan, Step
 
     Json = dict[str, Any]
 
-_PLURAL = keys.REBALANCE_REQUESTS_PATH.rpartition("/")[2]
 _GROUP = re.compile(r"G[0-9]+")
 _WAITS = (RebalanceReason.AWAITING_APPROVAL, RebalanceReason.PLAN_CHANGED)
 
 
+class Rebalances(Asking[Request]):
+    """RebalanceRequests."""
+
+    path, kind = keys.REBALANCE_REQUESTS_PATH, keys.REBALANCE_REQUEST_KIND
+    deletion = "has no more steps begin"
+
+    def read(self, item: Json) -> Request:
+        """See `Asking`."""
+        return read_rebalance(item)
+
+    def called(self, _request: Request) -> str:
+        """See `Asking`."""
+        return "it"
+
+    def progress(self, request: Request, now: float) -> str:
+        """See `Asking`."""
+        status = request.status
+        text = plain(status.message or "nobody answers yet")
+        left = status.ready_at - now
+        return f"{text}, about {left:.0f} s left" if status.ready_at and left > 0 else text
+
+    def outcome(self, request: Request, *, quiet: bool) -> int:
+        """See `Asking`: another plan than the one that was approved is none."""
+        found = super().outcome(request, quiet=quiet)
+        return REFUSED if request.status.reason is RebalanceReason.PLAN_CHANGED else found
+
+
+REBALANCES = Rebalances()
+
+
 def plan_options(command: Any) -> Any:
     """The options of commands that make a RebalanceRequest."""
-    for option in (
-        cluster_options(),
-        click.option(
-            "-o",
-            "--output",
-            type=click.Choice(("text", "json", "yaml", "name")),
-            default="text",
-            show_default=True,
-            help="Sentences, or the request as it is at the end.",
-        ),
-        click.option("--approve", is_flag=True, help="Have the plan carried out, and follow it."),
-        click.option(
-            "--timeout",
-            default="1h",
-            show_default=True,
-            help="How long after its approval steps begin, and how long it is followed.",
-        ),
-    ):
-        command = option(command)
-    return command
+    command = request_options(
+        "Sentences, or the request as it is at the end.",
+        "1h",
+        "How long after its approval steps begin, and how long it is followed.",
+    )(command)
+    told = "Have the plan carried out, and follow it."
+    return click.option("--approve", is_flag=True, help=told)(command)
 
 
 @click.command("move")
@@ -94,33 +109,50 @@ def approve(name: str, timeout: str, **options: Any) -> None:
     kubectl kyb approve move-llama-x7k2p -n shop
     """
     link, until = link_to(options), time.monotonic() + limit_of(timeout)
-    item = link.api.get(f"{link.of(_PLURAL)}/{name}")
+    item = link.api.get(f"{link.of(REBALANCES.plural)}/{name}")
     _show(item)
-    sys.exit(_outcome(_followed(link, _approved(link, item), until, approves=True)))
+    sys.exit(_end(_carried_out(link, item, until)))
 
 
 def ask(what: str, spec: Json, options: dict[str, Any], *, dry_run: bool = False) -> None:
     """Make a RebalanceRequest, show its plan, and have it carried out if that is asked for."""
     limit, link, form = limit_of(options["timeout"]), link_to(options), options["output"]
-    body, path = to_rebalance(what, spec, limit), link.of(_PLURAL)
+    body, path = to_rebalance(what, spec, limit), link.of(REBALANCES.plural)
     if dry_run:
         made = link.api.post(path, body, {"dryRun": "All"})
-        click.echo("it may be asked for; nothing was") if form == "text" else _tell(made, form)
+        REBALANCES.tell(made, form, "it may be asked for; nothing was")
         return
     made, until = link.api.post(path, body), time.monotonic() + limit
-    planned = _followed(link, made, until, approves=False)
+    planned = REBALANCES.followed(link, made, until, _planned)
     if read_rebalance(planned).ended:
-        sys.exit(_outcome(planned, form))
+        sys.exit(_end(planned, form))
     if form == "text":
         _show(planned)
-    if not options["approve"]:
-        name = planned["metadata"]["name"]
-        if form == "text":
-            click.echo(f"Approve it: kubectl kyb approve {name} -n {link.namespace}")
-        else:
-            _tell(planned, form)
-        return
-    sys.exit(_outcome(_followed(link, _approved(link, planned), until, approves=True), form))
+    if options["approve"]:
+        sys.exit(_end(_carried_out(link, planned, until), form))
+    name = planned["metadata"]["name"]
+    told = f"Approve it: kubectl kyb approve {name} -n {link.namespace}"
+    REBALANCES.tell(planned, form, told)
+
+
+def _end(item: Json, form: str = "text") -> int:
+    if form != "text":
+        REBALANCES.tell(item, form, "")
+    return REBALANCES.outcome(read_rebalance(item), quiet=form != "text")
+
+
+def _planned(request: Request) -> bool:
+    return request.status.plan is not None and request.status.reason in _WAITS
+
+
+def _carried_out(link: Link, item: Json, until: float) -> Json:
+    """Have its plan carried out, until it has ended or another plan waits for an approval."""
+
+    def another(request: Request) -> bool:
+        plan = request.status.plan
+        return _planned(request) and plan is not None and plan.hash != request.approved
+
+    return REBALANCES.followed(link, _approved(link, item), until, another)
 
 
 def _approved(link: Link, item: Json) -> Json:
@@ -128,51 +160,8 @@ def _approved(link: Link, item: Json) -> Json:
     if plan is None:
         raise click.ClickException("there is no plan yet")
     body = {"spec": {"approvedPlan": plan.hash}}
-    found: Json = link.api.patch(f"{link.of(_PLURAL)}/{item['metadata']['name']}", body)
+    found: Json = link.api.patch(f"{link.of(REBALANCES.plural)}/{item['metadata']['name']}", body)
     return found
-
-
-def _followed(link: Link, made: Json, until: float, *, approves: bool) -> Json:
-    """The request as it is once it has ended, or else waits for an approval that is not this one's,
-    or when the time is over."""
-    name, last, told = made["metadata"]["name"], made, ""
-    try:
-        for item in _states(link, name, until):
-            last, request = item, read_rebalance(item)
-            if (text := _progress(request)) != told:
-                click.echo(text, err=True)
-                told = text
-            if request.ended or _waits(request, approves=approves):
-                break
-    except KeyboardInterrupt:
-        click.echo(
-            f"\nit continues; kubectl -n {link.namespace} delete rebalancerequest {name} has no "
-            "more steps begin",
-            err=True,
-        )
-        sys.exit(INTERRUPTED)
-    return last
-
-
-def _waits(request: Request, *, approves: bool) -> bool:
-    plan = request.status.plan
-    if request.status.reason not in _WAITS or plan is None:
-        return False
-    return not approves or plan.hash != request.approved
-
-
-def _states(link: Link, name: str, until: float) -> Iterator[Json]:
-    source = Source(link.of(_PLURAL), {"fieldSelector": f"metadata.name={name}"})
-    for (found,) in watched(link.api, [source], until):
-        if not found:
-            raise click.ClickException(f"somebody has deleted RebalanceRequest {name}")
-        yield found[0]
-
-
-def _progress(request: Request) -> str:
-    status, left = request.status, request.status.ready_at - time.time()
-    text = plain(status.message or "nobody answers yet")
-    return f"{text}, about {left:.0f} s left" if status.ready_at and left > 0 else text
 
 
 def _show(item: Json) -> None:
@@ -203,28 +192,3 @@ _SENTENCES: dict[Kind, Callable[[Step], str]] = {
     Kind.DELETE: lambda step: f"Delete {step.told}.",
     Kind.RESUME: lambda step: f"Resume {step.told} at {_place(step.target)}.",
 }
-
-
-def _tell(item: Json, form: str) -> None:
-    if form == "name":
-        click.echo(f"rebalancerequest.{keys.GROUP}/{item['metadata']['name']}")
-    else:
-        click.echo(text_of(item, form), nl=False)
-
-
-def _outcome(item: Json, form: str = "text") -> int:
-    """Tell it, and answer with the exit status."""
-    if form != "text":
-        _tell(item, form)
-    request = read_rebalance(item)
-    reason, message = request.status.reason, plain(request.status.message)
-    if not request.ended:
-        changed = reason is RebalanceReason.PLAN_CHANGED
-        click.echo(message or "no controller answers: is kyb-controller running?", err=True)
-        return REFUSED if changed else TIMED_OUT
-    if reason is not None and reason.standing is Standing.SUCCESS:
-        if form == "text":
-            click.echo(message)
-        return 0
-    click.echo(f"it failed ({reason}): {message}", err=True)
-    return TIMED_OUT if reason is RebalanceReason.DEADLINE_EXCEEDED else REFUSED

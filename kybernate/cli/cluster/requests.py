@@ -3,76 +3,75 @@ far it is."""
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 from dataclasses import replace
-from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.text import Text
 
 from kybernate import keys
 from kybernate.api.gpunodes import read_status
 from kybernate.api.requests import ask_for, read_request
-from kybernate.cli.cluster.link import Source, cluster_options, link_to, watched
+from kybernate.cli.cluster.asking import KEPT_S, LATE_S, REFUSED, Asking, limit_of, once_options
+from kybernate.cli.cluster.link import cluster_options, link_to
 from kybernate.cli.completing import pod_names
-from kybernate.cli.output import human, plain, text_of
-from kybernate.core.quantity import parse_duration
-from kybernate.core.requests.checkpoint import Mode
-from kybernate.core.requests.reasons import Reason, Standing
-from kybernate.errors import ConfigError, NotFoundError, RefusedError
+from kybernate.cli.output import human, plain
+from kybernate.core.requests.checkpoint import Mode, Request
+from kybernate.errors import NotFoundError, RefusedError
 from kybernate.types import Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from kybernate.api.gpunodes import SeatRow
     from kybernate.cli.cluster.link import Link
-    from kybernate.core.requests.checkpoint import Request
 
     Json = dict[str, Any]
 
-REFUSED, TIMED_OUT, INTERRUPTED = 1, 3, 130
-"""Exit statuses. What click says of the words of a command line is 2."""
-
-_KEPT_S = 86_400
-"""Seconds for which a request stays once it has ended, so that somebody may look at it."""
-_LATE_S = 15.0
-"""Seconds after a request's deadline at which nobody answers any more."""
-_LONGEST_S = 86_400
-_PLURAL = keys.CHECKPOINT_REQUESTS_PATH.rpartition("/")[2]
-_RESOURCE = f"{keys.CHECKPOINT_REQUEST_KIND.lower()}.{keys.GROUP}"
 _TIERS = {"ram": "in RAM", "nvme": "on NVMe", "object": "in the object store"}
 
 
+class Checkpoints(Asking[Request]):
+    """CheckpointRequests."""
+
+    path, kind = keys.CHECKPOINT_REQUESTS_PATH, keys.CHECKPOINT_REQUEST_KIND
+    deletion = "cancels it"
+
+    def read(self, item: Json) -> Request:
+        """See `Asking`."""
+        return read_request(item)
+
+    def called(self, request: Request) -> str:
+        """See `Asking`."""
+        return f"{request.mode.lower()} of {request.pod}"
+
+    def lines(self, request: Request) -> list[str]:
+        """See `Asking`."""
+        told = [f"{self.called(request)}: {plain(request.status.message)}"]
+        if (made := request.status.outcome) and made.artifact:
+            told.append(f"{made.artifact}  {human(made.size)} {_TIERS.get(made.tier, '')}")
+        return told
+
+    def progress(self, request: Request, now: float) -> str:
+        """See `Asking`."""
+        text = super().progress(request, now)
+        if (copied := request.status.copied) is None or request.ended:
+            return text
+        text += f"; {human(copied.done)} of {human(copied.total)}"
+        left = copied.ready_at - now
+        return f"{text}, about {left:.0f} s left" if copied.ready_at and left > 0 else text
+
+
+CHECKPOINTS = Checkpoints()
+
+
 def _options(command: Any) -> Any:
-    for option in (
-        cluster_options(),
-        click.option(
-            "-o",
-            "--output",
-            type=click.Choice(("text", "json", "yaml", "name")),
-            default="text",
-            show_default=True,
-            help="A sentence, or the request as it is at the end.",
-        ),
-        click.option("--no-wait", is_flag=True, help="Return once it is asked for."),
-        click.option(
-            "--timeout",
-            default="10m",
-            show_default=True,
-            help="How long it may take; then it is cancelled.",
-        ),
-        click.option(
-            "--dry-run", is_flag=True, help="Only say whether it may be asked for, and ask nothing."
-        ),
-        click.argument("pod", shell_complete=pod_names),
-    ):
-        command = option(command)
-    return command
+    command = once_options(
+        "A sentence, or the request as it is at the end.",
+        "How long it may take; then it is cancelled.",
+    )(command)
+    return click.argument("pod", shell_complete=pod_names)(command)
 
 
 @click.command("park")
@@ -162,23 +161,24 @@ def drain(node: str, *, tier: str | None, timeout: str, dry_run: bool, **options
     asked, ends = [], [0]
     for seat in seats:
         there = replace(link, namespace=seat.namespace)
-        body = ask_for(Mode.EVICT, seat.pod, Tier(tier) if tier else None, limit, _KEPT_S)
+        body = ask_for(Mode.EVICT, seat.pod, Tier(tier) if tier else None, limit, KEPT_S)
         try:
-            asked.append((there, there.api.post(there.of(_PLURAL), body)))
+            asked.append((there, there.api.post(there.of(CHECKPOINTS.plural), body)))
         except (NotFoundError, RefusedError) as error:
             # Such as by a quota of its namespace, which is to hold up no other.
             click.echo(
                 f"evict of {seat.namespace}/{seat.pod} failed: {plain(str(error))}", err=True
             )
             ends.append(REFUSED)
-    ends += [_end(there, made, limit + _LATE_S) for there, made in asked]
+    ends += [_end(there, made, time.monotonic() + limit + LATE_S) for there, made in asked]
     sys.exit(max(ends))
 
 
-def _end(link: Link, made: Json, within: float) -> int:
+def _end(link: Link, made: Json, until: float) -> int:
     """Follow one of several, of which any may be deleted by its namespace's own people."""
     try:
-        return _outcome(read_request(_followed(link, made, within)), quiet=False)
+        ended = CHECKPOINTS.read(CHECKPOINTS.followed(link, made, until))
+        return CHECKPOINTS.outcome(ended, quiet=False)
     except click.ClickException as error:
         click.echo(error.message, err=True)
         return REFUSED
@@ -190,113 +190,4 @@ def _names(seats: Iterable[SeatRow]) -> str:
 
 def _ask(mode: Mode, pod: str, tier: Tier | None, options: dict[str, Any]) -> None:
     limit = limit_of(options["timeout"])
-    link, form = link_to(options), options["output"]
-    body = ask_for(mode, pod.removeprefix("pod/"), tier, limit, _KEPT_S)
-    path = link.of(_PLURAL)
-    if options["dry_run"]:
-        _tell(link.api.post(path, body, {"dryRun": "All"}), form, "may be asked for; nothing was")
-        return
-    made = link.api.post(path, body)
-    if options["no_wait"]:
-        _tell(made, form, "is asked for")
-        return
-    ended = _followed(link, made, limit + _LATE_S)
-    if form != "text":
-        _tell(ended, form, "")
-    sys.exit(_outcome(read_request(ended), quiet=form != "text"))
-
-
-def limit_of(timeout: str) -> int:
-    """Whole seconds of a --timeout. Raises click.BadParameter."""
-    try:
-        seconds = ceil(parse_duration(timeout))
-    except ConfigError as error:
-        raise click.BadParameter(error.problem, param_hint="--timeout") from error
-    if not 1 <= seconds <= _LONGEST_S:
-        raise click.BadParameter("write 1s to 24h", param_hint="--timeout")
-    return seconds
-
-
-def _tell(item: Json, form: str, what: str) -> None:
-    name = item["metadata"].get("name", "")
-    if form == "name":
-        click.echo(f"{_RESOURCE}/{name}")
-    elif form == "text":
-        spec = item["spec"]
-        click.echo(f"{spec['mode'].lower()} of {spec['pod']} {what} ({_RESOURCE}/{name})")
-    else:
-        click.echo(text_of(item, form), nl=False)
-
-
-def _followed(link: Link, made: Json, seconds: float) -> Json:
-    """The request as it is once it has ended, or else when the time is over."""
-    name, until = made["metadata"]["name"], time.monotonic() + seconds
-    last, told = made, ""
-    with status_line() as say:
-        try:
-            for item in _states(link, name, until):
-                last, request = item, read_request(item)
-                if (text := progress(request, time.time())) != told:
-                    say(text)
-                    told = text
-                if request.ended:
-                    break
-        except KeyboardInterrupt:
-            click.echo(
-                f"\nit continues: kubectl -n {link.namespace} get {_RESOURCE} {name} says how far "
-                f"it is, and kubectl -n {link.namespace} delete {_RESOURCE} {name} cancels it",
-                err=True,
-            )
-            sys.exit(INTERRUPTED)
-    return last
-
-
-def _states(link: Link, name: str, until: float) -> Iterator[Json]:
-    """The request each time that it changes. Raises click.ClickException if it is deleted."""
-    source = Source(link.of(_PLURAL), {"fieldSelector": f"metadata.name={name}"})
-    for (found,) in watched(link.api, [source], until):
-        if not found:
-            raise click.ClickException(f"somebody has deleted {_RESOURCE}/{name}: it is cancelled")
-        yield found[0]
-
-
-@contextlib.contextmanager
-def status_line() -> Iterator[Any]:
-    """What tells people how far it is: one line that changes, or a line for each change."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda text: click.echo(text, err=True)
-        return
-    with console.status("asked for") as shown:
-        yield lambda text: shown.update(Text(text))
-
-
-def progress(request: Request, now: float) -> str:
-    """How far a request is, in a line. `now`: seconds since 1970."""
-    status = request.status
-    said = status.message or "nobody answers yet"
-    text = plain(f"{request.mode.lower()} of {request.pod}: {said}")
-    if (copied := status.copied) is None or request.ended:
-        return text
-    text += f"; {human(copied.done)} of {human(copied.total)}"
-    left = copied.ready_at - now
-    return f"{text}, about {left:.0f} s left" if copied.ready_at and left > 0 else text
-
-
-def _outcome(request: Request, *, quiet: bool) -> int:
-    """Tell it, and answer with the exit status."""
-    status, of = request.status, f"{request.mode.lower()} of {request.pod}"
-    message = plain(status.message)
-    if not request.ended:
-        why = message or "no controller answers: is kyb-controller running?"
-        click.echo(f"{of} is not done in time: {why}", err=True)
-        return TIMED_OUT
-    if status.reason is not None and status.reason.standing is Standing.SUCCESS:
-        if not quiet:
-            click.echo(f"{of}: {message}")
-            if (made := status.outcome) and made.artifact:
-                click.echo(f"{made.artifact}  {human(made.size)} {_TIERS.get(made.tier, '')}")
-        return 0
-    reason = status.reason or "a reason that only a newer kybernate knows"
-    click.echo(f"{of} failed ({reason}): {message}", err=True)
-    return TIMED_OUT if status.reason is Reason.DEADLINE_EXCEEDED else REFUSED
+    CHECKPOINTS.ask(ask_for(mode, pod.removeprefix("pod/"), tier, limit, KEPT_S), options)

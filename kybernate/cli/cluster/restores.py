@@ -2,63 +2,53 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import yaml
 
 from kybernate import keys
 from kybernate.api.restoring.requests import ask_to_restore, read_restore
-from kybernate.cli.cluster.link import Source, cluster_options, link_to, watched
-from kybernate.cli.cluster.requests import (
-    INTERRUPTED,
-    REFUSED,
-    TIMED_OUT,
-    limit_of,
-    status_line,
-)
+from kybernate.cli.cluster.asking import KEPT_S, Asking, limit_of, once_options
 from kybernate.cli.completing import pod_names
-from kybernate.cli.output import plain, text_of
 from kybernate.core.artifacts.restores import RestoreAs
-from kybernate.core.requests.reasons import Standing
-from kybernate.core.requests.restore import RestoreReason
+from kybernate.core.requests.restore import RestoreRequest
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+Json = dict[str, Any]
 
-    from kybernate.cli.cluster.link import Link
-    from kybernate.core.requests.restore import RestoreRequest
-
-    Json = dict[str, Any]
-
-_LATE_S = 15.0
-"""Seconds after a request's deadline at which nobody answers any more."""
-_KEPT_S = 86_400
-_PLURAL = keys.RESTORE_REQUESTS_PATH.rpartition("/")[2]
-_RESOURCE = f"{keys.RESTORE_REQUEST_KIND.lower()}.{keys.GROUP}"
 _HOSTNAME = "kubernetes.io/hostname"
+
+
+class Restores(Asking[RestoreRequest]):
+    """RestoreRequests."""
+
+    path, kind = keys.RESTORE_REQUESTS_PATH, keys.RESTORE_REQUEST_KIND
+    deletion = "ends what it has cloned"
+
+    def read(self, item: Json) -> RestoreRequest:
+        """See `Asking`."""
+        return read_restore(item)
+
+    def called(self, request: RestoreRequest) -> str:
+        """See `Asking`."""
+        return request.kind.value
+
+    def lines(self, request: RestoreRequest) -> list[str]:
+        """See `Asking`."""
+        return [*super().lines(request), f"pod/{request.status.pod}"]
+
+    def name_of(self, item: Json) -> str:
+        """See `Asking`: the pod that is made."""
+        meta = item["metadata"]
+        return f"pod/{self.read(item).pod_name if 'uid' in meta else meta.get('name', '')}"
 
 
 def _options(command: Any) -> Any:
     for option in (
-        cluster_options(),
-        click.option(
-            "-o",
-            "--output",
-            type=click.Choice(("text", "json", "yaml", "name")),
-            default="text",
-            show_default=True,
-            help="A sentence, or the request as it is at the end; name: the pod that is made.",
-        ),
-        click.option("--no-wait", is_flag=True, help="Return once it is asked for."),
-        click.option(
-            "--timeout", default="10m", show_default=True, help="How long it may take at most."
-        ),
-        click.option(
-            "--dry-run", is_flag=True, help="Only say whether it may be asked for, and ask nothing."
+        once_options(
+            "A sentence, or the request as it is at the end; name: the pod that is made.",
+            "How long it may take at most.",
         ),
         click.option("--artifact", default=None, help="An Artifact by its name, instead of POD."),
         click.option("--from-namespace", default=None, help="The artifact's, if another one."),
@@ -121,7 +111,6 @@ def clone(pod: str | None, *, stopped: bool, **options: Any) -> None:
 def _ask(pod: str | None, kind: RestoreAs, stopped: bool | None, options: dict[str, Any]) -> None:
     if (pod is None) == (options["artifact"] is None):
         raise click.UsageError("name either POD or --artifact")
-    limit, link, form = limit_of(options["timeout"]), link_to(options), options["output"]
     source = {
         "pod": pod and pod.removeprefix("pod/"),
         "artifact": options["artifact"],
@@ -130,24 +119,14 @@ def _ask(pod: str | None, kind: RestoreAs, stopped: bool | None, options: dict[s
     body = ask_to_restore(
         source,
         kind,
-        limit,
+        limit_of(options["timeout"]),
         stopped=stopped,
         podName=options["name"],
         nodeSelector={_HOSTNAME: options["node"]} if options["node"] else None,
         template=_template(options["file"]),
-        ttlSecondsAfterFinished=_KEPT_S,
+        ttlSecondsAfterFinished=KEPT_S,
     )
-    if options["dry_run"]:
-        _tell(link.api.post(link.of(_PLURAL), body, {"dryRun": "All"}), form, "may be asked for")
-        return
-    made = link.api.post(link.of(_PLURAL), body)
-    if options["no_wait"]:
-        _tell(made, form, "is asked for")
-        return
-    ended = _followed(link, made, limit + _LATE_S)
-    if form != "text":
-        _tell(ended, form, "")
-    sys.exit(_outcome(read_restore(ended), quiet=form != "text"))
+    Restores().ask(body, options)
 
 
 def _template(file: Path | None) -> Json | None:
@@ -158,60 +137,3 @@ def _template(file: Path | None) -> Json | None:
         return {name: found[name] for name in ("metadata", "spec") if name in found}
     except (OSError, yaml.YAMLError, TypeError, UnicodeDecodeError) as error:
         raise click.BadParameter(f"is no manifest of a pod: {error}", param_hint="-f") from error
-
-
-def _tell(item: Json, form: str, what: str) -> None:
-    request = read_restore(item) if "uid" in item["metadata"] else None
-    name = item["metadata"].get("name", "")
-    if form == "name":
-        click.echo(f"pod/{request.pod_name if request else name}")
-    elif form == "text":
-        click.echo(f"{item['spec']['as']} {what} ({_RESOURCE}/{name})")
-    else:
-        click.echo(text_of(item, form), nl=False)
-
-
-def _followed(link: Link, made: Json, seconds: float) -> Json:
-    """The request as it is once it has ended, or else when the time is over."""
-    name, last, told = made["metadata"]["name"], made, ""
-    with status_line() as say:
-        try:
-            for item in _states(link, name, time.monotonic() + seconds):
-                last, request = item, read_restore(item)
-                if request.status.message != told:
-                    told = request.status.message
-                    say(plain(f"{request.kind}: {told}"))
-                if request.ended:
-                    break
-        except KeyboardInterrupt:
-            click.echo(
-                f"\nit continues: kubectl -n {link.namespace} get {_RESOURCE} {name} says how far "
-                "it is",
-                err=True,
-            )
-            sys.exit(INTERRUPTED)
-    return last
-
-
-def _states(link: Link, name: str, until: float) -> Iterator[Json]:
-    source = Source(link.of(_PLURAL), {"fieldSelector": f"metadata.name={name}"})
-    for (found,) in watched(link.api, [source], until):
-        if not found:
-            raise click.ClickException(f"somebody has deleted {_RESOURCE}/{name}")
-        yield found[0]
-
-
-def _outcome(request: RestoreRequest, *, quiet: bool) -> int:
-    """Tell it, and answer with the exit status."""
-    status, message = request.status, plain(request.status.message)
-    if not request.ended:
-        why = message or "no controller answers: is kyb-controller running?"
-        click.echo(f"{request.kind} is not done in time: {why}", err=True)
-        return TIMED_OUT
-    if status.reason is not None and status.reason.standing is Standing.SUCCESS:
-        if not quiet:
-            click.echo(f"{message}\npod/{status.pod}")
-        return 0
-    reason = status.reason or "a reason that only a newer kybernate knows"
-    click.echo(f"{request.kind} failed ({reason}): {message}", err=True)
-    return TIMED_OUT if status.reason is RestoreReason.DEADLINE_EXCEEDED else REFUSED

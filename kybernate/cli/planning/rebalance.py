@@ -17,7 +17,6 @@ from kybernate.cli.cluster.rebalances import plan_options
 from kybernate.cli.extender_link import ask, extender_options
 from kybernate.core.defrag import Budget, Cluster, Pending, Seated, document, plan
 from kybernate.core.ledger.ledger import Ledger
-from kybernate.core.ledger.parking import seat_cost
 from kybernate.core.tiers.tiers import rebalance_seconds
 from kybernate.core.views.dump import decode
 from kybernate.errors import NotFoundError
@@ -162,8 +161,8 @@ def _seated(view: NodeView, claim: Claim, demand: Demand) -> Seated:
     group = next((one for one in view.seats.groups if one.name == claim.group), None)
     if group is None:
         return Seated(claim, demand, None)
-    size = seat_cost(view.gpus(group), claim.vram)
-    return Seated(claim, replace(demand, prefer_group=None), rebalance_seconds(size))
+    seconds = rebalance_seconds(view.state_size(claim))
+    return Seated(claim, replace(demand, prefer_group=None), seconds)
 
 
 def _read(file: BinaryIO) -> Dump:

@@ -13,14 +13,16 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from kybernate import keys
 from kybernate.api.requests import ask_for, read_request
-from kybernate.cli import begin, completing, explain, main
+from kybernate.cli import begin, completing, doctor, explain, main
 from kybernate.cli.cluster import lines, link, requests
-from kybernate.cli.cluster.requests import progress
+from kybernate.cli.cluster.requests import CHECKPOINTS
 from kybernate.cli.output import Listing, Row, follow, show
+from kybernate.core.doctor.doctor import Finding, Level
 from kybernate.core.requests.checkpoint import Copied, Mode, Status
 from kybernate.errors import RefusedError
 from kybernate.types import Tier
@@ -178,7 +180,7 @@ def test_a_namespace_that_takes_no_requests_holds_up_no_other_of_a_drain(monkeyp
     def followed(_link, made, _until):
         raise click.ClickException(f"somebody has deleted that of {made['spec']['pod']}")
 
-    monkeypatch.setattr(requests, "_followed", followed)
+    monkeypatch.setattr(CHECKPOINTS, "followed", followed)
     found = CliRunner().invoke(requests.drain, ["n1"])
     assert sorted(api.posted) == ["a", "b"]
     assert "evict of lab/c failed: exceeded quota: requests" in found.stderr
@@ -218,14 +220,14 @@ def test_how_far_a_request_is_and_how_long_the_rest_takes():
     request = read_request({**body, "metadata": meta})
     assert (request.deadline_s, request.keep_s, request.tier) == (60.0, 5.0, Tier.OBJECT)
     assert body["metadata"]["generateName"] == "snapshot-a-"
-    assert progress(request, 0.0) == "snapshot of a: nobody answers yet"
+    assert CHECKPOINTS.progress(request, 0.0) == "snapshot of a: nobody answers yet"
     copied = replace(
         request, status=Status(message="it is copied", copied=Copied(1 << 30, 4 << 30, 130.0))
     )
-    assert progress(copied, 100.0) == (
+    assert CHECKPOINTS.progress(copied, 100.0) == (
         "snapshot of a: it is copied; 1.0 GiB of 4.0 GiB, about 30 s left"
     )
-    assert progress(copied, 131.0).endswith("1.0 GiB of 4.0 GiB")
+    assert CHECKPOINTS.progress(copied, 131.0).endswith("1.0 GiB of 4.0 GiB")
 
 
 def test_a_pods_long_name_leaves_room_for_the_api_servers_digits():
@@ -237,8 +239,52 @@ def test_the_page_says_whom_each_command_asks():
     page = (Path(__file__).parents[3] / "docs/reference/cli.md").read_text()
     table = page.partition("## Whom")[2].partition("Those that")[0]
     first = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
-    told = [name for cell in first for name in re.findall(r"`([a-z]+)", cell)]
+    told = [name for cell in first for name in re.findall(r"`([a-z-]+)", cell)]
     assert sorted(set(told)) == main.list_commands(click.Context(main))
+
+
+FOR_PROGRAMS, WATCHED, TRIED = {"json", "yaml"}, "--watch", "--dry-run"
+VERBS: dict[str, set[str]] = {
+    "top": {WATCHED},
+    "seats": {WATCHED},
+    "explain pod": set(),
+    "park": {TRIED},
+    "wake": {TRIED},
+    "snapshot": {TRIED},
+    "restore": {TRIED},
+    "clone": {TRIED},
+    "move": {TRIED},
+    "rebalance": {TRIED},
+    "artifacts ls": set(),
+    "doctor": set(),
+    "support-bundle": {TRIED},
+}
+"""What people do from anywhere, with the options that each has beside -o."""
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_verb_speaks_to_programs_and_teaches_people(verb):
+    command = main
+    for word in verb.split():
+        command = command.get_command(click.Context(main), word)
+    options = {name: one for one in command.params for name in one.opts}
+    assert VERBS[verb] <= set(options)
+    assert set(options["-o"].type.choices) >= FOR_PROGRAMS
+    assert {"--kubeconfig", "--context"} <= set(options)
+    told = CliRunner().invoke(main, [*verb.split(), "--help"]).output
+    assert len(told.partition("Options:")[0].splitlines()) > 4
+    silent = [one.name for one in command.params if isinstance(one, click.Option) and not one.help]
+    assert silent == [], "each option says what it does"
+
+
+@pytest.mark.parametrize("form", ["json", "yaml"])
+def test_findings_are_told_to_programs_in_either_form(monkeypatch, form):
+    found = (Finding("nodes", Level.WARN, "n1: no GPUs", "see its agent"),)
+    monkeypatch.setattr(doctor, "_of_cluster", lambda _: found)
+    done = CliRunner().invoke(main, ["doctor", "--cluster", "-o", form])
+    document = (json.loads if form == "json" else yaml.safe_load)(done.output)
+    (told,) = document["findings"]
+    assert (told["check"], told["level"], document["sound"]) == ("nodes", "warn", True)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -218,6 +218,9 @@ def test_each_value_is_told_with_where_it_comes_from() -> None:
         "value": "always",
         "source": "the pod's annotation",
     }
+    killed = {**NIGHTS, "spec": {**NIGHTS["spec"], "onPreempt": "kill"}}
+    said = looked(a=seated(), checkpointpolicies={"items": [killed]})["values"][-1]
+    assert (said["annotation"], said["value"]) == (keys.ON_PREEMPT, "kill")
     none = looked(a=seated(), checkpointpolicies={"items": []})
     assert {one["source"] for one in none["values"]} == {"the agent's setting"}
     out = io.StringIO()

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from kybernate.cli import main
-from kybernate.cli.cluster import restores
+from kybernate.cli.cluster import asking
 from kybernate.cli.cluster.link import Link
 from kybernate.errors import RefusedError
 
@@ -39,8 +39,8 @@ def call(monkeypatch):
     def run(*words, states=()):
         api = Api(states)
         link = Link(api, "shop")
-        monkeypatch.setattr(restores, "link_to", lambda _options: link)
-        monkeypatch.setattr(restores, "watched", lambda *_: seen(api))
+        monkeypatch.setattr(asking, "link_to", lambda _options: link)
+        monkeypatch.setattr(asking, "watched", lambda *_: seen(api))
         done = CliRunner().invoke(main, [*words])
         return SimpleNamespace(api=api, code=done.exit_code, out=done.stdout, err=done.stderr)
 
