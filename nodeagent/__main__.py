@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -32,8 +33,13 @@ def run(settings: AgentSettings) -> None:
 
 
 async def _run(settings: AgentSettings, helpers: CudaHelpers) -> None:
+    # What is imported stays. To look through it for garbage, again and again while it grows, takes
+    # an eighth of an agent's start, in which seats wait; and each later look would take longer.
+    gc.disable()
     from nodeagent.app.wiring import Agent  # noqa: PLC0415 - after the helpers were started
 
+    gc.freeze()
+    gc.enable()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

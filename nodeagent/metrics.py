@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 
+from kybernate.core.seat.budget import Lack
 from kybernate.errors import DeadlineError, DriverError, KybernateError, NotFoundError
 
 if TYPE_CHECKING:
@@ -41,6 +42,16 @@ RESIDENCY_SECONDS = Histogram(
 ACTIVE_SECONDS = Counter(
     "kyb_agent_active_seconds_total",
     "Seconds that seats were active, exact over restarts of the agent.",
+    ["namespace"],
+)
+GPU_SECONDS = Counter(
+    "kyb_agent_gpu_seconds_total",
+    "Seconds that seats were active times their GPUs, exact over restarts of the agent.",
+    ["namespace"],
+)
+NAMESPACE_WAKES = Counter(
+    "kyb_agent_namespace_wakes_total",
+    "Seats woken, exact over restarts of the agent.",
     ["namespace"],
 )
 PARKED_GIB_HOURS = Counter(
@@ -100,6 +111,9 @@ OPERATIONS = Counter(
     "Operations asked for by people and controllers that ended.",
     ["kind", "state"],
 )
+SPOT_NOTICES = Counter(
+    "kyb_agent_spot_notices_total", "Times that the cloud said that it takes this instance away."
+)
 MOVED_BYTES = Counter(
     "kyb_agent_moved_bytes_total",
     "Bytes of device memory that parks and wakes moved.",
@@ -128,7 +142,7 @@ HOST_STALLED = Gauge(
 )
 PARKS_REFUSED = Counter(
     "kyb_agent_parks_refused_total",
-    "Parks that host memory did not allow, by lack: container, budget, host or pressure.",
+    f"Parks that host memory did not allow, by lack: {', '.join(Lack)}.",
     ["lack"],
 )
 REPORTS = Gauge(
@@ -145,7 +159,7 @@ SAVED_BYTES = Counter(
     "(pack) and sent to other nodes (send).",
     ["step"],
 )
-TIER_MOVES = Counter(
+TIER_STEPS = Counter(
     "kyb_agent_tier_moves_total",
     "Steps of a parked state between tiers (dump, restore, pack, fetch, save), by "
     "outcome: done, kept (it stays in RAM), called (it was requested meanwhile), failed.",
@@ -185,7 +199,7 @@ def _cause(chain: Sequence[BaseException], event: str) -> str:
     return "bug" if chain and not isinstance(chain[0], KybernateError) else "workload"
 
 
-def observe_move(step: str, phases: Mapping[str, float], moved: int) -> None:
+def observe_step(step: str, phases: Mapping[str, float], moved: int) -> None:
     """Note the seconds of each phase of one dump or restore, and its bytes."""
     for phase, seconds in phases.items():
         STEP_SECONDS.labels(step, phase).observe(seconds)

@@ -30,7 +30,7 @@ from kybernate.errors import ConfigError, DeadlineError, KybernateError, Retryab
 from kybernate.lib.retry import Pauses, retry
 from kybernate.runtime.grants import ArtifactGrants
 from kybernate.runtime.identity import Identity
-from kybernate.runtime.policies import CheckpointPolicies
+from kybernate.runtime.policies import CheckpointPolicies, Shares
 from kybernate.runtime.revocations import Revocations
 from kybernate.runtime.templates import SnapshotTemplates
 from nodeagent.api.doorkeeper import Doorkeeper, Rates
@@ -62,6 +62,7 @@ from nodeagent.operations.operations import Operations
 from nodeagent.seat.changes import Changes
 from nodeagent.seat.leases import Leases
 from nodeagent.seat.node import Node, World
+from nodeagent.seat.quotas import Quotas
 from nodeagent.seat.usage import Usage
 
 if TYPE_CHECKING:
@@ -87,6 +88,8 @@ _COLLECT_AFTER = 2.0
 _ADOPT_AGAIN = Pauses(0.5, 8.0)
 _SEATS_FIRST = 1.0
 _POLICIES_S = 5.0
+_SHARES_S = 0.2
+"""Seconds for which Shares that follow are waited for."""
 _SHARED = 10
 """How many peers' calls the node's socket takes: all who use it count as one."""
 
@@ -130,16 +133,16 @@ class Agent:
         )
         self.operations = Operations(operators, self.loop.offload, self.loop.life, self.loop.policy)
         self.changes = Changes()
-        self.usage = Usage(self.node)
-        self.activity = Activity(self.node)
+        self.usage, self.activity = Usage(self.node), Activity(self.node)
+        self.quotas = Quotas(self.node, self.usage, self.loop.kick)
+        self._shares, self._shares_due = Shares(self._shares_changed), False
         self._roster = Roster()
-        self._pods_known = False
+        self._pods_known = self._recovered = False
         self._api: asyncio.Task[Api] | None = None
         self._serving = asyncio.Event()
         self._watcher: Watcher | None = None
         self._servers: list[grpc.aio.Server] = []
         self._tasks: list[asyncio.Task[None]] = []
-        self._recovered = False
 
     def _inventory(self) -> Inventory | None:
         return self.node.inventory
@@ -150,6 +153,17 @@ class Agent:
 
     def _policies_changed(self) -> None:
         self._running.call_soon_threadsafe(self._cache.outdated)
+
+    def _shares_changed(self) -> None:
+        """Told of each by itself, also of all that are listed at once."""
+        if not self._shares_due:
+            self._shares_due = True
+            later = self._running.call_later
+            self._running.call_soon_threadsafe(later, _SHARES_S, self._take_shares)
+
+    def _take_shares(self) -> None:
+        self._shares_due = False
+        self.quotas.set_shares(self._shares.all(), listed=self._shares.unlisted is None)
 
     def _seats(self) -> tuple[Seat, ...]:
         """Any thread may ask."""
@@ -189,6 +203,7 @@ class Agent:
         moving = self._moving(records)
         self.operations.resume(records)
         self.usage.resume(records)
+        self.quotas.resume(records)
         self.activity.resume(records)
         self.node.observe(self.usage, self.activity)
         self.node.hear_demand(self.activity)
@@ -199,6 +214,7 @@ class Agent:
         self._begin(
             publisher.run(),
             self.usage.run(),
+            self.quotas.run(),
             self.activity.run(),
             self._watch(cache, preparer, publisher),
             cache.reviews(),
@@ -324,6 +340,7 @@ class Agent:
             self._templates.start(api)
             self._revocations.start(api)
         self._policies.start(api)
+        self._shares.start(api)
         # Before pods: none of them is what its annotations alone say, for a moment.
         await asyncio.to_thread(self._policies.settle, _POLICIES_S)
         known = frozenset(self.node.seats)
@@ -380,6 +397,7 @@ class Agent:
         await asyncio.to_thread(self._grants.stop)
         await asyncio.to_thread(self._templates.stop)
         await asyncio.to_thread(self._policies.stop)
+        await asyncio.to_thread(self._shares.stop)
         await asyncio.to_thread(self._revocations.stop)
         if self._watcher is not None:
             await asyncio.to_thread(self._watcher.stop)

@@ -20,6 +20,7 @@ from kybernate.api.gpunodes import (
     TierRow,
 )
 from kybernate.core.seat.seats import shown
+from kybernate.core.tiers.tiers import about
 from nodeagent.kube.places import resting
 from nodeagent.operations.wire import agent_version, movable, tier_rows
 from nodeagent.seat.node import Inventory
@@ -77,6 +78,7 @@ class NodeStatus:
                 _seat_row(node, seat, under_way.get(seat.uid, "")) for seat in node.seats.values()
             ),
             saved=tuple(self._saved()),
+            usage=node.used,
         )
         return status.dump()
 
@@ -123,6 +125,7 @@ def _seat_row(node: Node, seat: Seat, operation: str) -> SeatRow:
         model=seat.identity.model,
         tier=tier,
         saved_bytes=saved,
+        held_bytes=about(node.held(seat)) or None,
         reason=seat.why[:LONGEST_MESSAGE],
         since=stamp(seat.history.since),
         requests=seat.demand.requests,

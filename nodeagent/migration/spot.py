@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from kybernate.core.seat.operations import Kind
 from kybernate.errors import RefusedError
 from kybernate.lib.rounds import rounds
+from nodeagent import metrics
 from nodeagent.operations.record import Ask
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class SpotWatch:
         left = max(_LEAST_S, goes_at - world.wall() - _SPARE_S)
         why = f"the cloud takes this instance away in {max(0.0, goes_at - world.wall()):.0f} s"
         log.warning("%s", why)
+        metrics.SPOT_NOTICES.inc()
         try:
             await self._operations.ask(
                 Ask(Kind.EVACUATE, self._name, why=why, by=_CLOUD, limit=left)

@@ -151,7 +151,7 @@ class Dumps:
         await self.finish_end(seat)
         ended = now()
         seat.history.timed({**dump.phases, "end": ended - noted, "all": ended - began})
-        metrics.observe_move("dump", seat.history.phases, seat.saved.size)
+        metrics.observe_step("dump", seat.history.phases, seat.saved.size)
 
     async def _do(self, dump: _Dump, stages: tuple[_Stage, ...]) -> None:
         for stage in stages:
@@ -189,7 +189,7 @@ class Dumps:
         seat.backoff.settle(node.world.now() + pause)
         node.move(seat, SeatEvent.DUMP_REVERTED, f"parked in RAM: {why}")
         self._ground.life.aside(self._lazies.abandon(seat))
-        metrics.TIER_MOVES.labels("dump", "called" if called else "kept").inc()
+        metrics.TIER_STEPS.labels("dump", "called" if called else "kept").inc()
         if not called:
             metrics.failed("dump")
             node.tell(seat, "Warning", "KeptInRam", f"it stays parked in RAM: {why}")
@@ -208,7 +208,7 @@ class Dumps:
         self._ground.kick()
         with contextlib.suppress(OSError):
             await written  # else a restart ends the tree once more, which changes nothing
-        metrics.TIER_MOVES.labels("dump", "done").inc()
+        metrics.TIER_STEPS.labels("dump", "done").inc()
 
     # --- hold -----------------------------------------------------------------------------------
 

@@ -95,7 +95,7 @@ class Restores:
         took = {"read": read - began, **phases, "restore": restored - read}
         seat.history.timed({**took, "all": self._ground.world.now() - began})
         self._lazies.learn(seat, phases)
-        metrics.observe_move("restore", seat.history.phases, seat.saved.size)
+        metrics.observe_step("restore", seat.history.phases, seat.saved.size)
 
     async def _images(self, seat: Seat) -> Path:
         if seat.saved.images:
@@ -158,7 +158,7 @@ class Restores:
 
     async def _restore_failed(self, seat: Seat, error: Exception) -> None:
         metrics.failed("restore")
-        metrics.TIER_MOVES.labels("restore", "failed").inc()
+        metrics.TIER_STEPS.labels("restore", "failed").inc()
         seat.backoff.restore_failed(waits=waits(error), unsure=is_unsure(error))
         seat.backoff.held_against(speaks_against(error, seat.backoff.unsure_restores))
         if seat.backoff.failed_restores >= _RESTORES:
@@ -209,5 +209,5 @@ class Restores:
         self._ground.node.move(
             seat, SeatEvent.RESTORED, "parked in RAM, restored from its saved state"
         )
-        metrics.TIER_MOVES.labels("restore", "done").inc()
+        metrics.TIER_STEPS.labels("restore", "done").inc()
         self._ground.kick()

@@ -125,6 +125,7 @@ class Tiers:
             {**limits, Tier.RAM: max(0, budget)},
             parking=parking,
             awake=tuple(self._parked(seat) for seat in awake),
+            quotas=node.ram_quotas,
         )
 
     def _others(self, tier: Tier) -> int:
@@ -170,6 +171,7 @@ class Tiers:
             0,
             {tier: seat.wishes.idle[tier.value] for tier in Tier if tier.value in seat.wishes.idle},
             self._timely(seat),
+            seat.identity.pod.namespace,
         )
 
     def _undumpable_until(self, seat: Seat) -> float:

@@ -55,10 +55,10 @@ class Transfers:
             await self._ground.offloading.vault.pack(
                 ArtifactId(seat.saved.artifact), Tier.OBJECT, deadline
             )
-            metrics.observe_move("pack", {"all": self._ground.world.now() - began}, seat.saved.size)
+            metrics.observe_step("pack", {"all": self._ground.world.now() - began}, seat.saved.size)
             seat.saved.packed(whole=True)
             await self._ground.node.save(seat, synced=True)
-            metrics.TIER_MOVES.labels("pack", "done").inc()
+            metrics.TIER_STEPS.labels("pack", "done").inc()
         except (KybernateError, OSError) as error:
             seat.saved.packed(whole=False)
             self._transfer_failed(seat, "pack", error)
@@ -101,7 +101,7 @@ class Transfers:
             await self.bring(seat, into)
             seat.saved.moved(self._ground.world.now())
             self._ground.node.move(seat, SeatEvent.FETCHED, why)
-            metrics.TIER_MOVES.labels("fetch", "done").inc()
+            metrics.TIER_STEPS.labels("fetch", "done").inc()
         except (NotFoundError, CorruptError, RefusedError) as error:
             seat.saved.sank()
             raise Broken(f"its saved state can't be used: {error}") from error
@@ -145,7 +145,7 @@ class Transfers:
 
     def _transfer_failed(self, seat: Seat, step: str, error: Exception) -> None:
         metrics.failed(step)
-        metrics.TIER_MOVES.labels(step, "failed").inc()
+        metrics.TIER_STEPS.labels(step, "failed").inc()
         until = self._ground.world.now() + pause(error, 0)
         seat.backoff.settle(until, asleep=seat.demand.called)
         self._ground.node.complain(seat, "TransferFailed", f"{error}; trying again")

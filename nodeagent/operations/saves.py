@@ -292,7 +292,7 @@ class Saves:
                 return
             size = next((s.size for s in await vault.ls(Tier.NVME) if s.id == artifact), 0)
             one.phases["seal"] = self._node.world.now() - began
-            metrics.observe_move("save", one.phases, size)
+            metrics.observe_step("save", one.phases, size)
             kept = PersonHold(artifact, one.operation.name, uid, {Tier.NVME: size})
             await self._keep(one, kept)
         except (KybernateError, OSError) as error:

@@ -22,6 +22,7 @@ from nodeagent import metrics
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
+    from kybernate.api.gpunodes import UseRow
     from kybernate.core.tiers.tiering import TierView
     from kybernate.ports import (
         DriverHelpers,
@@ -191,12 +192,14 @@ class Node:
     GPU of processes of no seat; `draining` why nothing may start or wake here, empty if it may;
     `notices` are the conditions besides Ready;
     `host_available` is about how many bytes of host memory are available, 0 while unknown.
-    `activity` is what is published of when each seat is used. `seen` says how many bytes of
-    device memory a seat was last seen to hold; `park_room` is how many bytes more may be parked
-    into RAM now, `free_ram` the host's part of that, None while unknown; `ram_freed_at` when a
-    state last left RAM; `standing` in which tiers parked seats' states are, and may go. `healthy`
-    asks a workload that listens whether it serves yet. `turns` is what seats that always want their
-    GPUs have had of them since this agent began.
+    `activity` is what is published of when each seat is used, `used` of what namespaces have used.
+    `seen` says how many bytes of device memory a seat was last seen to hold; `park_room` is how
+    many bytes more may be parked into RAM now, `free_ram` the host's part of that, None while
+    unknown; `ram_freed_at` when a state last left RAM; `standing` in which tiers parked seats'
+    states are, and may go. `healthy` asks a workload that listens whether it serves yet. `turns` is
+    what seats that always want their GPUs have had of them since this agent began. `last`:
+    namespaces whose seats come after all others; `ram_quotas`: bytes of RAM that a namespace's
+    parked seats may take.
     """
 
     settings: AgentSettings
@@ -218,6 +221,9 @@ class Node:
     free_ram: int | None = None
     ram_freed_at: float = 0.0
     healthy: Callable[[Seat], Awaitable[bool]] = taken_for_healthy
+    used: tuple[UseRow, ...] = ()
+    last: frozenset[str] = frozenset()
+    ram_quotas: Mapping[str, int] = field(default_factory=dict)
     turns: Book = field(init=False)
 
     def __post_init__(self) -> None:
@@ -344,6 +350,20 @@ class Node:
         else:
             self.activity[uid] = use
 
+    def set_shares(
+        self, weights: Mapping[str, float], last: frozenset[str], ram: Mapping[str, int]
+    ) -> bool:
+        """What namespaces get: of GPUs against 1 (those that aren't named as the settings say), who
+        comes last, and bytes of RAM. Whether anything has changed."""
+        changed = self.turns.set_shares({**self.settings.shares, **weights}, self.world.now())
+        changed = changed or (last, ram) != (self.last, self.ram_quotas)
+        self.last, self.ram_quotas = last, ram
+        return changed
+
+    def use_of_namespaces(self, rows: tuple[UseRow, ...]) -> None:
+        """What is published of it."""
+        self.used = rows
+
     # --- decisions ------------------------------------------------------------------------------
 
     def judge_parks(self, refused: Mapping[PodUid, str]) -> None:
@@ -384,6 +404,9 @@ class Node:
                 if seat.state in OCCUPYING
             },
             tiers=self.standing,
+            last=frozenset(
+                uid for uid, seat in self.seats.items() if seat.identity.pod.namespace in self.last
+            ),
         )
         return self.turns.look(view, self.world.now())
 
@@ -425,16 +448,17 @@ class Node:
     def park_size(self, seat: Seat) -> int:
         """Bytes that its park puts into RAM: as of its last park, as seen, as declared, or all
         that its GPUs have."""
-        if seat.tree.held:
-            return sum(seat.tree.held.values())
-        seen = self.seen.get(seat.uid)
-        if seen is not None:
-            return seen
+        if (held := self.held(seat)) or seat.uid in self.seen:
+            return held
         one = seat.identity
         if one.vram is not None:
             return one.vram * len(one.gpus)
         memory = self.inventory.memory() if self.inventory else {}
         return sum(max(0, memory.get(gpu, 0) - self.settings.reserve_bytes) for gpu in one.gpus)
+
+    def held(self, seat: Seat) -> int:
+        """Bytes of GPU memory as of its last park, or as seen; 0 where nobody has looked yet."""
+        return sum(seat.tree.held.values()) or self.seen.get(seat.uid, 0)
 
     def dump_size(self, seat: Seat) -> tuple[int, int]:
         """About how many bytes a dump of its tree would write now: of its GPUs' memory, and of the
@@ -447,9 +471,11 @@ class Node:
     def keeps_orphaned(self, seat: Seat) -> float:
         """Seconds for which its artifact is kept once its pod has ended."""
         keeps = self.settings.keep_left_s
-        # Nobody comes before a request does.
-        scaled = Tier.OBJECT.value in seat.wishes.idle and Tier.OBJECT in seat.saved.copies
-        return max(keeps, self.settings.keep_scaled_s) if scaled else keeps
+        # Nobody comes before a request does, or before there is a seat for who was evicted.
+        evicted = seat.wishes.stays_away and keeps > 0
+        waits = Tier.OBJECT.value in seat.wishes.idle or evicted
+        long = waits and Tier.OBJECT in seat.saved.copies
+        return max(keeps, self.settings.keep_scaled_s) if long else keeps
 
     def wakes_in_time(self, seat: Seat, tier: Tier) -> bool:
         """Whether it wakes from this tier within what its pod calls ready, if it says so."""

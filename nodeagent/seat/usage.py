@@ -1,4 +1,4 @@
-"""What namespaces used: seconds of active time and GiB-hours of parked memory.
+"""What namespaces used: seconds of active time and of GPUs, GiB-hours of parked memory, wakes.
 
 Each seat has a meter: what it has used, and since when it uses what it uses now. Meters are
 journalled at each change of state, so that a restarted agent goes on exactly: what a seat did
@@ -9,7 +9,7 @@ gone is added to its namespace's.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kybernate.types import PodUid, SeatState, of_record
@@ -31,23 +31,35 @@ _ADVANCE = 5.0
 
 @dataclass(slots=True)
 class Total:
-    """Use of one namespace: seconds, byte-seconds. `last`: whose meter was added last."""
+    """Use of one namespace: seconds, byte-seconds, seconds times GPUs, and wakes. `last`: whose
+    meter was added last."""
 
     active: float = 0.0
     parked: float = 0.0
     last: str = ""
+    gpu: float = 0.0
+    wakes: int = 0
+
+    def add(self, meter: Meter, now: float) -> None:
+        """What one seat has used up to now."""
+        active, parked = meter.until(now)
+        self.active, self.parked = self.active + active, self.parked + parked
+        self.gpu, self.wakes = self.gpu + active * meter.width, self.wakes + meter.wakes
 
 
 @dataclass(slots=True)
 class Meter:
     """Use of one seat: seconds, byte-seconds, and since wall-clock seconds `since` what it uses
-    now: `held` bytes in RAM, None for being active. `since` 0 is: nothing."""
+    now: `held` bytes in RAM, None for being active. `since` 0 is: nothing. `width`: how many GPUs
+    it has while it is active; `wakes`: how often it woke."""
 
     namespace: str
     active: float = 0.0
     parked: float = 0.0
     since: float = 0.0
     held: int | None = None
+    width: int = 1
+    wakes: int = 0
 
     def until(self, now: float) -> tuple[float, float]:
         """Seconds and byte-seconds up to now."""
@@ -71,6 +83,8 @@ class Meter:
             "parked": self.parked,
             "since": self.since,
             "held": self.held,
+            "width": self.width,
+            "wakes": self.wakes,
         }
 
 
@@ -92,7 +106,10 @@ class Usage:
             elif key.startswith(GONE):
                 self._gone[key.removeprefix(GONE)] = of_record(Total, record)
         now = self._node.world.wall()
-        for uid in tuple(self._meters):
+        for uid, meter in tuple(self._meters.items()):
+            if uid in self._node.seats:
+                # An older release noted no GPUs.
+                meter.width = len(self._node.seats[uid].identity.gpus)
             if uid not in self._node.seats:
                 self._end(uid, now)
         for seat in self._node.seats.values():
@@ -108,12 +125,9 @@ class Usage:
     def totals(self) -> dict[str, Total]:
         """Use by namespace until now."""
         now = self._node.world.wall()
-        found = {name: Total(one.active, one.parked) for name, one in self._gone.items()}
+        found = {name: replace(one) for name, one in self._gone.items()}
         for meter in self._meters.values():
-            total = found.setdefault(meter.namespace, Total())
-            active, parked = meter.until(now)
-            total.active += active
-            total.parked += parked
+            found.setdefault(meter.namespace, Total()).add(meter, now)
         return found
 
     def advance(self) -> None:
@@ -124,8 +138,11 @@ class Usage:
             metrics.PARKED_GIB_HOURS.labels(name).inc(
                 max(0.0, total.parked - shown.parked) / _GIB_HOUR
             )
+            metrics.GPU_SECONDS.labels(name).inc(max(0.0, total.gpu - shown.gpu))
+            metrics.NAMESPACE_WAKES.labels(name).inc(max(0, total.wakes - shown.wakes))
             shown.active = max(shown.active, total.active)
             shown.parked = max(shown.parked, total.parked)
+            shown.gpu, shown.wakes = max(shown.gpu, total.gpu), max(shown.wakes, total.wakes)
         self._show_turns()
 
     def _show_turns(self) -> None:
@@ -155,8 +172,10 @@ class Usage:
         if meter is None:
             if not uses:
                 return
-            meter = self._meters[seat.uid] = Meter(seat.identity.pod.namespace)
-        elif bool(meter.since) == uses and meter.held == held:
+            one = seat.identity
+            meter = self._meters[seat.uid] = Meter(one.pod.namespace, width=len(one.gpus))
+        meter.wakes = seat.history.wakes
+        if bool(meter.since) == uses and meter.held == held:
             return
         meter.turn(seat.history.since, seat.history.since if uses else 0.0, held)
         self._node.world.journal.put(METER + seat.uid, meter.record(), synced=False)
@@ -174,10 +193,9 @@ class Usage:
         total = self._gone.setdefault(meter.namespace, Total())
         if total.last != uid:  # else the last agent was killed between the two writes
             meter.turn(now, 0.0, None)
-            total.active, total.parked = total.active + meter.active, total.parked + meter.parked
+            total.add(meter, now)
             total.last = uid
-            record = {"active": total.active, "parked": total.parked, "last": uid}
-            journal.put(GONE + meter.namespace, record, synced=False)
+            journal.put(GONE + meter.namespace, asdict(total), synced=False)
         journal.delete(METER + uid)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,3 +83,24 @@ def test_the_longest_chain_is_short() -> None:
     found = depths(graph(modules(), types=False))
     del found["nodeagent.__main__"]
     assert max(found.values()) <= DEEPEST, max(found, key=lambda name: found[name])
+
+
+BEGIN = """
+import asyncio, gc
+from nodeagent import __main__ as begun
+looks = []
+gc.callbacks.append(lambda phase, _: looks.append(phase))
+try:
+    asyncio.run(begun._run(None, None))
+except AttributeError:
+    print(len(looks), gc.isenabled())
+"""
+
+
+def test_what_is_imported_is_not_looked_through_for_garbage() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BEGIN], capture_output=True, text=True, timeout=60, check=True
+    )
+    looks, enabled = done.stdout.split()
+    assert int(looks) <= 8
+    assert enabled == "True"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from kybernate.errors import ConflictError, NotFoundError, RefusedError, RetryableError
 from kybernate.types import SeatState
@@ -83,6 +84,24 @@ async def test_where_seats_rest_is_published_and_its_bytes_where_that_is_below_r
     await down(r, cold)
     assert told(cold) == {"tier": "nvme", "savedBytes": r.node.seats[cold].saved.size}
     assert told(cold)["savedBytes"] > 0
+
+
+async def test_the_memory_that_a_seat_holds_is_published_as_seen(rig):
+    """What it asks for is another thing; small changes are not worth a write."""
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    publisher = Publisher(r.node, None, "", Attendance())
+
+    def told():
+        (seat,) = (one for one in publisher.status.now()["seats"] if one["uid"] == cold)
+        return seat.get("heldBytes")
+
+    held = r.node.held(r.node.seats[cold])
+    assert 0 < held <= told() <= 1.21 * held
+    r.node.seats[cold].tree = replace(r.node.seats[cold].tree, held={})
+    assert told() is None, "nobody has looked yet"
+    r.node.seen[cold] = held - 1
+    assert held - 1 <= told() <= 1.21 * held
 
 
 async def test_the_node_is_created_and_kept_up_to_date_but_not_all_the_time(rig):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from prometheus_client import REGISTRY
 
 from kybernate.adapters.spot import aws, gce
 from kybernate.core.seat.operations import Kind, Progress
@@ -85,6 +86,7 @@ async def test_it_is_evacuated_within_the_time_that_is_left(rig):
     cloud.fails = False
     await asyncio.sleep(10)
     assert evacuations(operations) == []
+    notices = REGISTRY.get_sample_value("kyb_agent_spot_notices_total")
     told = []
     operations.announce_to(Told(told))
     cloud.goes_at = r.node.world.wall() + 120
@@ -103,6 +105,7 @@ async def test_it_is_evacuated_within_the_time_that_is_left(rig):
     asked = cloud.asked
     await asyncio.sleep(20)
     assert (len(evacuations(operations)), cloud.asked) == (1, asked)
+    assert REGISTRY.get_sample_value("kyb_agent_spot_notices_total") == notices + 1
     watching.cancel()
 
 

@@ -207,7 +207,8 @@ async def test_a_seat_that_wakes_too_late_from_its_tier_is_not_wakeable(rig, wit
 @pytest.mark.parametrize("keeps", [100.0, 0.0])
 @pytest.mark.parametrize("tier", [Tier.RAM, Tier.NVME, Tier.OBJECT])
 async def test_an_eviction_says_whether_the_state_outlives_the_pod_and_so_it_is(rig, tier, keeps):
-    r, operations, uid = await begun(rig, tiers=TIERS, keep_left_s=keeps)
+    times = {"keep_left_s": keeps, "keep_scaled_s": keeps}
+    r, operations, uid = await begun(rig, tiers=TIERS, **times)
     await ended(await operations.ask(park(uid, tier)))
     plan = operations.plan(Ask(Kind.EVICT, uid=uid))[-1]
     done = await ended(await operations.ask(Ask(Kind.EVICT, "e1", uid)))
@@ -228,6 +229,15 @@ async def test_an_eviction_says_whether_the_state_outlives_the_pod_and_so_it_is(
     await asyncio.sleep(60)
     assert set(r.machine.vault) == set()
     telling.cancel()
+
+
+@pytest.mark.parametrize(("tier", "kept"), [(Tier.NVME, 100), (Tier.OBJECT, 500)])
+async def test_what_is_evicted_into_the_object_store_waits_until_there_is_a_seat(rig, tier, kept):
+    r, operations, uid = await begun(rig, tiers=TIERS, keep_left_s=100.0, keep_scaled_s=500.0)
+    await ended(await operations.ask(park(uid, tier)))
+    assert r.node.keeps_orphaned(r.node.seats[uid]) == 100, "parked by somebody, it is not evicted"
+    done = await ended(await operations.ask(Ask(Kind.EVICT, "e1", uid)))
+    assert f"which outlive the pod by {kept} s" in done.sentence
 
 
 def test_an_eviction_of_before_says_of_a_state_below_ram_nothing_that_it_does_not_know():
