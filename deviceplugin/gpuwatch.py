@@ -102,6 +102,7 @@ class GpuWatch:
     def _check(self, gpu: GpuUuid, *, sure: bool = False) -> bool:
         """Ask one GPU; whether it gave no answer, which is believed at once only if `sure`."""
         found = self._driver.checkup(gpu)
+        metrics.show(gpu, found.readings)
         if not found.gone or sure or gpu in self._told:
             with self._lock:
                 self._health.checked(gpu, found, time.monotonic())

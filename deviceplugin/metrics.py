@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
 from prometheus_client import Counter, Gauge, Histogram
+
+if TYPE_CHECKING:
+    from kybernate.core.doctor.health import Readings
 
 REGISTRATIONS = Counter(
     "kyb_device_plugin_registrations", "Registrations at the kubelet.", ["resource", "result"]
@@ -32,6 +38,19 @@ WITHHELD = Gauge(
     ["resource"],
 )
 GPU_HEALTHY = Gauge("kyb_device_plugin_gpu_healthy", "1 if the GPU is well.", ["gpu"])
+GPU_MEMORY_USED = Gauge(
+    "kyb_device_plugin_gpu_memory_used_bytes", "Memory in use by anyone, as NVML says.", ["gpu"]
+)
+GPU_MEMORY = Gauge("kyb_device_plugin_gpu_memory_bytes", "Memory that the GPU has.", ["gpu"])
+GPU_BUSY = Gauge(
+    "kyb_device_plugin_gpu_busy_ratio",
+    "Part of NVML's last sample in which the GPU computed, 0 to 1.",
+    ["gpu"],
+)
+GPU_POWER = Gauge("kyb_device_plugin_gpu_power_watts", "Power that the GPU takes.", ["gpu"])
+GPU_TEMPERATURE = Gauge(
+    "kyb_device_plugin_gpu_temperature_celsius", "Temperature of the GPU.", ["gpu"]
+)
 GPU_EVENTS = Counter(
     "kyb_device_plugin_gpu_events",
     "Events that the driver told, by kind; the number is that of an Xid.",
@@ -49,3 +68,19 @@ PROFILES_REFUSED = Gauge(
 PROFILES_RELOADS = Counter(
     "kyb_device_plugin_profiles_reloads", "Changes of the profiles file that were read."
 )
+
+
+def show(gpu: str, found: Readings) -> None:
+    """Tell what a GPU measures; what it doesn't say any more is no longer told."""
+    for metric, value in (
+        (GPU_MEMORY_USED, found.memory_used),
+        (GPU_MEMORY, found.memory),
+        (GPU_BUSY, found.busy),
+        (GPU_POWER, found.power),
+        (GPU_TEMPERATURE, found.temperature),
+    ):
+        if value is not None:
+            metric.labels(gpu).set(value)
+        else:
+            with suppress(KeyError):
+                metric.remove(gpu)

@@ -4,7 +4,7 @@ grants nothing."""
 from __future__ import annotations
 
 from kybernate import keys
-from kybernate.api.grants import read_grant
+from kybernate.api.restoring.grants import read_grant
 from kybernate.core.artifacts.grants import Grant
 from kybernate.errors import RetryableError
 from kybernate.runtime.listed import Listed

@@ -102,7 +102,7 @@ class Terms:
 class Leader:
     """A candidate for the Lease `name`; a thread keeps it. `clock` gives seconds."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each of them is another part
         self,
         leases: Leases,
         name: str,
@@ -110,10 +110,12 @@ class Leader:
         terms: Terms,
         knowledge: Knowledge,
         clock: Callable[[], float] = boot_clock,
+        *,
+        announce: Callable[[], None] | None = None,
     ) -> None:
-        """`identity` must be this process's alone."""
-        self.announce: Callable[[], None] = lambda: None
-        """Called after each renewal; may raise KybernateError."""
+        """`identity` must be this process's alone. `announce` is called after each renewal; it may
+        raise KybernateError."""
+        self._announce = announce or (lambda: None)
         self._leases = leases
         self._name = name
         self._identity = identity
@@ -194,7 +196,7 @@ class Leader:
         if not led:
             log.info("leading, by lease %s", self._name)
             self._knows = self._knowledge.refresh()
-        self.announce()
+        self._announce()
 
     def _look(self) -> None:
         self._raw = self._leases.read(self._name)

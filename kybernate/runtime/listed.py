@@ -89,7 +89,8 @@ class Listed(Generic[T]):
 
     def _on_event(self, kind: str, item: Json) -> None:
         meta = item["metadata"]
-        namespace, name, found = meta["namespace"], meta["name"], None
+        # Of what belongs to the cluster as a whole the namespace is empty.
+        namespace, name, found = meta.get("namespace", ""), meta["name"], None
         if kind != "DELETED" and not meta.get("deletionTimestamp"):
             try:
                 found = self._read(item)

@@ -1,5 +1,5 @@
-"""The cluster's CheckpointPolicies, by namespace. One that can't be read governs no pod; while none
-are listed, pods are as their annotations say."""
+"""The cluster's CheckpointPolicies, by namespace, and its Shares. One that can't be read counts for
+nothing; while no policies are listed, pods are as their annotations say."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from kybernate import keys
 from kybernate.api.policies import read_policy
+from kybernate.api.shares import read_share
 from kybernate.core.policy.effective import Effective, Policy, effective, in_order
+from kybernate.core.policy.shares import Share
 from kybernate.runtime.listed import Listed
 
 if TYPE_CHECKING:
@@ -44,3 +46,10 @@ class CheckpointPolicies(Listed[Policy]):
     def _forget(self, _: str) -> None:
         self._changes += 1
         self._tell()
+
+
+class Shares(Listed[Share]):
+    """Fed by its watch's thread; any thread may ask. `changed` is told by that thread."""
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        super().__init__(keys.SHARES_PATH, "Shares", read_share, lambda _: changed())

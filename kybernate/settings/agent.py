@@ -70,7 +70,7 @@ class AgentSettings(Settings):
         pattern=r"^$|^[a-z0-9-]{1,63}=[0-9]{1,6}(\.[0-9]{1,3})?"
         r"(,[a-z0-9-]{1,63}=[0-9]{1,6}(\.[0-9]{1,3})?)*$",
         description="What namespaces get of GPUs that all of them always want, against 1 for those "
-        "that aren't named, such as research=3,batch=0.5.",
+        "that aren't named, such as research=3,batch=0.5. A namespace's Share counts more.",
     )
     start_limit_s: PositiveFloat = Field(
         1800.0, description="A workload that doesn't serve after this is restarted (s)."
@@ -184,8 +184,8 @@ class AgentSettings(Settings):
     keep_scaled_s: float = Field(
         7 * 86400.0,
         ge=0,
-        description="The same, of a pod whose CheckpointPolicy scales its Deployment to zero "
-        "(idle.object), for artifacts in the object store (s).",
+        description="The same, of a pod that was evicted, or whose CheckpointPolicy scales its "
+        "Deployment to zero (idle.object), for artifacts in the object store (s).",
     )
     spot: Literal["", "aws", "gce"] = Field(
         "",
@@ -253,6 +253,9 @@ class AgentSettings(Settings):
     )
     activity_interval_s: PositiveFloat = Field(
         300.0, description="How often it is told again when each seat is used (s)."
+    )
+    usage_interval_s: PositiveFloat = Field(
+        15.0, description="How often it is told again what namespaces with a Share have used (s)."
     )
     probe_listen: Address = Field("0.0.0.0:9444", description="host:port of probes and metrics.")
     log_level: Level = Field("INFO", description="DEBUG, INFO, WARNING or ERROR.")

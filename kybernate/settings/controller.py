@@ -55,6 +55,15 @@ class ControllerSettings(Settings):
     snapshots_at_once: int = Field(
         4, ge=1, description="snapshots of one namespace that are under way at a time"
     )
+    preempt_after_s: float = Field(
+        5.0,
+        ge=0,
+        description="pods of lower priority are suspended for one that has found no seat for so "
+        "long; 0: for nobody (s)",
+    )
+    preempts_at_once: int = Field(
+        5, ge=1, description="pods whose states are put away for others at a time"
+    )
     registry_url: str = Field(
         "", description="https://host:port of the registry; empty: there are no Artifacts"
     )
@@ -69,7 +78,7 @@ class ControllerSettings(Settings):
         min_length=1,
         description="image that makes the first requests in the pod of a SnapshotTemplate",
     )
-    threads: int = Field(8, ge=1, le=64, description="requests looked at at the same time")
+    threads: int = Field(16, ge=1, le=64, description="requests looked at at the same time")
     log_level: Level = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")
 
     @field_validator("registry_url")

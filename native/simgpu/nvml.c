@@ -40,6 +40,8 @@ enum { P2P_OK = 0, P2P_CHIPSET_NOT_SUPPORTED = 1, P2P_NOT_SUPPORTED = 5 };
 enum { P2P_INDEX_NVLINK = 2, P2P_INDEXES = 5 };
 enum { FIELD_NVLINK_COUNT = 91, FIELD_REMAP_FAILED = 145, FIELD_RECOVERY_ACTION = 230 };
 enum { VALUE_UNSIGNED_INT = 1 };
+enum { BUSY_PERCENT = 90, BUSY_MILLIWATTS = 400000, IDLE_MILLIWATTS = 70000 };
+enum { BUSY_CELSIUS = 65, IDLE_CELSIUS = 35 };
 
 struct device {
     unsigned gpu;
@@ -524,11 +526,34 @@ NVAPI nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t handle, unsigned *mode)
 }
 
 /* There are no kernels here, so nothing ever computes. */
+/* Whether somebody holds memory of it: there are no kernels that could run. */
+static bool in_use(nvmlDevice_t handle)
+{
+    find_own_cuda();
+    return sg_used(&files, handle->gpu, owns) > 0;
+}
+
 NVAPI nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t handle, nvmlUtilization_t *rates)
 {
     nvmlReturn_t result = rates ? check(handle) : NVML_ERROR_INVALID_ARGUMENT;
     if (result == NVML_SUCCESS)
-        *rates = (nvmlUtilization_t){0};
+        *rates = (nvmlUtilization_t){.gpu = in_use(handle) ? BUSY_PERCENT : 0};
+    return result;
+}
+
+NVAPI nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t handle, unsigned *milliwatts)
+{
+    nvmlReturn_t result = milliwatts ? check(handle) : NVML_ERROR_INVALID_ARGUMENT;
+    if (result == NVML_SUCCESS)
+        *milliwatts = in_use(handle) ? BUSY_MILLIWATTS : IDLE_MILLIWATTS;
+    return result;
+}
+
+NVAPI nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t handle, int sensor, unsigned *celsius)
+{
+    nvmlReturn_t result = celsius && sensor == 0 ? check(handle) : NVML_ERROR_INVALID_ARGUMENT;
+    if (result == NVML_SUCCESS)
+        *celsius = in_use(handle) ? BUSY_CELSIUS : IDLE_CELSIUS;
     return result;
 }
 

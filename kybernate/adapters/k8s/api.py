@@ -110,12 +110,23 @@ class Api:
         self, path: str, params: Params | None = None, *, timeout: float = DEFAULT_TIMEOUT
     ) -> str:
         """Read a subresource that is plain text, such as a container's log."""
+        return self.tail(path, params, timeout=timeout).decode(errors="replace")
+
+    def tail(
+        self,
+        path: str,
+        params: Params | None = None,
+        most: int | None = None,
+        *,
+        timeout: float = DEFAULT_TIMEOUT,
+    ) -> bytes:
+        """The last `most` bytes of a subresource that isn't JSON; without it all of them."""
         deadline = time.monotonic() + timeout
         what = f"GET {path}"
         response = self._send("GET", path, params or {}, None, None, timeout)
         if response.status >= 400:
             _raise_for(response, deadline, what)
-        return _read(response, deadline, what).decode(errors="replace")
+        return _read(response, deadline, what, most)
 
     def post(
         self,
@@ -340,11 +351,13 @@ def _raise_for(response: Any, deadline: float, what: str) -> None:
     raise error_for(response.status, _read(response, deadline, what), what)
 
 
-def _read(response: Any, deadline: float, what: str) -> bytes:
+def _read(response: Any, deadline: float, what: str, most: int | None = None) -> bytes:
     body = bytearray()
     try:
         for chunk in response.stream(_CHUNK):
             body += chunk
+            if most is not None:
+                del body[:-most]
             if time.monotonic() > deadline:
                 response.close()
                 raise RetryableError(f"{what}: the answer did not end within its deadline")

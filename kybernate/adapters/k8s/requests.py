@@ -28,10 +28,16 @@ log = logging.getLogger(__name__)
 class RequestIndex:
     """Fed by its watch's thread; any thread may ask. One that can't be read counts for nothing."""
 
-    def __init__(self, api: Api, about: Callable[[Request], str | None]) -> None:
+    def __init__(
+        self,
+        api: Api,
+        about: Callable[[Request], str | None],
+        told: Callable[[str, str, Request | None], None] = lambda *_: None,
+    ) -> None:
         """`about` says under which key, within its namespace, a request is found; None: it isn't
-        kept."""
+        kept. `told` is told of each by namespace and name, as it is now, None for one that went."""
         self._about = about
+        self._told = told
         self._lock = threading.Lock()
         self._found: dict[tuple[str, str], dict[str, Known]] = {}
         self._keys: dict[tuple[str, str], str] = {}
@@ -60,6 +66,7 @@ class RequestIndex:
                 self._keys[namespace, name] = key
                 known = request, str(meta["resourceVersion"])
                 self._found.setdefault((namespace, key), {})[name] = known
+        self._told(namespace, name, request)
 
     def of(self, namespace: str, key: str) -> dict[str, Known]:
         """Those under this key by their names, each with its resourceVersion."""

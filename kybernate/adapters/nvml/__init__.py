@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kybernate.adapters.nvml.calls import call, text
 from kybernate.adapters.nvml.events import EventSet, Listener
 from kybernate.adapters.nvml.worker import Worker
-from kybernate.core.doctor.health import Checkup
+from kybernate.core.doctor.health import Checkup, Readings
 from kybernate.errors import DeadlineError, DriverError
 from kybernate.types import Gpu, GpuUuid, Link
 
@@ -222,7 +222,7 @@ class Nvml:
                 raise
 
     def _checkup(self, nvml: Any, gpu: GpuUuid) -> Checkup:
-        self._on(gpu, "nvmlDeviceGetMemoryInfo", nvml.nvmlDeviceGetMemoryInfo)
+        memory = self._on(gpu, "nvmlDeviceGetMemoryInfo", nvml.nvmlDeviceGetMemoryInfo)
         recovery, remap_failed, mig, mps = None, None, [0, 0], []
         with suppress(DriverError):
             get = nvml.nvmlDeviceGetFieldValues
@@ -233,7 +233,21 @@ class Nvml:
         with suppress(DriverError):
             name = "nvmlDeviceGetMPSComputeRunningProcesses"
             mps = self._on(gpu, name, nvml.nvmlDeviceGetMPSComputeRunningProcesses)
-        return Checkup("", recovery, bool(remap_failed), bool(mig[0]), bool(mps))
+        readings = Readings(int(memory.used), int(memory.total), *self._measured(nvml, gpu))
+        return Checkup("", recovery, bool(remap_failed), bool(mig[0]), bool(mps), readings)
+
+    def _measured(self, nvml: Any, gpu: GpuUuid) -> tuple[float | None, float | None, float | None]:
+        """How busy, watts, degrees; None of what this GPU doesn't tell."""
+        busy = power = temperature = None
+        with suppress(DriverError):
+            get = nvml.nvmlDeviceGetUtilizationRates
+            busy = self._on(gpu, "nvmlDeviceGetUtilizationRates", get).gpu / 100
+        with suppress(DriverError):
+            power = self._on(gpu, "nvmlDeviceGetPowerUsage", nvml.nvmlDeviceGetPowerUsage) / 1000
+        with suppress(DriverError):
+            get, sensor = nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU
+            temperature = float(self._on(gpu, "nvmlDeviceGetTemperature", get, sensor))
+        return busy, power, temperature
 
     def _devices(self, nvml: Any) -> tuple[Gpu, ...]:
         found: dict[GpuUuid, Gpu] = {}

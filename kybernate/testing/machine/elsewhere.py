@@ -82,16 +82,18 @@ class Elsewhere:
     def awaited(self, uid: PodUid, ran: int, line: str) -> bool:
         """Whether somebody has nothing but this state to go on from: the newest of its line, of
         which no tree is left, and its successor waits."""
-        if ran < self.ran.get(line, 0) or self._trees(line):
+        if ran < self.ran.get(line, 0) or self.stands(line, ran):
             return False
         successors = {pod.successor for pod in self.pods.values() if pod.uid == uid}
         return any(self._waits(PodUid(name)) for name in successors if name)
 
-    def _trees(self, line: str) -> bool:
+    def stands(self, line: str, ran: int) -> bool:
+        """Whether a tree of the line, with what it had become by run number `ran`, is alive
+        somewhere: running, or parked in RAM."""
         return any(
-            any(p.alive and p.handle == handle for p in self.machines[node].procs.values())
+            any(p.alive and p.handle == handle for p in machine.procs.values())
             for (node, handle), name in self.lines.items()
-            if name == line
+            if name == line and (machine := self.machines[node]).ran.get(handle, 0) >= ran
         )
 
     def _waits(self, uid: PodUid) -> bool:

@@ -194,10 +194,10 @@ class FakeVault:
         # What a container of before has left is no state of the present one.
         present = any(p.parent == init and p.handle == handle for p in machine.procs.values())
         needed = present and keeping.snapshot.ran == latest and not others
-        elsewhere, line = machine.elsewhere, keeping.snapshot.line
-        # What its successor here has gone on from is the newest of neither any more.
-        needed = needed and keeping.snapshot.ran >= elsewhere.ran.get(line, 0)
-        awaited = not others and elsewhere.awaited(uid, keeping.snapshot.ran, line)
+        elsewhere, line, ran = machine.elsewhere, keeping.snapshot.line, keeping.snapshot.ran
+        # What its successor has gone on from, or stands in RAM with, is its container's no more.
+        needed = needed and ran >= elsewhere.ran.get(line, 0) and not elsewhere.stands(line, ran)
+        awaited = not others and elsewhere.awaited(uid, ran, line)
         if (ended and needed and not machine.given_up(uid)) or awaited:
             machine.breach(f"{uid} lost its last state: {why}")
         machine.vault.pop(artifact, None)

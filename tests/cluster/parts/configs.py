@@ -106,8 +106,7 @@ def scheduler(binaries: Binaries, layout: Layout, ports: Ports) -> list[str]:
 def scheduler_config(layout: Layout, ports: Ports, *, ours: bool) -> str:
     """A scheduler for plain pods and, with `ours`, for those with seats.
 
-    Then it has the account and the extender that config/ makes for it, and as there deletes no pod
-    to make room for one with a seat.
+    Then it has the account and the extender that config/ makes for it.
     """
     account = "scheduler" if ours else "kube-scheduler"
     profiles: list[dict[str, Any]] = [{"schedulerName": "default-scheduler"}]
@@ -123,8 +122,7 @@ def scheduler_config(layout: Layout, ports: Ports, *, ours: bool) -> str:
         "profiles": profiles,
     }
     if ours:
-        disabled = {"postFilter": {"disabled": [{"name": "DefaultPreemption"}]}}
-        profiles.append({"schedulerName": keys.SCHEDULER_NAME, "plugins": disabled})
+        profiles.append({"schedulerName": keys.SCHEDULER_NAME})
         config["extenders"] = [_extender(layout, ports)]
     return json.dumps(config, indent=1)
 

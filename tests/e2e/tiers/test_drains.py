@@ -1,12 +1,18 @@
 """`kubectl drain` takes a Deployment's pod from its node, and its state comes along; so it does
-when the Deployment is scaled to zero, and back on a request.
+when the Deployment is scaled to zero, and back on a request; and so does what was saved last of one
+whose node fails.
 
-docs/how-to/operate/drain-a-node.md, docs/how-to/workloads/scale-to-zero.md
+docs/how-to/operate/drain-a-node.md, docs/how-to/operate/when-a-node-fails.md,
+docs/how-to/workloads/scale-to-zero.md
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,11 +24,12 @@ from tests.cluster.layout import REPOSITORY
 from tests.cluster.processes.control import wait_until
 from tests.e2e.tiers.test_restores import Site, seats, site
 from tests.kit.clients.direct import Direct
+from tests.kit.clients.kubectl import Kubectl
 from tests.kit.clients.models import Models
 from tests.kit.pods import SeatPod, ready
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from tests.kit.pods import Pods
 
@@ -208,3 +215,71 @@ def test_a_deployment_is_scaled_to_zero_through_every_tier_and_wakes_on_a_reques
     finally:
         models.close()
         kubectl("delete", "cpol", "--all")
+
+
+TAINT = "node.kubernetes.io/out-of-service"
+
+
+@pytest.fixture
+def failing(site: Site) -> Iterator[Callable[[str, str], None]]:
+    """Has a node fail hard: its agent and its kubelet, and what ran of a pod. Afterwards it is back
+    and in service."""
+    failed: list[str] = []
+
+    def fail(node: str, uid: str) -> None:
+        failed.append(node)
+        site.cluster.node(node).agent.stop()
+        site.cluster.node(node).kubelet.stop()
+        for found in Path("/proc").glob("[0-9]*/cgroup"):
+            with suppress(OSError):
+                if uid in found.read_text():
+                    os.kill(int(found.parent.name), signal.SIGKILL)
+
+    yield fail
+    for node in failed:
+        site.cluster.node(node).agent.start()
+        site.cluster.node(node).kubelet.start()
+        with suppress(KybernateError):
+            site.cluster.kubectl("taint", "node", node, f"{TAINT}-")
+
+
+def test_a_pod_whose_node_fails_continues_elsewhere_from_its_newest_snapshot(
+    site: Site,
+    seats: Pods,
+    deployment: str,
+    failing: Callable[[str, str], None],
+    tmp_path: Path,
+) -> None:
+    """As docs/how-to/operate/when-a-node-fails.md has it; the controller is killed meanwhile."""
+    kubectl = Kubectl(site.cluster.kubectl_path, tmp_path, site.cluster.kubeconfig)
+    first = the_pod(seats)
+    uid, name, node = (
+        *(first["metadata"][key] for key in ("uid", "name")),
+        first["spec"]["nodeName"],
+    )
+    last = Direct.to(first).ask()
+    saved = kubectl("kyb", "snapshot", name)
+    assert saved.returncode == 0, saved.stderr
+    assert Direct.to(first).ask().counter == 2, "what is done since the snapshot is lost"
+    failing(node, uid)
+    site.cluster.kubectl("taint", "node", node, f"{TAINT}=nodeshutdown:NoExecute")
+    site.cluster.process("controller").kill9()
+
+    second = the_pod(seats, but=uid)
+    assert second["spec"]["nodeName"] != node
+    answer = Direct.to(second).ask()
+    told = site.sentence(second["metadata"]["name"], "RestoreRefused")
+    assert (answer.counter, answer.intact) == (2, True), told
+    assert answer.body["kyb"]["boot"] == last.body["kyb"]["boot"]
+    request = site.cluster.api().get(f"{REQUESTS}/lost-{uid}")
+    assert request["metadata"]["annotations"] == {keys.SUCCESSOR: second["metadata"]["uid"]}
+    assert request["status"]["conditions"][0]["reason"] == "Evicted"
+    assert request["status"]["artifact"]["name"] in saved.stdout
+    known = site.registry.pod("default", uid)
+    assert (known.stopped, known.successor) == ("out-of-service", second["metadata"]["uid"])
+
+    site.cluster.node(node).agent.start()
+    site.cluster.node(node).kubelet.start()
+    seats.gone([name], 120)
+    wait_until(lambda: site.seat(node, name) == {}, 60, "it is still told of")
+    assert Direct.to(second).ask().counter == 3, "there is one of it"

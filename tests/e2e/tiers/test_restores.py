@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
 from images import criu
 from kybernate import keys
@@ -21,12 +23,13 @@ from tests.cluster.processes.control import wait_until
 from tests.cluster.spec import GpuSpec
 from tests.e2e.conftest import emptied
 from tests.kit.clients.direct import Direct
+from tests.kit.clients.kubectl import Kubectl
 from tests.kit.pods import PODS, SeatPod, ready
 from tests.kit.servers.registryserver import Server
 from tests.simgpu import read_log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from tests.kit.clients.models import Answer
@@ -118,6 +121,18 @@ def _verified(entry: wire.Entry) -> bool:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with standing(tmp_path_factory, GpuSpec(count=2)) as found:
+        yield found
+
+
+@contextmanager
+def standing(
+    tmp_path_factory: pytest.TempPathFactory,
+    gpus: GpuSpec,
+    seats: Mapping[str, object] | None = None,
+    **settings: str,
+) -> Iterator[Site]:
+    """A site with these GPUs and seats, and more settings of its agents."""
     if not ENTER.exists():
         pytest.skip("needs kyb-enter; run make native")
     try:
@@ -135,12 +150,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         "KYB_AGENT_ARTIFACT_KEYS": str(folder / "keys"),
         "KYB_AGENT_OBJECT_STORE": str(objects),
         "KYB_AGENT_TIER_RESIDENCY_S": "0",
+        **settings,
     }
     bare = ClusterSpec(
         name=NAME,
         nodes=("n1", "n2"),
         subnet="10.104.0.0/16",
-        gpus=GpuSpec(count=2),
+        gpus=gpus,
+        seats=seats,
         images=("toy", "sidecar"),
     )
     layout, database = layout_of(bare), f"sqlite:///{folder}/registry.db"
@@ -153,8 +170,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         nodes=bare.nodes,
         subnet=bare.subnet,
         gpus=bare.gpus,
+        seats=bare.seats,
         images=bare.images,
-        service_env={"agent": agent},
+        service_env={
+            "agent": agent,
+            "controller": {"KYB_CONTROLLER_REGISTRY_URL": registry.url},
+        },
     )
     with running(spec, print) as up:
         registry.start()
@@ -297,3 +318,53 @@ def _taken(site: Site, path: str, wanted: Json) -> bool:
     except RefusedError:
         return False
     return True
+
+
+GRANT = REPOSITORY / "config" / "samples" / "artifactgrant.yaml"
+COUNTED = (
+    "import json, urllib.request as u\n"
+    "a = u.Request('http://127.0.0.1:8000/v1/chat/completions', b'{\"max_tokens\": 1}')\n"
+    "k = json.load(u.urlopen(a, timeout=30))['kyb']\n"
+    "print(k['counter'], k['boot'], k['checksum'] == k['expected'])"
+)
+"""What a server tells that is asked from within its container."""
+
+
+def test_a_clone_in_another_namespace_in_one_step_with_a_grant(
+    site: Site, seats: Pods, neighbours: str, tmp_path: Path
+) -> None:
+    """As docs/how-to/workloads/debugging.md has it."""
+    api = site.cluster.api()
+    kubectl = Kubectl(site.cluster.kubectl_path, tmp_path, site.cluster.kubeconfig)
+    api.post(PODS, pod("a", "n1", require_group="G0"))
+    first = ask(seats, "a")
+    saved = kubectl("kyb", "snapshot", "a")
+    assert saved.returncode == 0, saved.stderr
+    words = ("kyb", "clone", "a", "-n", OTHERS, "--from-namespace", "default", "--name", "seen")
+    refused = kubectl(*words)
+    assert (refused.returncode, "NotGranted" in refused.stderr) == (1, True), refused.stderr
+    grant = yaml.safe_load(GRANT.read_text())
+    grant["metadata"]["namespace"] = "default"
+    grant["spec"] |= {"to": [OTHERS], "artifacts": ["a"]}
+    site.cluster.kubectl("apply", "-f", "-", text=yaml.safe_dump(grant))
+    try:
+        made = kubectl(*words)
+        assert made.returncode == 0, made.stderr
+        assert made.stdout.splitlines()[-1] == "pod/seen"
+        inside = ("-n", OTHERS, "exec", "seen", "-c", "server", "--", "python3", "-c")
+        counter, boot, intact = site.cluster.kubectl(*inside, COUNTED).split()
+        assert (counter, boot, intact) == ("2", first.body["kyb"]["boot"], "True")
+        assert ask(seats, "a").counter == 2, "the original counts by itself"
+        (asked,) = (
+            one["metadata"]["name"]
+            for one in api.get(f"/apis/{keys.API_VERSION}/namespaces/{OTHERS}/restorerequests")[
+                "items"
+            ]
+            if one["status"]["conditions"][0]["reason"] == "Restored"
+        )
+        site.cluster.kubectl("delete", "rst", "-n", OTHERS, asked)
+        wait_until(lambda: not api.get(neighbours)["items"], 60, "the clone stays")
+    finally:
+        site.cluster.kubectl("delete", "artg", grant["metadata"]["name"])
+        site.cluster.kubectl("delete", "rst", "-n", OTHERS, "--all")
+    assert ask(seats, "a").counter == 3

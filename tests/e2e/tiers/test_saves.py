@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +19,15 @@ from kybernate import keys
 from kybernate.errors import KybernateError, RefusedError
 from tests.cluster import Cluster, ClusterSpec
 from tests.cluster.cluster import running
+from tests.cluster.fetched import prefix
 from tests.cluster.layout import REPOSITORY
 from tests.cluster.processes.control import wait_until
 from tests.cluster.spec import GpuSpec
 from tests.e2e.conftest import emptied
 from tests.kit.clients.direct import Direct
 from tests.kit.clients.kubectl import Kubectl
-from tests.kit.pods import SeatPod, ready
+from tests.kit.pods import IMAGE, SeatPod, ready
+from tests.kit.servers.metadata import Metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,11 +47,13 @@ REACH = (
 
 
 class Site:
-    """One node with a GPU; its agent has an NVMe and an object store. `place` is the latter."""
+    """One node with a GPU, a spot instance; its agent has an NVMe and an object store. `place` is
+    the latter."""
 
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
-        self.cluster, self._folder = cluster, folder
+    def __init__(self, cluster: Cluster, folder: Path, metadata: Metadata) -> None:
+        self.cluster, self._folder, self.metadata = cluster, folder, metadata
         self.place = folder / "objects"
+        self.trust = folder / "keys" / f"trust-{cluster.spec.name}.pub"
 
     def agent(self, *words: str) -> dict[str, Any]:
         """What `kybernate agent ... --json` printed on the node."""
@@ -60,11 +65,30 @@ class Site:
         """What `kybernate artifacts ... --json` printed."""
         return self._cli("artifacts", *words, "--keys", str(self._folder / "keys"), "--json")
 
+    def shell(self, *words: object) -> str:
+        """What `kybernate artifacts ...` with the cluster's keys prints."""
+        command = [sys.executable, "-m", "kybernate.cli", "artifacts", *map(str, words)]
+        command += ["--keys", str(self._folder / "keys")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def named(self, image: str) -> None:
+        """Gives the image of the tests another name on the node, as of another registry."""
+        ctr, socket = prefix.ensure(print).ctr, self.cluster.layout.node("n1").cri_socket
+        words = [str(ctr), "-a", str(socket), "-n", "k8s.io", "images", "tag", IMAGE, image]
+        subprocess.run(words, check=True, timeout=60)
+
     def seat(self, pod: str) -> dict[str, Any]:
         """What the GPUNode says of its seat."""
         status = self.cluster.api().get(f"{keys.GPU_NODES_PATH}/n1").get("status") or {}
         found: dict[str, Any] = next((s for s in status.get("seats", ()) if s["pod"] == pod), {})
         return found
+
+    def told(self, reason: str) -> str:
+        """What an event with this reason says; empty if there is none."""
+        events = json.loads(self.cluster.kubectl("get", "events", "-A", "-o", "json"))["items"]
+        return next((str(one["message"]) for one in events if one["reason"] == reason), "")
 
     def execute(self, pod: str, text: str) -> str:
         """What a line of Python prints in the pod's container."""
@@ -77,19 +101,22 @@ class Site:
         return json.loads(done.stdout)
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+@contextmanager
+def sited(name: str, subnet: str, folder: Path) -> Iterator[Site]:
+    """A cluster of its own keys and object store, in an empty folder."""
     if not ENTER.exists():
         pytest.skip("needs kyb-enter; run make native")
     try:
         engine = criu.for_this_machine(print)
     except KybernateError as error:
         pytest.skip(f"needs CRIU: {error}")
-    folder = tmp_path_factory.mktemp("saves")
     (folder / "objects").mkdir()
-    words = [sys.executable, "-m", "kybernate.cli", "artifacts", "keys", "--dir"]
+    words = [sys.executable, "-m", "kybernate.cli", "artifacts", "keys", "--name", name, "--dir"]
     subprocess.run([*words, str(folder / "keys")], check=True, cwd=REPOSITORY, timeout=60)
+    metadata = Metadata()
     agent = {
+        "KYB_AGENT_SPOT": "gce",
+        "KYB_AGENT_SPOT_ADDRESS": metadata.address,
         "KYB_AGENT_CRIU": str(engine),
         "KYB_AGENT_KYB_ENTER": str(ENTER),
         "KYB_AGENT_ARTIFACT_KEYS": str(folder / "keys"),
@@ -98,15 +125,33 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         "KYB_AGENT_TIER_RESIDENCY_S": "0",
     }
     spec = ClusterSpec(
-        name="saves",
+        name=name,
         nodes=("n1",),
-        subnet="10.107.0.0/16",
+        subnet=subnet,
         gpus=GpuSpec(count=1),
         images=("toy", "sidecar"),
         service_env={"agent": agent},
     )
     with running(spec, print) as up:
-        yield Site(up, folder)
+        found = Site(up, folder, metadata)
+        found.named(str(COUNTER["image"]))
+        yield found
+    metadata.stop()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with sited("saves", "10.107.0.0/16", tmp_path_factory.mktemp("saves")) as found:
+        yield found
+
+
+@pytest.fixture
+def abroad(tmp_path: Path) -> Iterator[Site]:
+    """Another cluster, which has nothing in common with the first one."""
+    folder = tmp_path / "abroad"
+    folder.mkdir()
+    with sited("abroad", "10.111.0.0/16", folder) as found:
+        yield found
 
 
 @pytest.fixture
@@ -188,6 +233,7 @@ def test_a_snapshot_is_requested_with_kubectl_alone(site: Site, seats: Pods) -> 
 
 
 COUNTER = {
+    "image": "localhost:32000/kybernate-test-workload:latest",
     "args": ["-m", "tests.workloads.counter", "--bytes", "1GiB", "--interval", "0.2"],
     "ports": [],
 }
@@ -335,3 +381,75 @@ def test_a_model_is_staged_in_ram_while_another_computes(
     answer = Direct.to(found).ask(limit=60)
     assert (answer.counter, answer.intact) == (2, True)
     assert answer.body["kyb"]["boot"] == first.body["kyb"]["boot"]
+
+
+def test_an_artifact_continues_in_another_cluster(
+    site: Site, seats: Pods, abroad: Site, tmp_path: Path
+) -> None:
+    """As docs/how-to/operate/restore-in-another-cluster.md has it."""
+    pod = SeatPod("a", bytes_="1GiB")
+    seats.create(pod)
+    original = seats.wait(["a"], ready, 60, "Ready")["a"]
+    first = Direct.to(original).ask(limit=20)
+    saved = site.agent("save", "a", "--tier", "object")
+    assert saved["state"] == "succeeded", saved
+    export, key = tmp_path / "a.tar", tmp_path / "transport.key"
+    site.shell("export", site.place, saved["artifact"], export, "--transport-key", key)
+
+    brought = ("--transport-key", key, "-n", "default")
+    with pytest.raises(AssertionError, match="sign"):
+        abroad.shell("import", export, abroad.place, "--trust", abroad.trust, *brought)
+    name = abroad.shell("import", export, abroad.place, "--trust", site.trust, *brought).strip()
+    assert name.startswith("default/a@")
+    assert name != saved["artifact"]
+    assert abroad.artifacts("verify", str(abroad.place), name) == {name: ""}
+    notes = {
+        keys.RESTORE_FROM: name,
+        keys.RESTORE_AS: "template",
+        keys.RESTORE_ELSE: "fail",
+    }
+    with emptied(abroad.cluster) as there:
+        there.create(replace(pod, annotations=notes))
+        found = there.wait(["a"], ready, 90, "Ready")["a"]
+        answer = Direct.to(found).ask(limit=60)
+        assert (answer.counter, answer.intact) == (2, True)
+        assert answer.body["kyb"]["boot"] == first.body["kyb"]["boot"]
+    assert Direct.to(original).ask(limit=60).counter == 2, "the original counts by itself"
+
+
+def test_a_spot_instance_is_evacuated_within_30_s_and_a_report_says_what_became_of_each(
+    site: Site, seats: Pods
+) -> None:
+    """As docs/how-to/operate/evacuate-a-node.md has it; Google's metadata server is stood in for.
+
+    The last one here: an instance has one notice.
+    """
+    small = {"bytes_": "512MiB", "fill": "256KiB"}
+    pod = SeatPod("a", **small)
+    seats.create(pod)
+    original = seats.wait(["a"], ready, 60, "Ready")["a"]
+    uid = original["metadata"]["uid"]
+    assert Direct.to(original).ask(limit=20).counter == 1
+    began = time.monotonic()
+    site.metadata.goes = "now"
+    try:
+        wait_until(
+            lambda: bool(site.told("EvacuationSucceeded")), 30, "it is not evacuated in time"
+        )
+        assert time.monotonic() - began < 30
+        saved = "default/a is saved: its state is in the object store."
+        assert saved in site.told("EvacuationSucceeded")
+        (one,) = [x for x in site.agent("operations", "--all") if x["kind"] == "evacuate"]
+        assert one["name"].startswith("spot-")
+        assert saved in one["report"]
+    finally:
+        site.agent("undrain")
+    kubectl = site.cluster.kubectl
+    kubectl("delete", "pod", "a", "--grace-period=0", "--force")
+    seats.gone(["a"], 60)
+    notes = {keys.RESTORE_FROM: f"pod/{uid}", keys.RESTORE_ELSE: "fail"}
+    same = {"args": pod.manifest()["spec"]["containers"][0]["args"]}
+    seats.create(SeatPod("next", **small, annotations=notes, more=same))
+    found = seats.wait(["next"], ready, 90, "Ready")["next"]
+    answer = Direct.to(found).ask(limit=60)
+    assert (answer.counter, answer.intact) == (2, True)

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 from images.cache import REPOSITORY
 from images.chart import PARTS as PARTS_OF_CONFIG
 from images.chart import objects
+from kybernate.core.requests.template import FAILED, TemplateReason
 from kybernate.errors import KybernateError
 from tests.kit.servers import prometheus
 from tests.kit.servers.prometheus import DASHBOARDS, FOLDER, PANELS, RULES, meant
@@ -163,6 +164,12 @@ def test_words_of_labels_are_in_the_code(word: str) -> None:
     assert any(f'"{word}"' in path.read_text() for path in sources)
 
 
+def test_the_reasons_of_a_template_that_fails_are_its_own() -> None:
+    (named,) = re.findall(r'reason=~"([^"]+)"', alerts()["KybernateTemplateFails"]["expr"])
+    failed = {*FAILED, TemplateReason.NO_GPUS, TemplateReason.INVALID}
+    assert set(named.split("|")) == failed
+
+
 def test_queries_name_no_other_words() -> None:
     asked = "\n".join(PANELS.values()) + RULES.read_text()
     for label, word in re.findall(r'(\w+)(?:!?=)"([^"]+)"', asked):
@@ -180,6 +187,11 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str], dict[str, str]]] = {
     "KybernateGpuLost": (
         {'kyb_device_plugin_gpu_healthy{gpu="g",node="n1"}': "1x5 0x25"},
         {'kyb_device_plugin_gpu_healthy{gpu="g",node="n1"}': "1x30"},
+        {"gpu": "g", "node": "n1"},
+    ),
+    "KybernateGpuHot": (
+        {'kyb_device_plugin_gpu_temperature_celsius{gpu="g",node="n1"}': "95x30"},
+        {'kyb_device_plugin_gpu_temperature_celsius{gpu="g",node="n1"}': "85x30"},
         {"gpu": "g", "node": "n1"},
     ),
     "KybernateIntruder": (
@@ -230,10 +242,23 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str], dict[str, str]]] = {
         {'kyb_controller_leading{pod="a"}': "0x30", 'kyb_controller_leading{pod="b"}': "1x30"},
         {},
     ),
+    "KybernateTemplateFails": (
+        {'kyb_controller_templates{reason="PodFailed"}': "1x30"},
+        {
+            'kyb_controller_templates{reason="PodFailed"}': "0x30",
+            'kyb_controller_templates{reason="Ready"}': "3x30",
+        },
+        {"reason": "PodFailed"},
+    ),
+    "KybernateSpotNotice": (
+        {'kyb_agent_spot_notices_total{node="n1"}': "0x20 1x10"},
+        {'kyb_agent_spot_notices_total{node="n1"}': "1x30"},
+        {"node": "n1"},
+    ),
     "KybernateControllerFails": (
-        {'kyb_controller_reconciles_total{outcome="error"}': "0+1x30"},
-        {'kyb_controller_reconciles_total{outcome="done"}': "0+1x30"},
-        {"outcome": "error"},
+        {'kyb_controller_reconciles_total{kind="policy",outcome="error"}': "0+1x30"},
+        {'kyb_controller_reconciles_total{kind="policy",outcome="done"}': "0+1x30"},
+        {"kind": "policy", "outcome": "error"},
     ),
     "KybernateExtenderBlind": (
         {'kyb_extender_watches_interrupted{pod="p"}': "1x30"},

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import textwrap
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +20,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-FOLDER = Path(__file__).parents[3] / "config" / "overlays"
+REPOSITORY = Path(__file__).parents[3]
+FOLDER = REPOSITORY / "config" / "overlays"
 OVERLAYS = sorted(path.parent.name for path in FOLDER.glob("*/kustomization.yaml"))
 
 PATHS = {
@@ -68,6 +72,38 @@ def test_its_pods_are_admitted(control_plane: Cluster, overlay: str) -> None:
         made = control_plane.api().post(path, pod)
         assert made["spec"]["priority"] == 2000001000
         assert made["status"]["qosClass"] == "Burstable"
+
+
+MICROK8S = REPOSITORY / "docs" / "how-to" / "install" / "microk8s.md"
+
+
+def test_microk8s_gets_images_from_its_registry(control_plane: Cluster, tmp_path: Path) -> None:
+    """The overlay of docs/how-to/install/microk8s.md, as it is there."""
+    (block,) = re.findall(
+        r"^ *```yaml\n(.*?)^ *```", MICROK8S.read_text(), re.DOTALL | re.MULTILINE
+    )
+    near = os.path.relpath(REPOSITORY, tmp_path.resolve())
+    overlay = textwrap.dedent(block).replace("../kybernate", near)
+    (tmp_path / "kustomization.yaml").write_text(overlay)
+    text = rendered(control_plane, str(tmp_path))
+    options = ("--dry-run=server", "--force-conflicts", "--field-manager=one-machine")
+    control_plane.kubectl("apply", "--server-side", *options, "-f", "-", text=text)
+    kinds = ("Deployment", "DaemonSet")
+    pods = [
+        one["spec"]["template"]["spec"]
+        for one in yaml.safe_load_all(text)
+        if one and one["kind"] in kinds
+    ]
+    containers = [c for pod in pods for c in (*pod["containers"], *pod.get("initContainers", ()))]
+    env = [e for one in containers for e in one.get("env", ())]
+    images = {one["image"] for one in containers}
+    images |= {e["value"] for e in env if e["name"].endswith("_IMAGE")}
+    others = {one for one in images if not one.startswith("localhost:32000/kybernate/")}
+    assert {one.partition(":")[0] for one in others} == {"UPSTREAM/kube-scheduler"}
+    assert len(images - others) == 8
+    agent = daemon_sets(text)["kyb-agent"]["spec"]["template"]["spec"]
+    volumes = {one["name"]: one.get("hostPath", {}).get("path") for one in agent["volumes"]}
+    assert (volumes["runtime"], volumes["pod-resources"]) == PATHS["microk8s"]
 
 
 def test_the_control_side_runs_restricted(control_plane: Cluster) -> None:

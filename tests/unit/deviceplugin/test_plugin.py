@@ -11,7 +11,7 @@ import grpc
 import pytest
 from prometheus_client import REGISTRY
 
-from kybernate.core.doctor.health import Checkup
+from kybernate.core.doctor.health import Checkup, Readings
 from kybernate.gen import deviceplugin_pb2 as pb
 from tests.unit.deviceplugin.fakes import Agent, until
 
@@ -331,6 +331,29 @@ def test_free_seats_are_withheld_as_soon_as_the_agent_says_how_little_fits(plugi
     agent.hold(budget=0)
     time.sleep(0.3)
     assert len(kubelet.lists[ONE]) == 8
+
+
+MEASURED = {
+    "memory_used_bytes": ("memory_used", 3.0),
+    "memory_bytes": ("memory", 9.0),
+    "busy_ratio": ("busy", 0.5),
+    "power_watts": ("power", 300.0),
+    "temperature_celsius": ("temperature", 60.0),
+}
+
+
+def test_what_a_gpu_measures_is_told_until_it_tells_it_no_more(running, kubelet, driver):
+    driver.found["GPU-1"] = Checkup(readings=Readings(**dict(MEASURED.values())))
+    running.start()
+    listed(kubelet)
+
+    def told(gpu):
+        return {name: sample(f"kyb_device_plugin_gpu_{name}", gpu=gpu) for name in MEASURED}
+
+    until(lambda: told("GPU-1") == {name: value for name, (_, value) in MEASURED.items()})
+    assert set(told("GPU-0").values()) == {None}, "nothing is made up"
+    driver.found["GPU-1"] = Checkup(readings=Readings(memory_used=4))
+    until(lambda: told("GPU-1") == {**dict.fromkeys(MEASURED), "memory_used_bytes": 4.0})
 
 
 @pytest.mark.parametrize(("field", "word"), [("mig", "MIG mode"), ("mps", "MPS server")])

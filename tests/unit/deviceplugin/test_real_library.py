@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -11,6 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
+import requests
+from prometheus_client.parser import text_string_to_metric_families
 
 from kybernate.errors import ConfigError
 from tests.simgpu import Faults, build, install, make_device_nodes, parse
@@ -41,13 +44,16 @@ class Node:
         (folder / "kubelet" / "device-plugins").mkdir(parents=True)
         self.kubelet = Kubelet(folder / "kubelet" / "device-plugins")
         self.plugin: subprocess.Popen[bytes] | None = None
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._probes = f"127.0.0.1:{free.getsockname()[1]}"
 
     def start(self) -> None:
         folder = self.folder
         with (folder / "log").open("ab") as log:
             self.plugin = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "deviceplugin", "--probe-listen", "127.0.0.1:0"),
+                    *(sys.executable, "-m", "deviceplugin", "--probe-listen", self._probes),
                     *(
                         "--kubelet-dir",
                         str(folder / "kubelet"),
@@ -86,6 +92,12 @@ class Node:
         """Whether the seats of every group with this GPU are Unhealthy."""
         seats = [one for listed in self.kubelet.lists.values() for one in listed.items()]
         return {state for seat, state in seats if index in seat.partition("-")[0]} == {"Unhealthy"}
+
+    def measures(self, name: str) -> dict[str, float]:
+        """What its metrics tell of each GPU under this name."""
+        text = requests.get(f"http://{self._probes}/metrics", timeout=5).text
+        (family,) = (one for one in text_string_to_metric_families(text) if one.name == name)
+        return {one.labels["gpu"]: one.value for one in family.samples}
 
     def says(self, word: str) -> bool:
         """Whether the plugin has logged it."""
@@ -135,6 +147,17 @@ def test_a_lost_gpu_goes_and_comes_back_alone(node) -> None:
     assert node.listed(ONE, "G3") == {"Healthy"}
     node.faults.lose_gpu(2, lost=False)
     node.turn("G2", "Healthy")
+
+
+def test_what_each_gpu_measures_is_told(node) -> None:
+    gpus = [gpu.uuid for gpu in parse(DESCRIPTION).gpus]
+    assert node.measures("kyb_device_plugin_gpu_memory_bytes") == dict.fromkeys(gpus, 16 * 2**30)
+    assert node.measures("kyb_device_plugin_gpu_power_watts") == dict.fromkeys(gpus, 70.0)
+    assert node.measures("kyb_device_plugin_gpu_temperature_celsius") == dict.fromkeys(gpus, 35.0)
+    assert node.measures("kyb_device_plugin_gpu_busy_ratio") == dict.fromkeys(gpus, 0.0)
+    node.faults.lose_gpu(2)
+    until(lambda: gpus[2] not in node.measures("kyb_device_plugin_gpu_power_watts"), LIMIT)
+    assert gpus[1] in node.measures("kyb_device_plugin_gpu_power_watts")
 
 
 def test_an_nvml_error_of_one_gpu_and_an_ecc_event_of_another(node) -> None:

@@ -37,7 +37,9 @@ def test_no_folder_has_more_files_than_one_can_survey() -> None:
     assert not crowded, "group these files by idea"
 
 
-@pytest.mark.parametrize("package", ["kybernate/core", "nodeagent", "kybernate/checkpoint"])
+@pytest.mark.parametrize(
+    "package", ["kybernate/core", "nodeagent", "kybernate/checkpoint", "controller"]
+)
 def test_its_table_has_each_part_in_the_order_of_imports(package: str) -> None:
     table = PAGE.partition(f"| part of `{package}` |")[2].partition("\n\n")[0]
     rows = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)

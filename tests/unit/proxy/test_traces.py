@@ -20,7 +20,7 @@ class Collector:
     """Takes spans by OTLP/HTTP; used as `async with`."""
 
     def __init__(self, monkeypatch):
-        self.spans, self.services = {}, set()
+        self.spans, self.services, self.bodies = {}, set(), []
         self._monkeypatch = monkeypatch
 
     async def __aenter__(self):
@@ -39,7 +39,8 @@ class Collector:
         await self._runner.cleanup()
 
     async def _take(self, request):
-        body = ExportTraceServiceRequest.FromString(await request.read())
+        self.bodies.append(await request.read())
+        body = ExportTraceServiceRequest.FromString(self.bodies[-1])
         for one in body.resource_spans:
             self.services |= {
                 a.value.string_value for a in one.resource.attributes if a.key == "service.name"
@@ -122,6 +123,24 @@ def test_a_caller_that_is_not_sampled_is_passed_on_and_not_sent(traced):
         assert first["traceparent"].endswith("-00")
         assert first["tracestate"] == "a=1"
         assert second["traceparent"].split("-")[1] == collector.spans[ROOT].trace_id.hex()
+
+    traced(scenario)
+
+
+def test_nothing_that_is_said_or_shown_is_in_a_span(traced):
+    async def scenario(stage, collector):
+        await stage.seat()
+        shown = {"Authorization": "Bearer secret-key", "X-Note": "secret-header", **SAMPLED}
+        asked = {"model": "m", "prompt": "secret-prompt"}
+        path = "/v1/chat/completions?token=secret-query"
+        async with stage.client.post(path, json=asked, headers=shown) as answer:
+            assert answer.status == 200
+            said = await answer.read()
+        await collector.until(ROOT, "model")
+        sent = b"".join(collector.bodies)
+        assert b"default/m" in sent
+        assert b"secret" not in sent
+        assert said not in sent
 
     traced(scenario)
 

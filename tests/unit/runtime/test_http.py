@@ -15,11 +15,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from bench.processes import free_port
+from bench.processes import free_port, worker
 from kybernate.adapters.pki import Folder, Validity
 from kybernate.errors import ConfigError
 from kybernate.runtime.http2.peers import MOST_CONNECTIONS as MOST_PEERS
@@ -30,7 +31,6 @@ from tests.unit.runtime.served import LARGE, REQUEST_S, STOP_S, THREADS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from tests.kit.clients.http2 import Frame
 
@@ -290,6 +290,43 @@ def test_calls_share_a_connection_and_each_has_its_own_time(served: Served) -> N
         time.sleep(REQUEST_S * 0.6)
         assert get(client, "/slow") == (200, b"ok")
     assert client.sock is first
+
+
+def test_who_calls_again_at_once_finds_the_thread_still_there(served: Served) -> None:
+    main = Path(f"/proc/{worker(served.process.pid)}/status")
+
+    def passed_on() -> int:
+        """How often gunicorn's loop woke, which passes connections on to threads."""
+        text = main.read_text().partition("\nvoluntary_ctxt_switches:")[2]
+        return int(text.split()[0])
+
+    client = served.client()
+    assert get(client, "/name")[0] == 200
+    before = passed_on()
+    for _ in range(200):
+        assert get(client, "/name")[0] == 200
+    assert passed_on() - before < 100
+
+
+def test_who_calls_without_a_pause_keeps_no_thread_from_others(served: Served) -> None:
+    over = threading.Event()
+
+    def call_on() -> None:
+        client = served.client()
+        while not over.is_set():
+            assert get(client, "/name")[0] == 200
+
+    with ThreadPoolExecutor(3 * THREADS) as pool:
+        busy = [pool.submit(call_on) for _ in range(3 * THREADS)]
+        try:
+            for _ in range(5):
+                began = time.monotonic()
+                assert get(served.client(), "/read") == (200, b"0")
+                assert time.monotonic() - began < PATIENCE_S
+        finally:
+            over.set()
+        for one in busy:
+            one.result(LIMIT_S)
 
 
 def test_after_a_503_comes_another_connection(served: Served) -> None:

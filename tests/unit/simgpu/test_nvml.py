@@ -89,6 +89,21 @@ def test_memory_by_both_versions(node: Node) -> None:
     assert {name: second[name] for name in expected} == expected
 
 
+def test_a_gpu_whose_memory_somebody_holds_is_busy(node: Node) -> None:
+    worker, watcher = node.worker(), node.watcher()
+
+    def told() -> tuple[int, int, int]:
+        busy = nvml(watcher, "nvmlDeviceGetUtilizationRates", {"gpu": 0})["gpu"]
+        power = nvml(watcher, "nvmlDeviceGetPowerUsage", {"gpu": 0})
+        return busy, power, nvml(watcher, "nvmlDeviceGetTemperature", {"gpu": 0}, 0)
+
+    assert told() == (0, 70_000, 35)
+    worker.alloc(GIB)
+    assert told() == (90, 400_000, 65)
+    worker.kill()
+    assert told() == (0, 70_000, 35)
+
+
 def test_all_processes_of_a_gpu_are_listed(node: Node) -> None:
     watcher = node.watcher()
     workers = [node.worker() for _ in range(3)]

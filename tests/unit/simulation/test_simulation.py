@@ -204,6 +204,22 @@ async def test_the_last_state_of_a_container_is_missed_and_what_one_before_it_le
     assert machine.breaches == ["u1 lost its last state: why"]
 
 
+@pytest.mark.parametrize("alive", [True, False])
+async def test_a_state_is_not_missed_while_a_successors_tree_stands_with_it(alive):
+    machine, uid = Machine({"GPU-0": 80 << 30}), PodUid("u1")
+    last = await _parked(machine, uid)
+    snapshot = machine.vault[last].snapshot
+    machine.apps[PodUid("u2")] = App(("GPU-0",), 1 << 30, delay=0.0)
+    machine.start_container(PodUid("u2"))
+    tree = FakeProcs(machine).child_of(machine.inits[PodUid("u2")])
+    handle = FakeFreezer(machine).place(tree)
+    machine.elsewhere.lines[machine.name, handle] = snapshot.line
+    machine.ran[handle] = snapshot.ran
+    machine.procs[tree].alive = alive
+    await FakeVault(machine).drop(last, Tier.NVME, forget="why")
+    assert machine.breaches == ([] if alive else ["u1 lost its last state: why"])
+
+
 @pytest.mark.parametrize("saved", [True, False])
 async def test_an_end_that_takes_two_tries_asks_for_a_saved_state_where_a_tree_stands(saved):
     machine, uid = Machine({"GPU-0": 80 << 30}), PodUid("u1")

@@ -34,6 +34,8 @@ OTHERS = {
     "buildah": "makes the image that tests/e2e/node/test_runtime.py makes by itself",
     "curl": "asks the proxy of the reader's cluster",
     "grep": "of the shell",
+    "tar": "of the shell",
+    "cat": "of the shell",
     "printf": "of the shell",
     "sed": "of the shell",
     "cp": "of the shell",
@@ -42,6 +44,7 @@ OTHERS = {
     "ln": "of the shell",
     "python3": "makes an environment of the reader's",
     "~/.local/share/kybernate/bin/pip": "installs what tests/unit/images/test_wheel.py makes",
+    "microk8s": "of the reader's MicroK8s",
     "systemctl": "of the reader's own systemd",
     "kill": "tests/integration/criu/test_clones.py sends the signal",
     "gdb": "tests/integration/criu/test_clones.py runs it",
@@ -65,6 +68,29 @@ def test_that_test_is_there(named: str) -> None:
     assert re.search(rf"^(async )?def {name}\(", text, re.MULTILINE)
 
 
+CLAIMS = sorted(
+    {one for page in PAGES for one in re.findall(r"`([\w/]+\.py)::(\w+)`", page.read_text())}
+)
+
+
+@pytest.mark.parametrize(("file", "name"), CLAIMS, ids=[name for _, name in CLAIMS])
+def test_the_test_of_a_claim_is_there(file: str, name: str) -> None:
+    text = (REPOSITORY / "tests" / file).read_text()
+    assert re.search(rf"^(async )?def {name}\(", text, re.MULTILINE)
+
+
+def test_each_scenario_has_its_page_and_the_test_that_runs_it() -> None:
+    text = (REPOSITORY / "docs" / "README.md").read_text().partition("### Scenarios")[2]
+    table = text.partition("\n## ")[0]
+    rows = re.findall(r"^\| [^|]+ \| \[([a-z0-9-]+)\]\((\S+)\) \| `(\S+)` \|$", table, re.MULTILINE)
+    assert len(rows) == 14 == table.count("\n| ") - 1
+    for name, page, test in rows:
+        assert (REPOSITORY / "docs" / page).stem == name
+        file = TOLD[name].partition("::")[0]
+        assert Path(file).stem == test
+        assert file.startswith(("e2e/", "integration/")), "a stand-in shows no scenario"
+
+
 def test_no_program_is_run_that_nobody_knows() -> None:
     assert {one[0] for one in COMMANDS} <= {*OURS, *OTHERS}
     assert len(COMMANDS) > 50
@@ -80,9 +106,12 @@ def test_make_has_the_target(command: tuple[str, ...]) -> None:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the reader stands: with the folders and files of earlier steps."""
-    for name in ("pki", "keys", "PLACE"):
+    for name in ("pki", "pki-new", "keys", "PLACE"):
         (tmp_path / name).mkdir()
-    for name in ("criu", "ledger.json", "models.csv", "trace.csv", "costs.json"):
+    for name in (
+        *("criu", "ledger.json", "models.csv", "trace.csv", "costs.json"),
+        *("llama.tar", "transport.key", "trust-cluster.pub"),
+    ):
         (tmp_path / name).write_text("{}")
     (tmp_path / "config").symlink_to(REPOSITORY / "config")
     monkeypatch.chdir(tmp_path)

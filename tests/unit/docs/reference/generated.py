@@ -20,9 +20,10 @@ from kybernate.api.models import ModelsFile
 from kybernate.api.models.tidying import MEANINGLESS
 from kybernate.api.models.values import Part
 from kybernate.core.policy.findings import BAD, POLICY_MEANINGS
-from kybernate.core.requests.reasons import MEANINGS, Meaning, Standing
-from kybernate.core.requests.rebalance import REBALANCE_MEANINGS
-from kybernate.core.requests.restore import RESTORE_MEANINGS
+from kybernate.core.policy.shares import BEYOND, SHARE_MEANINGS
+from kybernate.core.requests.reasons import Reason, Reasoned, Standing
+from kybernate.core.requests.rebalance import RebalanceReason
+from kybernate.core.requests.restore import RestoreReason
 from kybernate.core.requests.template import FAILED, TEMPLATE_MEANINGS
 from kybernate.settings.agent import AgentSettings
 from kybernate.settings.controller import ControllerSettings
@@ -35,7 +36,7 @@ from tests.pages import item
 from tests.unit.docs.reference import httppage, messages, metricspage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from pydantic import BaseModel
     from pydantic.fields import FieldInfo
@@ -92,6 +93,11 @@ TEMPLATE_REASONS = """## Reasons of a SnapshotTemplate
 
 Its one condition is `Ready`: `True` while pods start from an artifact of it, which may be the one
 before while the next is made. What failed is tried again after a minute, later each time.
+"""
+
+SHARE_REASONS = """## Reasons of a Share
+
+Its one condition is `WithinQuota`. What it says of GPU-seconds is over with the window.
 """
 
 REASONS = """## Reasons of a CheckpointRequest
@@ -167,11 +173,13 @@ def objects_page() -> str:
         lines += [_item(f"`{path}`, {kind}", text) for path, kind, text in _fields(schema)]
         lines.append("")
     requests = (
-        *_reasons(REASONS, MEANINGS),
-        *_reasons(RESTORE_REASONS, RESTORE_MEANINGS),
-        *_reasons(REBALANCE_REASONS, REBALANCE_MEANINGS),
+        *_reasons(REASONS, Reason),
+        *_reasons(RESTORE_REASONS, RestoreReason),
+        *_reasons(REBALANCE_REASONS, RebalanceReason),
     )
-    return "\n".join([*lines, *requests, *_policy_reasons(), *_template_reasons()])
+    return "\n".join(
+        [*lines, *requests, *_policy_reasons(), *_template_reasons(), *_share_reasons()]
+    )
 
 
 def _policy_reasons() -> Iterator[str]:
@@ -188,15 +196,22 @@ def _template_reasons() -> Iterator[str]:
     yield ""
 
 
-def _reasons(head: str, meanings: Mapping[Any, Meaning]) -> Iterator[str]:
+def _share_reasons() -> Iterator[str]:
+    yield from (SHARE_REASONS, "| reason | WithinQuota | means |", "|---|---|---|")
+    for reason, told in SHARE_MEANINGS.items():
+        yield f"| `{reason}` | {'False' if reason in BEYOND else 'True'} | {told} |"
+    yield ""
+
+
+def _reasons(head: str, reasons: type[Reasoned]) -> Iterator[str]:
     yield from (head, "| reason | more becomes of it | means |", "|---|---|---|")
     more = {
         Standing.RETRYABLE: "yes",
         Standing.SUCCESS: "no, it is done",
         Standing.TERMINAL: "no, it failed",
     }
-    for reason, meaning in meanings.items():
-        yield f"| `{reason}` | {more[meaning.standing]} | {meaning.told} |"
+    for reason in reasons:
+        yield f"| `{reason}` | {more[reason.standing]} | {reason.told} |"
     yield ""
 
 

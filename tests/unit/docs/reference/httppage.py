@@ -32,7 +32,7 @@ proxy takes what its [clients](serving/proxy.md#clients) have. The registry serv
 document at `/openapi.json`, with all types.
 """
 PAGES: dict[str, Callable[..., Any]] = {
-    "/preemption/{namespace}/{pod}": Preemption.plan,
+    "/preemption/{namespace}/{pod}": Preemption.page,
     "/explain/{namespace}/{pod}": Explainer.page,
     "/defrag/{namespace}/{pod}": Defragmenter.page,
     "/dump": Snapshot.dump,
