@@ -26,6 +26,9 @@ SCALES = Counter(
     "Deployments that were scaled to zero, or back since a request came.",
     ["to"],
 )
+# A rate needs two values: each is zero before it counts.
+for _to in ("zero", "back"):
+    SCALES.labels(_to)
 ENDED = Counter(
     "kyb_controller_requests_ended_total", "Requests that have ended.", ["mode", "reason"]
 )

@@ -38,6 +38,9 @@ log = logging.getLogger(__name__)
 _ASKED = Counter(
     "kyb_webhook_evictions_asked", "CheckpointRequests made for evictions.", ["outcome"]
 )
+# A rate needs two values: each is zero before it counts.
+for _outcome in ("made", "known", "failed", "dropped"):
+    _ASKED.labels(_outcome)
 _CALL_S = 5.0
 _MOST_WAITING = 1_000
 _KEPT_S = 3_600

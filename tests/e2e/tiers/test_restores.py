@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +14,7 @@ import yaml
 from images import criu
 from kybernate import keys
 from kybernate.adapters.registry import wire
-from kybernate.errors import KybernateError, NotFoundError, RefusedError
+from kybernate.errors import ConflictError, KybernateError, NotFoundError, RefusedError
 from kybernate.types import Tier
 from tests.cluster import Cluster, ClusterSpec
 from tests.cluster.cluster import layout_of, running
@@ -281,7 +281,8 @@ def test_what_may_not_be_restored_is_told_and_started_anew(site: Site, seats: Po
 def neighbours(site: Site) -> Iterator[str]:
     """The path of the pods of another namespace, which has none before and after."""
     api = site.cluster.api()
-    api.post("/api/v1/namespaces", {"metadata": {"name": OTHERS}})
+    with suppress(ConflictError):
+        api.post("/api/v1/namespaces", {"metadata": {"name": OTHERS}})
     path = PODS.replace("default", OTHERS)
     account = f"/api/v1/namespaces/{OTHERS}/serviceaccounts"
     wait_until(lambda: bool(api.get(account)["items"]), 30, "no account for its pods")

@@ -28,6 +28,33 @@ PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 LIMIT_S = 30.0
 
 
+# The controller acts on all of them in all namespaces, and tests name theirs alike.
+ACTED_ON = (
+    keys.CHECKPOINT_REQUESTS_PATH,
+    keys.RESTORE_REQUESTS_PATH,
+    keys.REBALANCE_REQUESTS_PATH,
+    keys.CHECKPOINT_POLICIES_PATH,
+    keys.SNAPSHOT_TEMPLATES_PATH,
+    keys.SHARES_PATH,
+    "/api/v1/nodes",
+    "/api/v1/pods",
+    "/api/v1/events",
+)
+
+
+@pytest.fixture(autouse=True)
+def alone(control_plane: Cluster) -> None:
+    """Takes away what tests of other folders left on this control plane."""
+    api = control_plane.api()
+    for path in ACTED_ON:
+        for one in api.get(path)["items"]:
+            meta = one["metadata"]
+            head, plural = path.rsplit("/", 1)
+            within = f"/namespaces/{meta['namespace']}" if "namespace" in meta else ""
+            with contextlib.suppress(NotFoundError):
+                api.delete(f"{head}{within}/{plural}/{meta['name']}", {"gracePeriodSeconds": 0})
+
+
 @pytest.fixture(scope="session")
 def namespace(control_plane: Cluster) -> str:
     """With the account that pods get; no controller is there to make it."""
