@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kybernate import keys
 from kybernate.adapters.k8s import Api
-from kybernate.errors import ConflictError, NotFoundError
+from kybernate.errors import ConflictError, NotFoundError, RetryableError
 from tests.cluster.parts import accounts, pki
 from tests.kit.servers.agentdoor import Door, serve
 from tests.kit.servers.controllerserver import Controller
 from tests.kit.servers.registryserver import Server
+from tests.kit.servers.webhookserver import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,7 +48,15 @@ ACTED_ON = (
 def alone(control_plane: Cluster) -> None:
     """Takes away what tests of other folders left on this control plane."""
     api = control_plane.api()
+
+    def served(path: str) -> bool:
+        # Who has just renewed the CRDs has the API server make their storage anew.
+        with contextlib.suppress(RetryableError):
+            return bool(api.get(path))
+        return False
+
     for path in ACTED_ON:
+        until(partial(served, path), f"{path} is not served", LIMIT_S)
         for one in api.get(path)["items"]:
             meta = one["metadata"]
             head, plural = path.rsplit("/", 1)
