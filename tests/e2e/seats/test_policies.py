@@ -1,4 +1,4 @@
-"""Seats as CheckpointPolicies have them, by the clock."""
+"""Seats as CheckpointPolicies have them, by the clock, and as Shares divide them."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.e2e
 
 SAMPLE = REPOSITORY / "config" / "samples" / "checkpointpolicy.yaml"
+SHARE = REPOSITORY / "config" / "samples" / "share.yaml"
 SHIFT_S = 30
 WHERE = {keys.REQUIRE_GROUP: "G0"}
 COUNTER = {"args": ["-m", "tests.workloads.counter", "--interval", "0.2"], "ports": []}
@@ -94,3 +95,46 @@ def test_training_leaves_its_gpu_by_day_and_goes_on_at_its_step(
     wait_until(lambda: state() == "active", 20, "it does not come back in the evening")
     wait_until(lambda: len(steps()) > len(stood) + 2, 20, "it does not train on")
     assert steps() == list(range(1, len(steps()) + 1)), "no step is lost, and none done twice"
+
+
+TEAMS = {"default": 300, "research": 100}
+"""Weights of two namespaces that train on one GPU."""
+MEASURED_S = 40.0
+
+
+@pytest.fixture
+def teams(cluster: Cluster) -> Iterator[None]:
+    """Two namespaces, whose Shares go with their pods."""
+    cluster.kubectl("create", "namespace", "research")
+    account = "/api/v1/namespaces/research/serviceaccounts"
+    wait_until(lambda: bool(cluster.api().get(account)["items"]), 30, "no account for its pods")
+    yield
+    cluster.kubectl("delete", "shares", "--all")
+    cluster.kubectl("delete", "pods", "--all", "--grace-period=0", "--force", "-n", "research")
+
+
+@pytest.mark.usefixtures("teams")
+def test_two_teams_have_a_gpu_as_their_shares_say(cluster: Cluster, pods: Pods) -> None:
+    """As docs/how-to/operate/share-between-teams.md has it."""
+    sample = yaml.safe_load(SHARE.read_text())
+    for team, weight in TEAMS.items():
+        spec = {"weight": weight, "quota": {"gpuSeconds": 3600}}
+        share = {**sample, "metadata": {"name": team}, "spec": spec}
+        cluster.kubectl("apply", "-f", "-", text=yaml.safe_dump(share))
+    trains = SeatPod("a", node="n1", annotations={**WHERE, keys.TURN: "always"}, more=COUNTER)
+    for team in TEAMS:
+        cluster.api().post(f"/api/v1/namespaces/{team}/pods", trains.manifest())
+
+    def used() -> dict[str, float]:
+        items = cluster.api().get(keys.SHARES_PATH)["items"]
+        told = {one["metadata"]["name"]: one.get("status", {}).get("used", {}) for one in items}
+        return {team: float(told[team].get("gpuSeconds", 0)) for team in TEAMS}
+
+    wait_until(lambda: min(used().values()) > 1, 90, "one of them never has the GPU")
+    before = used()
+    most = MEASURED_S + 90
+    wait_until(lambda: sum(used().values()) - sum(before.values()) > MEASURED_S, most, "idle")
+    after = used()
+    had = {team: after[team] - before[team] for team in TEAMS}
+    # Turns last some seconds, and use is told every 15 s.
+    assert had["default"] / sum(had.values()) == pytest.approx(0.75, abs=0.12)
