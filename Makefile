@@ -11,6 +11,10 @@ SLICED := $(if $(SLICE),--slice $(SLICE))
 WORKERS := $(shell n=$$(nproc); [ $$n -ge 4 ] && echo 8 || echo $$(($(if $(K),1,2) * n)))
 GPU_PYTHON ?=
 
+# Some environments forbid bytecode: each of hundreds of Pythons would compile everything again.
+export PYTHONDONTWRITEBYTECODE :=
+export PYTHONPYCACHEPREFIX := $(CURDIR)/build/bytecode
+
 .DEFAULT_GOAL := help
 .PHONY: help setup native criu ready proto states crds lock check test fuzz test-hostile test-strangers test-strangers-slice e2e test-faults try demo cluster images down bench bench-smoke test-gpu clean
 
