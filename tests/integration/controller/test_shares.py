@@ -41,6 +41,16 @@ def api(control_plane: Cluster) -> Iterator[Api]:
         found.delete(f"{keys.SHARES_PATH}/team")
 
 
+@pytest.fixture
+def rogue(api: Api) -> Iterator[str]:
+    """The path of the GPUNode of a node that is an attacker's."""
+    path = f"{keys.GPU_NODES_PATH}/rogue"
+    kind = {"apiVersion": keys.API_VERSION, "kind": keys.GPU_NODE_KIND}
+    api.post(keys.GPU_NODES_PATH, {**kind, "metadata": {"name": "rogue"}})
+    yield path
+    api.delete(path)
+
+
 @pytest.mark.parametrize(
     ("body", "text"),
     [
@@ -105,3 +115,40 @@ def test_what_nodes_have_counted_is_added_up_whoever_is_killed(
     # What was used yesterday is over.
     told(500, begins - DAY)
     until(lambda: state() == ("True", "NoSeats", 0), LIMIT_S)
+
+
+def test_a_rogue_node_takes_nothing_from_what_others_have_counted(
+    api: Api,
+    control_plane: Cluster,
+    door: Door,
+    controllers: Callable[..., Controller],
+    rogue: str,
+) -> None:
+    api.post(keys.SHARES_PATH, share(quota={"gpuSeconds": 100, "parkedGiBPerNode": 1}))
+    begins = stamp(time.time() // DAY * DAY)
+    agent = control_plane.api("agent")
+
+    def told(node: str, *uses: dict[str, Any]) -> None:
+        rows = [{"namespace": "team", "used": {"since": begins, **one}} for one in uses]
+        agent.patch(f"{node}/status", {"status": {"usage": rows}})
+
+    def used() -> tuple[str, float]:
+        status = api.get(f"{keys.SHARES_PATH}/team").get("status", {})
+        (condition,) = status.get("conditions") or [{"reason": ""}]
+        return condition["reason"], status.get("used", {}).get("gpuSeconds", -1)
+
+    controllers().start()
+    told(f"{keys.GPU_NODES_PATH}/n1", {"gpuSeconds": 60, "wakes": 3})
+    until(lambda: used() == ("WithinQuota", 60), LIMIT_S)
+    # Less than nothing, or more than once, would count against what n1 has told.
+    for field in ("gpuSeconds", "parkedGiBHours", "wakes", "parkedBytes"):
+        with pytest.raises(RefusedError, match="greater than or equal to 0"):
+            told(rogue, {field: -60})
+    with pytest.raises(RefusedError, match="Duplicate value"):
+        told(rogue, {"gpuSeconds": 30}, {"gpuSeconds": 30})
+    # Too much: the namespace comes last, and the status says so.
+    told(rogue, {"gpuSeconds": 1e300, "parkedBytes": 2**62})
+    until(lambda: used()[0] == "GpuSecondsUsedUp", LIMIT_S)
+    # Too little hides what was used of the rogue itself, and what it had told before.
+    told(rogue)
+    until(lambda: used() == ("WithinQuota", 60), LIMIT_S)

@@ -291,6 +291,13 @@ class Room(Above):
         await self.until(state)
         return self.seat()
 
+    async def more_than(self, lines: int, limit: float = 40.0) -> None:
+        """Until the tree has written more than so many lines: it runs."""
+        end = time.monotonic() + limit
+        while len(self.pod.lines()) <= lines:
+            assert time.monotonic() < end, f"still {lines} lines"
+            await asyncio.sleep(0.01)
+
     async def end(self) -> None:
         """The agent lets go of all that it has open."""
         if self.loop is not None:

@@ -56,10 +56,8 @@ async def test_a_tree_that_is_saved_serves_on_with_its_connections_pids_and_outp
         await offloading.vault.verify(ArtifactId(one.artifact), tier, LIMIT)
         assert [kept.id for kept in await offloading.vault.ls(tier)] == [one.artifact]
     assert seat.history.wakes == 2
-    lines = len(room.pod.lines())
-    await asyncio.sleep(0.3)
+    await room.more_than(len(room.pod.lines()))
     numbers = [int(line.split()[1]) for line in room.pod.lines()]
-    assert len(numbers) > lines
     assert numbers == list(range(1, len(numbers) + 1))
     client.close()
     await room.end()

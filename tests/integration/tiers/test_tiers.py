@@ -111,8 +111,7 @@ async def test_a_tree_goes_down_and_comes_back_with_connections_pids_and_output(
         assert await client.ask() == (number, who), "the connection that was open before"
         assert seat.state is ACTIVE
         assert await client.ask(anew=True) == (number + 1, who)
-        await asyncio.sleep(0.3)
-        assert len(room.pod.lines()) > len(lines)
+        await room.more_than(len(lines))
     numbers = [int(line.split()[1]) for line in room.pod.lines()]
     assert numbers == list(range(1, len(numbers) + 1))
     client.close()
