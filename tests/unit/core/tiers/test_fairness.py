@@ -454,6 +454,34 @@ def test_seats_that_are_called_make_room_on_nvme_for_one_before_them():
     assert node.late() == {}
 
 
+def beside_a_copy(nvme):
+    """b is called for and lies in the object store; a is in RAM again, not called for, and its
+    copy still on NVMe."""
+    node = crowd(40, 15, 15, below={Tier.NVME: nvme, Tier.OBJECT: 1 << 60})
+    a, b = node.pods.values()
+    a.state, a.copies, a.since = S.PARKED, frozenset({Tier.NVME}), None
+    b.state, b.copies = S.PARKED_OBJECT, _STORED
+    return node, a, b
+
+
+def test_who_can_not_be_fetched_beside_a_copy_of_one_in_ram_is_told():
+    node, a, b = beside_a_copy(29)
+    node.run()
+    assert "raise park_bytes or nvme_bytes" in node.late()["b"]
+    assert (a.state, a.copies, b.waits) == (S.PARKED, {Tier.NVME}, [])
+
+
+def test_it_is_fetched_once_that_one_wakes_or_where_nvme_takes_both():
+    node, a, b = beside_a_copy(29)
+    node._at(5.0, lambda: node._ask(a))
+    node.run()
+    assert node.late() == {}
+    assert b.waits[0] > 5.0
+    node, _, b = beside_a_copy(30)
+    node.run()
+    assert b.waits[0] < 5.0
+
+
 def test_what_has_room_below_leaves_ram_though_others_have_none():
     """NVMe is too small for a, which would be the first."""
     seats = tuple(Parked(PodUid(name), name, size) for name, size in (("a", 20), ("b", 15)))
