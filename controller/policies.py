@@ -54,8 +54,8 @@ _AGAIN_S = 60.0
 """Seconds until what an agent could not do is asked of it again."""
 _WAITS = STUCK | {Reason.AGENT_UNREACHABLE}
 _OF_META = (
-    *("namespace", "name", "uid", "resourceVersion", "labels", "deletionTimestamp"),
-    "ownerReferences",
+    *("namespace", "name", "uid", "resourceVersion", "labels", "ownerReferences"),
+    *("deletionTimestamp", "deletionGracePeriodSeconds"),
 )
 _OF_SPEC = ("nodeName", "priority", "preemptionPolicy")
 _NOTES = (*SPOKEN_OF, keys.PARK_TIER, keys.MODEL, keys.ASSIGNED_GROUP)
@@ -259,6 +259,11 @@ def slim_pod(item: Json) -> Json:
         "status": {name: status.get(name) for name in ("phase", "reason", "startTime")}
         | _conditions(status),
     }
+    if status.get("phase") == "Failed":
+        found["metadata"]["managedFields"] = [
+            {name: one.get(name) for name in ("subresource", "time")}
+            for one in mappings(meta.get("managedFields"))
+        ]
     return of_templates(item, found)
 
 

@@ -7,6 +7,7 @@ CheckpointRequests that it makes.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from dataclasses import replace
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from controller.base.known import PodsSeen, Requests
     from controller.base.queue import Key, Queue
     from kybernate.core.requests import checkpoint
-    from kybernate.core.requests.preempt import Deed
+    from kybernate.core.requests.preempt import Decision, Deed
     from kybernate.core.requests.rebalance import Step
     from kybernate.runtime.lead import Fence
 
@@ -197,6 +198,8 @@ class PreemptWorker(Shift):
             # What others began meanwhile is not known to the plan.
             made = tuple(one for one in self._requests.all() if is_preemption(one))
             decision = decided(replace(seen, made=made, found=found), self._wall())
+        if decision.in_vain:
+            self._say_in_vain(seen.waiter, decision)
         others = (one for one in decision.deeds if one.step is None)
         self._do_all(others, f"pod {seen.waiter.told} waits for its seat")
         for step in (one.step for one in decision.deeds if one.step is not None):
@@ -206,6 +209,17 @@ class PreemptWorker(Shift):
                 log.warning("pod %s/%s makes no room: %s", step.namespace, step.pod, error)
                 self._refused[step.uid] = self._wall()
         return decision.again
+
+    def _say_in_vain(self, waiter: Waiter, decision: Decision) -> None:
+        minutes = math.ceil((decision.again or 0.0) / 60)
+        why = (
+            f"less important pods made room {decision.in_vain} times, and the pod has not been "
+            f"bound; they do so again in {minutes} min at the earliest: see its PodScheduled "
+            "condition for what it lacks"
+        )
+        log.warning("pod %s waits: %s", waiter.told, why)
+        about = waiter.namespace, waiter.name, waiter.uid
+        self._tell(*about, "PreemptedInVain", why)
 
     def _unasked(self) -> set[str]:
         """Pods, by UID, whose states may not be asked for, such as by their namespace's quota."""

@@ -17,7 +17,7 @@ from kybernate.api.requests import to_evict
 from kybernate.core.requests.checkpoint import Mode, Outcome, PodFacts, Remnant
 from kybernate.core.requests.evictions import LOST, lost_pod
 from kybernate.core.requests.reasons import Reason
-from kybernate.errors import NotFoundError, RefusedError
+from kybernate.errors import KybernateError, NotFoundError, RefusedError
 from kybernate.types import Tier
 
 if TYPE_CHECKING:
@@ -38,17 +38,23 @@ _WITHIN_S = 3600
 """Seconds in which a node that isn't heard of has to be back, or known to be off."""
 _NEWS_S = 600.0
 """Seconds for which a pod that went may be found to be lost; a replica that leads later knows
-those of before."""
+those of before. They count from what the pod itself says: a controller that was restarted is told
+of all pods again."""
 _AGAIN_S = 1.0
 """Seconds until it is looked whether a request has taken over what is known of its pod."""
 _REGISTRY_S = 4.0
+_NOTHING = ", and the registry has no verified artifact of it in the object store"
+_UNPROVEN = (
+    "its agent does not answer, and without a registry (registry_url) nothing proves that it has "
+    "stopped"
+)
 _MOST = 100
 """Artifacts of a pod that are looked through for one in the object store."""
 
 
 class Replaced(NamedTuple):
-    """A pod with a seat that somebody replaces, and that goes. `failed`: by its kubelet; `at`: when
-    that was heard of, in seconds since 1970."""
+    """A pod with a seat that somebody replaces, and that goes. `failed`: by its kubelet; `at`:
+    since when, in seconds since 1970."""
 
     name: str
     uid: str
@@ -82,10 +88,14 @@ class LostPods:
             return
         if failed or (leaves and not pod.over):
             facts = pod.ref.name, str(pod.ref.uid), str(pod.node), pod.succession
+            now = self._wall()
+            # One that vanishes is news, whenever it was deleted.
+            left = now if kind == "DELETED" else pod.left_at()
+            at = min(now, (pod.failed_at() if failed else left) or now)
             with self._lock:
                 self._tidy()
                 those = self._replaced.setdefault(pod.namespace, {})
-                those.setdefault(str(pod.ref.uid), Replaced(*facts, failed, self._wall()))
+                those.setdefault(str(pod.ref.uid), Replaced(*facts, failed, at))
             self._due((pod.namespace, ""))
 
     def _tidy(self) -> None:
@@ -142,13 +152,20 @@ class LostWorker(Shift):
         self._cluster = cluster
 
     def look(self, key: Key) -> None:
-        """Make the requests that pods of the namespace need. Raises KybernateError."""
-        open_ = False
+        """Make the requests that pods of the namespace need. What fails for one pod holds up no
+        other; then raises its KybernateError."""
+        open_, failure = False, None
         for one in self._lost.of(key[0]):
-            if self._is_done(key[0], one):
+            try:
+                done = self._is_done(key[0], one)
+            except KybernateError as error:
+                failure = error
+                continue
+            if done:
                 self._lost.forget(key[0], one.uid)
-            else:
-                open_ = True
+            open_ |= not done
+        if failure is not None:
+            raise failure
         if open_:
             self._queue.add(key, _AGAIN_S)
 
@@ -157,11 +174,16 @@ class LostWorker(Shift):
         seen = self._requests.get((namespace, name))
         if seen is not None:
             return bool(seen.request.status.operation)
-        if any(_serves(one, pod.uid) for one in self._requests.of(namespace)):
+        evictions = [one for one in self._requests.of(namespace) if _evicts(one, pod.uid)]
+        if any(one.status.reason is Reason.EVICTED for one in evictions):
             return True
-        why = "its kubelet has failed it" if pod.failed else self._cluster.is_away(pod.node)
+        away = self._cluster.is_away(pod.node)
+        why = "its kubelet has failed it" if pod.failed else away
         if not why:
             return True
+        if not away and any(not one.ended for one in evictions):
+            # Its agent may be putting the state away just now.
+            return False
         self._fence.check()
         try:
             self._cluster.ask(namespace, to_evict(name, pod.name, _WITHIN_S, None))
@@ -172,11 +194,8 @@ class LostWorker(Shift):
         return False
 
 
-def _serves(request: Request, uid: str) -> bool:
-    """Whether the pod is, or was, evicted with its state by this request: it needs no other."""
-    status = request.status
-    evicted = not request.ended or status.reason is Reason.EVICTED
-    return request.mode is Mode.EVICT and status.pod_uid == uid and evicted
+def _evicts(request: Request, uid: str) -> bool:
+    return request.mode is Mode.EVICT and request.status.pod_uid == uid
 
 
 class Remains:
@@ -187,12 +206,13 @@ class Remains:
         self._cluster = cluster
         self._registry = registry
 
-    def of(self, request: Request, pod: PodFacts | None) -> Remnant | None:
+    def of(self, request: Request, pod: PodFacts | None, *, silent: bool = False) -> Remnant | None:
         """What the request's pod has left, given the pod of its name as it is now; None while it
-        isn't known that nothing of it runs, while its agent is to be asked, or where there is no
-        registry. Raises KybernateError."""
+        isn't known that nothing of it runs, or while its agent is to be asked. Where there is no
+        registry a lost pod has nothing left once its agent is `silent`: nothing would ever prove
+        that it has stopped. Raises KybernateError."""
         if self._registry is None:
-            return None
+            return Remnant(_UNPROVEN, None) if silent and lost_pod(request) else None
         uid, node = request.status.pod_uid, request.status.node
         mine = pod if pod is not None and pod.uid == uid else None
         if mine is not None and not (mine.leaving or mine.ended):
@@ -207,7 +227,8 @@ class Remains:
                 registry.stopped(request.namespace, uid, told, _REGISTRY_S)
             except NotFoundError:
                 log.info("the registry knows nothing of pod %s", uid)
-        return Remnant(off or "the pod has ended", self._newest(registry, request.namespace, uid))
+        newest = self._newest(registry, request.namespace, uid)
+        return Remnant((off or "the pod has ended") + ("" if newest else _NOTHING), newest)
 
     @staticmethod
     def _newest(registry: Registry, namespace: str, uid: str) -> Outcome | None:

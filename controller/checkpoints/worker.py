@@ -8,7 +8,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from controller.base.worker import RequestWorker
-from kybernate.core.requests.checkpoint import Act, Mode, Observed, Operation, decide
+from kybernate.core.requests.checkpoint import (
+    Act,
+    Mode,
+    Observed,
+    Operation,
+    Problem,
+    Trouble,
+    decide,
+)
 from kybernate.core.requests.evictions import lost_pod
 from kybernate.core.requests.reasons import Reason
 from kybernate.core.requests.turns import has_turn
@@ -110,8 +118,10 @@ class Worker(RequestWorker["Request"]):
 
     def _with_left(self, seen: Observed) -> Observed:
         """And what its pod has left, if it is lost."""
+        told = seen.operation
+        silent = isinstance(told, Problem) and told.trouble is Trouble.UNREACHABLE
         try:
-            return replace(seen, left=self._remains.of(seen.request, seen.pod))
+            return replace(seen, left=self._remains.of(seen.request, seen.pod, silent=silent))
         except KybernateError as error:
             log.warning("what %s has left: %s", seen.request.status.pod_uid, error)
             return replace(seen, unsure=str(error))

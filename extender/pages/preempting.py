@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 _FRESH_S = 600.0
 """Seconds for which the scheduler's word on nodes counts: it tries each pod every five minutes."""
 _MOST = 1000
-"""Pods of which it is known where they might run."""
+"""Pods of which it is known where they might run. Beyond, the namespace with the most of them
+forgets its oldest: who makes thousands wait pushes out nobody else's."""
 
 
 class _Heard(NamedTuple):
@@ -59,17 +60,25 @@ class Preemption:
         self._clock = clock
         self._expendable = expendable
         self._lock = threading.Lock()
-        self._heard: dict[PodUid, dict[str, _Heard]] = {}
+        self._heard: dict[str, dict[PodUid, dict[str, _Heard]]] = {}
 
     def heard(self, pod: SeatPod, nodes: Sequence[NodeName], verb: str = "filter") -> None:
         """The pod might run on these nodes, but for a seat."""
         if pod.demand is None or pod.gang or not pod.preempts:
             return
         with self._lock:
-            known = self._heard.pop(pod.ref.uid, {})
-            if len(self._heard) >= _MOST:
-                del self._heard[next(iter(self._heard))]
-            self._heard[pod.ref.uid] = {**known, verb: _Heard(nodes, self._clock())}
+            mine = self._heard.setdefault(pod.ref.namespace, {})
+            known = mine.pop(pod.ref.uid, {})
+            mine[pod.ref.uid] = {**known, verb: _Heard(nodes, self._clock())}
+            if not known:
+                self._shorten()
+
+    def _shorten(self) -> None:
+        if sum(map(len, self._heard.values())) > _MOST:
+            namespace, most = max(self._heard.items(), key=lambda one: len(one[1]))
+            del most[next(iter(most))]
+            if not most:
+                del self._heard[namespace]
 
     def veto(self, pod: SeatPod, proposed: Mapping[NodeName, Victims]) -> dict[NodeName, Victims]:
         """The nodes where deleting is allowed by the victims' owners and gives the pod a seat, and
@@ -109,7 +118,7 @@ class Preemption:
             raise RefusedError(pod.problem or f"pod {pod.ref} asks for no seat")
         if pod.node is not None:
             raise RefusedError(f"pod {pod.ref} is bound to {pod.node} and needs nobody's seat")
-        nodes = self._nodes(pod.ref.uid)
+        nodes = self._nodes(pod)
         names = self._snapshot.names()
         views = self._snapshot.views(
             names if nodes is None else [one for one in names if one in nodes],
@@ -133,10 +142,10 @@ class Preemption:
             "steps": list(map(document, found.steps)),
         }
 
-    def _nodes(self, uid: PodUid) -> frozenset[NodeName] | None:
+    def _nodes(self, pod: SeatPod) -> frozenset[NodeName] | None:
         """Where the pod might run, as the scheduler has said; None if it has said nothing."""
         with self._lock:
-            known = self._heard.get(uid, {})
+            known = self._heard.get(pod.ref.namespace, {}).get(pod.ref.uid, {})
         now = self._clock()
         fresh = [one.nodes for one in known.values() if now - one.at < _FRESH_S]
         return frozenset().union(*fresh) if fresh else None

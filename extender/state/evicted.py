@@ -17,6 +17,7 @@ from kybernate.adapters.k8s.requests import RequestIndex
 from kybernate.api.pods import why_away
 from kybernate.core.requests.evictions import (
     PREEMPTED,
+    ROOM_S,
     continues,
     is_preemption,
     lost_pod,
@@ -44,9 +45,6 @@ have to begin to lead before."""
 _LOOKED_S, _MOST_NODES = 5.0, 5000
 """Seconds for which it counts what a Node said, and of how many: of one owner many pods may go at
 once."""
-
-_KEPT_S = 300.0
-"""Seconds for which the room that was made for a pod is kept from less important ones."""
 
 
 class _Room(NamedTuple):
@@ -95,7 +93,7 @@ class Evicted:
             waiter = self._snapshot.pod(room.waiter)
             if waiter is None or waiter.node is not None or waiter.leaving:
                 continue
-            if waiter.priority > pod.priority and self._wall() - room.at < _KEPT_S:
+            if waiter.priority > pod.priority and self._wall() - room.at < ROOM_S:
                 why = f"room is being made there for pod {waiter.ref} of priority {waiter.priority}"
                 found[room.node] = why
         return found

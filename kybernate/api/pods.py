@@ -255,6 +255,20 @@ class Pod(NamedTuple):
         reason = text(self.status.get("reason"))
         return self.status.get("phase") == "Failed" and reason not in ("", _HAD_ITS_TIME)
 
+    def failed_at(self) -> float | None:
+        """When its status was last written, which of a failed pod is when it failed, in seconds
+        since 1970; None if that isn't known. No condition says it of a pod that its kubelet did not
+        admit after a reboot."""
+        fields = mappings(self.meta.get("managedFields"))
+        times = (text(one.get("time")) for one in fields if one.get("subresource") == "status")
+        return max(filter(None, map(seconds, times)), default=None)
+
+    def left_at(self) -> float | None:
+        """When it was deleted, in seconds since 1970; None if it isn't being deleted. The API
+        server writes when its time will be over."""
+        until = seconds(text(self.meta.get("deletionTimestamp")))
+        return until and until - whole(self.meta.get("deletionGracePeriodSeconds"))
+
     @property
     def ip(self) -> str:
         """Its address, empty until it has one."""

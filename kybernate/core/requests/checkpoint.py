@@ -195,7 +195,8 @@ class Operation:
 @dataclass(frozen=True, slots=True)
 class Remnant:
     """What a pod has left that ended without its agent: its newest artifact in the object store,
-    None if there is none. `why`: how it is known that nothing of it runs."""
+    None if there is none. `why`: how it is known that nothing of it runs, or why nothing is left.
+    """
 
     why: str
     outcome: Outcome | None
@@ -287,8 +288,7 @@ def _lost(seen: Observed, left: Remnant | None, now: float) -> Decision[Status, 
     if left is None:
         return _open(seen, Reason.PENDING, f"what its pod has left: {seen.unsure}", now)
     if left.outcome is None:
-        nothing = f"{left.why}, and the registry has no verified artifact of it in the object store"
-        return _over(seen, Reason.POD_ENDED, nothing, now)
+        return _over(seen, Reason.POD_ENDED, left.why, now)
     newest = f"{left.why}; its newest artifact is {left.outcome.artifact}"
     return _over(seen, Reason.EVICTED, newest, now, left.outcome)
 

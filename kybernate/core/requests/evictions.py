@@ -33,6 +33,8 @@ LOST = "lost-"
 
 PREEMPTED = "preempt-"
 """Before the UIDs of a pod that waits and of one that makes room for it: the name of a request."""
+ROOM_S = 300.0
+"""Seconds for which the room that was made for a pod is kept from less important ones."""
 
 _NOTHING_TO_SAVE = frozenset(
     {shown(SeatState.WAITING), shown(SeatState.FAILED), shown(SeatState.GONE)}

@@ -3,6 +3,7 @@
     it has waited for a while     the extender is asked whose seats it is to get
     each of these pods            its state is put into the object store (a CheckpointRequest), then
                                   the pod is evicted, and whoever made it makes another one
+    it isn't bound all the same   others make room again, later each time, and an event says so
     it is bound, or gone          what is under way is taken back, and who is still there is woken
 
 The other pod waits for a seat like any other, and continues from the state. All that is remembered
@@ -17,7 +18,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from kybernate.core.plans.steps import Kind
-from kybernate.core.requests.evictions import PREEMPTED, continues
+from kybernate.core.requests.evictions import PREEMPTED, ROOM_S, continues
 from kybernate.core.requests.rebalance import NoPlan, Plan
 
 if TYPE_CHECKING:
@@ -32,7 +33,11 @@ SPARED_S = 600.0
 """Seconds for which a pod is spared whose state could not be put away."""
 _LEAVE_S = 300.0
 """Seconds for which an eviction is tried."""
-_LOOK_S, _REPLAN_S = 2.0, 15.0
+_LOOK_S, _REPLAN_S, _SELDOM_S, _REPLAN_PART = 2.0, 15.0, 300.0, 0.2
+"""Between two looks; between two plans, at first and at last, and the part of the time that the pod
+has waited that it is between these."""
+_LONGEST_S = 86_400.0
+"""Seconds after which others make room once more, however often it was in vain."""
 _LEAST_S, _SECONDS_PER_GIB, _MOST_S = 120.0, 150.0, 3600.0
 """How long a state may take into the object store. KubeVirt gives a GiB as long."""
 _OF_NODE = 2
@@ -88,12 +93,14 @@ class Deed:
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What to do now, and in how many seconds to look again. With `plan` the extender is asked
-    first, for a plan in which the pods `spared`, by UID, stay."""
+    first, for a plan in which the pods `spared`, by UID, stay. `in_vain`: so often have others made
+    room, and nobody does so now."""
 
     deeds: tuple[Deed, ...] = ()
     again: float | None = None
     plan: bool = False
     spared: frozenset[str] = frozenset()
+    in_vain: int = 0
 
 
 def made_name(waiter: str, victim: str) -> str:
@@ -122,11 +129,29 @@ def decide(seen: Observed, now: float, patience: float, most: int) -> Decision:
         return Decision(deeds, _LOOK_S if waits else None)
     if (left := waiter.since + patience - now) > 0:
         return Decision(deeds, left)
+    rounds, kept_until, next_at = _rounds(seen, mine)
+    if kept_until <= now < next_at:
+        return Decision(deeds, next_at - now, in_vain=rounds)
+    again = min(max(_REPLAN_S, (now - waiter.since) * _REPLAN_PART), _SELDOM_S)
     if seen.found is None:
         spared |= _others(seen, now)
-        return Decision(deeds, _REPLAN_S, plan=True, spared=frozenset(spared))
+        return Decision(deeds, again, plan=True, spared=frozenset(spared))
     new = () if isinstance(seen.found, NoPlan) else _saved(seen, seen.found, most)
-    return Decision((*deeds, *new), _LOOK_S if new else _REPLAN_S)
+    return Decision((*deeds, *new), _LOOK_S if new else again)
+
+
+def _rounds(seen: Observed, mine: Iterable[checkpoint.Request]) -> tuple[int, float, float]:
+    """How often others made room for the pod, until when it is kept (s since 1970), and when they
+    may do so again: later each time, for what it lacks may be something else than a seat. Those
+    who go while the room of others is kept go for the same plan."""
+    rounds, kept_until = 0, 0.0
+    pods = seen.pods
+    gone = (one for one in mine if continues(one) and not _stays(pods.get(one.status.pod_uid)))
+    for one in sorted(gone, key=lambda one: one.status.ended_at):
+        rounds += one.created_at >= kept_until
+        kept_until = one.status.ended_at + ROOM_S
+    pause = min(ROOM_S * 2.0 ** min(rounds, 10), _LONGEST_S)
+    return rounds, kept_until, kept_until - ROOM_S + pause
 
 
 def orphans(

@@ -26,7 +26,7 @@ from kybernate.core.requests.checkpoint import (
     operation_name,
 )
 from kybernate.core.requests.reasons import Reason
-from kybernate.errors import NotFoundError, RefusedError
+from kybernate.errors import NotFoundError, RefusedError, RetryableError
 from kybernate.runtime.lead import Open
 from kybernate.types import Tier
 
@@ -39,6 +39,7 @@ ID = "shop/a@20260101T000000Z-0000000{}"
 
 
 def pod(uid: str = "u1", *, owned: bool = True, phase: str = "Running", **more: Any) -> Json:
+    """`more`: of its metadata."""
     owner = [{"controller": True, "kind": "ReplicaSet", "name": "a-1", "uid": "rs"}]
     meta = {"namespace": "shop", "name": "a", "uid": uid, "resourceVersion": "1"}
     limits = {keys.seat_resource(1): "1"}
@@ -58,8 +59,9 @@ def leaving(uid: str = "u1", **more: Any) -> Json:
     return pod(uid, deletionTimestamp=STAMP, **more)
 
 
-def failed(reason: str) -> Json:
-    found = pod(phase="Failed")
+def failed(reason: str, at: str = "") -> Json:
+    told = [{"manager": "kubelet", "operation": "Update", "subresource": "status", "time": at}]
+    found = pod(phase="Failed", managedFields=told if at else [])
     found["status"]["reason"] = reason
     return found
 
@@ -71,6 +73,7 @@ class World:
         self.now, self.away, self.off = 1000.0, "node n1 is not ready", ""
         self.asked: list[Json] = []
         self.refuses: Exception | None = None
+        self.spared = [""]
         self.stops: list[tuple[str, wire.Stop]] = []
         self.entries: list[wire.Entry] = []
         self.unknown = False
@@ -88,7 +91,7 @@ class World:
         return self.off
 
     def ask(self, namespace: str, body: Json) -> bool:
-        if self.refuses:
+        if self.refuses and body["spec"]["pod"] not in self.spared:
             raise self.refuses
         self.asked.append(body)
         meta = {"namespace": namespace, "uid": "r1", "resourceVersion": "1"}
@@ -219,7 +222,7 @@ def test_what_may_not_be_asked_for_holds_up_no_other_and_old_news_is_none(world:
 @pytest.mark.parametrize(
     ("reason", "ended", "asks"),
     [
-        (Reason.AGENT_UNREACHABLE, 0.0, 0),
+        (Reason.AGENT_UNREACHABLE, 0.0, 1),
         (Reason.EVICTED, 900.0, 0),
         (Reason.DEADLINE_EXCEEDED, 900.0, 1),
     ],
@@ -237,6 +240,59 @@ def test_what_was_evicted_with_its_state_is_not_lost(
     world.lost.on_event("DELETED", pod())
     looks(world)
     assert len(world.asked) == asks
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        failed("Evicted", "2026-01-01T00:00:00Z"),
+        pod(deletionTimestamp="2026-01-01T00:00:30Z", deletionGracePeriodSeconds=30),
+    ],
+    ids=["failed", "deleted"],
+)
+@pytest.mark.parametrize(("passed", "asks"), [(599, 1), (601, 0)])
+def test_a_controller_that_starts_knows_since_when_a_pod_goes(
+    world: World, item: Json, passed: int, asks: int
+) -> None:
+    world.now = 1767225600.0 + passed
+    world.lost.on_event("ADDED", item)
+    looks(world)
+    assert len(world.asked) == asks
+    world.lost.on_event("DELETED", item)
+    looks(world)
+    vanishes = item["status"]["phase"] != "Failed"
+    assert len(world.asked) == (asks or vanishes), "of a failed one its end is no news"
+
+
+def test_what_an_agent_that_is_well_puts_away_is_waited_for(world: World) -> None:
+    world.away = ""
+    world.ask("shop", to_evict("evict-u1-1", "a", 60, None))
+    world.pinned()
+    world.asked.clear()
+    world.lost.on_event("MODIFIED", failed("NodeShutdown"))
+    looks(world)
+    world.now += 2
+    assert looks(world) == 1, "its eviction is under way"
+    assert not world.asked
+    status = Status("u1", "n1", ended_at=world.now, reason=Reason.FAILED, owner="rs")
+    meta = {**world.item["metadata"], "resourceVersion": "3"}
+    told = dump_status(status, {}, 1, world.now)
+    world.requests.on_event("MODIFIED", {**world.item, "metadata": meta, "status": told})
+    world.now += 2
+    looks(world)
+    assert len(world.asked) == 1
+
+
+def test_what_fails_for_one_pod_holds_up_no_other(world: World) -> None:
+    world.refuses, world.spared = RetryableError("the API server has too much to do"), ["b"]
+    world.lost.on_event("MODIFIED", leaving("u1"))
+    world.lost.on_event("MODIFIED", leaving("u2", name="b"))
+    with pytest.raises(RetryableError):
+        world.worker.look(SPACE)
+    assert [one["metadata"]["name"] for one in world.asked] == ["lost-u2"]
+    world.refuses = None
+    world.worker.look(SPACE)
+    assert [one["metadata"]["name"] for one in world.asked] == ["lost-u2", "lost-u1"]
 
 
 def test_a_replica_that_does_not_lead_forgets_them_too(world: World) -> None:
@@ -312,6 +368,14 @@ def test_a_lost_pod_that_has_ended_leaves_what_it_has_whose_stop_its_agent_prove
 
 def test_without_artifacts_or_a_registry(world: World, remains: Remains) -> None:
     world.off, world.unknown = "node n1 is gone", True
-    assert remains.of(REQUEST, GONE) == Remnant(world.off, None)
+    left = remains.of(REQUEST, GONE)
+    assert left is not None
+    assert left.outcome is None
+    assert "no verified artifact" in left.why
     alone: Any = Remains(world, None)  # type: ignore[arg-type]
-    assert alone.of(REQUEST, GONE) is None
+    assert alone.of(REQUEST, GOES) is None, "its agent may answer"
+    nothing = alone.of(REQUEST, GOES, silent=True)
+    assert nothing.outcome is None
+    assert "without a registry" in nothing.why
+    drained = replace(REQUEST, name="evict-u1-1", by=keys.WEBHOOK_USER)
+    assert alone.of(drained, GOES, silent=True) is None

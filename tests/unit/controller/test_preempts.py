@@ -237,3 +237,16 @@ def test_another_makes_room_where_a_state_may_not_be_asked_for(site):
     assert site.world.posted == []
     site.worker.look(KEY)
     assert site.asked == ["/preemption/shop/new", "/preemption/shop/new?spare=u-low"]
+
+
+def test_a_pod_that_was_made_room_for_in_vain_is_told_so(site):
+    site.saved()
+    site.see(pod("low", "lab", node="n1"), "DELETED")
+    site.see(pod("other", "lab", node="n1"))
+    site.worker._wall = lambda: NOW + 301
+    site.worker.look(KEY)
+    assert (site.asked, site.world.posted) == ([], [])
+    ((*where, message),) = site.world.said
+    assert where == ["shop", "new", "PreemptedInVain"]
+    assert "not been bound" in message
+    assert "5 min" in message

@@ -88,7 +88,8 @@ class World:
     def pinned(self, request):
         return self.lost.get(request.name)
 
-    def of(self, request, pod):
+    def of(self, request, pod, *, silent):
+        assert silent is self.away
         if isinstance(self.left, Exception):
             raise self.left
         self.looked.append((request.status.pod_uid, pod))

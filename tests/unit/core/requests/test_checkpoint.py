@@ -273,9 +273,10 @@ def test_what_a_lost_pod_has_left_ends_the_request_without_its_agent():
     assert (found.status.reason, found.status.outcome) == (Reason.EVICTED, KEPT)
     assert "node n1 is gone; its newest artifact is shop/a@1" in found.status.message
     assert found.status.ended_at == NOW + 5
-    found = decide(replace(seen, left=Remnant("node n1 is gone", None)), NOW + 5)
+    nothing = Remnant("node n1 is gone, and nothing is left", None)
+    found = decide(replace(seen, left=nothing), NOW + 5)
     assert found.status.reason is Reason.POD_ENDED
-    assert "no verified artifact" in found.status.message
+    assert found.status.message == "node n1 is gone, and nothing is left"
     running = Operation(Progress.RUNNING, "it is parked")
     assert decide(replace(seen, operation=running), NOW).status.reason is Reason.RUNNING
 

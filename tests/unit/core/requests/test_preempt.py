@@ -146,6 +146,30 @@ def test_a_name_is_of_one_waiter():
     assert victim_of("w", made_name("w2", "u")) == ""
 
 
+@pytest.mark.parametrize(("waited", "again"), [(10, 15), (400, 80), (9000, 300)])
+def test_who_waits_for_long_is_planned_for_less_often(waited, again):
+    waiter = replace(WAITER, since=NOW - waited)
+    assert decided(waiter=waiter, found=NoPlan("no")).again == again
+    assert decided(waiter=waiter, found=plan()).again == again
+
+
+def test_others_make_room_the_later_the_more_often_it_was_in_vain():
+    """The seat is kept for five minutes; then somebody else may have it again."""
+    first, second = request("a", Reason.EVICTED), request("b", Reason.EVICTED, at=NOW + 200)
+    assert decided(first, pods={}, now=NOW + 200).plan, "another seat of the same node is needed"
+    once = [first, second]
+    held = decided(*once, pods={}, now=NOW + 510)
+    assert (held.plan, held.in_vain, held.again) == (False, 1, 290.0)
+    assert decided(*once, pods={}, now=NOW + 800).plan
+    twice = [*once, request("c", Reason.EVICTED, at=NOW + 800)]
+    assert decided(*twice, pods={}, now=NOW + 1000).plan, "the room is kept"
+    held = decided(*twice, pods={}, now=NOW + 1110)
+    assert (held.in_vain, held.again) == (2, 890.0)
+    often = [request("abcdefgh"[n % 8], Reason.EVICTED, at=NOW + n * 90_000) for n in range(30)]
+    last = NOW + 29 * 90_000
+    assert decided(*often, pods={}, now=last + 90_000).plan, "at least daily"
+
+
 class World:
     """A node with one seat of each of eight groups; whoever looks may die between two acts."""
 

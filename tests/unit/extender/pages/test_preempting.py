@@ -113,6 +113,20 @@ def test_a_plan_is_for_nodes_that_the_scheduler_has_named(
     assert planned()[0] is False
 
 
+def test_one_tenants_pods_push_out_what_is_known_of_no_other(
+    preemption: Preemption, snapshot: Snapshot, cluster: FakeCluster
+) -> None:
+    hold(snapshot, "a", "G01", priority=3)
+    preemption.heard(read_pod(cluster.add(wanted(TWO))), [N1])
+    for number in range(1100):
+        one = wanted(TWO)
+        one["metadata"] |= {"namespace": "flood", "name": f"f{number}", "uid": f"f{number}"}
+        preemption.heard(read_pod(cluster.add(one)), [N1])
+    assert preemption.plan("default", "new")["checked"]
+    assert preemption.plan("flood", "f1099")["checked"]
+    assert not preemption.plan("flood", "f0")["checked"], "its own oldest makes room"
+
+
 def test_who_would_not_come_back_is_not_suspended(
     preemption: Preemption, snapshot: Snapshot, cluster: FakeCluster
 ) -> None:
