@@ -81,16 +81,26 @@ format: setup ## mend what ruff can: layout and imports
 	$(VENV)/bin/ruff check --fix-only .
 	$(VENV)/bin/ruff format .
 
+PYTEST = MAKEFLAGS= nice -n $(3) $(PY) -m pytest -o cache_dir=.pytest_cache/$(1) tests/$(1) -n $(2) \
+  --dist loadfile --no-loadscope-reorder -m "not e2e and not gpu and not faults" \
+  $(if $(K),-k "$(K)") $(SLICED)
+
 # What isn't built yet is built first: that takes longer than any test may.
-# Those that share the machine's kernel come behind the others; each worker has servers of its own.
-# Both are run in any case; 5 says that K= selects none there.
+# While tests of servers wait, unit tests have the processors; what they say comes at the end.
 test: setup native ## unit, property and API tests (real etcd and kube-apiserver); K=expression selects
 	@$(PY) -m tests.kit
-	@failed=0; \
-	for some in "tests/unit -n $(WORKERS)" "tests/integration -n 3" "tests/local -n 2"; do \
-	  $(PY) -m pytest $$some --dist loadfile --no-loadscope-reorder -m "not e2e and not gpu and not faults" $(if $(K),-k "$(K)") $(SLICED); \
-	  case $$? in 0|5) ;; *) failed=1;; esac; \
-	done; exit $$failed
+	@failed=0; $(MAKE) --no-print-directory -kj2 test-unit test-servers || failed=1; \
+	cat build/unit.log; exit $$failed
+
+# 5 says that K= selects none.
+.PHONY: test-unit test-servers
+test-unit:
+	@$(call PYTEST,unit,$(WORKERS),10) >build/unit.log 2>&1; case $$? in 0|5) ;; *) exit 1;; esac
+
+# Those that share the machine's kernel come behind the others; each worker has servers of its own.
+test-servers:
+	@failed=0; $(call PYTEST,integration,3,0); case $$? in 0|5) ;; *) failed=1;; esac; \
+	$(call PYTEST,local,2,0); case $$? in 0|5) ;; *) failed=1;; esac; exit $$failed
 
 fuzz: setup ## 100,000 spoilt bodies at extender and webhook, in process (2,000 each in `make test`); KYB_FUZZ=N for N each
 	KYB_FUZZ=$(or $(KYB_FUZZ),50000) $(PY) -m pytest tests/unit/webhook/test_fuzz.py tests/unit/extender/http/test_fuzz.py -o timeout=900
