@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 CONFIG = Path(__file__).parents[1] / "config"
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 NAME = "kybernate"
 
 PARTS: tuple[tuple[str, str], ...] = (
@@ -91,11 +92,16 @@ def objects(folder: Path) -> Iterator[Json]:
         if path.is_dir():
             yield from objects(path)
         else:
-            yield from (one for one in yaml.safe_load_all(path.read_text()) if one)
+            yield from documents(path)
     for one in told.get("configMapGenerator") or ():
         meta = {"name": one["name"], "namespace": one["namespace"]}
         data = {Path(name).name: (folder / name).read_text() for name in one["files"]}
         yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data}
+
+
+def documents(path: Path) -> list[Json]:
+    """The documents of a YAML file that are not empty."""
+    return [one for one in yaml.load_all(path.read_text(), _LOADER) if one]
 
 
 def merged(base: Any, patch: Any, key: str = "") -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from images import chart
 from kybernate import keys
 from kybernate.api.restoring.grants import read_grant
 from kybernate.core.seat.seats import shown
@@ -27,7 +28,7 @@ FILES = sorted(one for one in CONFIG.rglob("*.yaml") if CONFIG / "chart" not in 
 
 def documents(folder: str) -> Iterator[dict[str, Any]]:
     for file in sorted((CONFIG / folder).rglob("*.yaml")):
-        found = yaml.safe_load_all(file.read_text())
+        found = chart.documents(file)
         yield from (one for one in found if isinstance(one, dict) and "kind" in one)
 
 
@@ -37,7 +38,7 @@ def of_kind(folder: str, kind: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("file", FILES, ids=[str(file.relative_to(CONFIG)) for file in FILES])
 def test_every_file_is_reached_by_a_kustomization(file: Path) -> None:
-    assert list(yaml.safe_load_all(file.read_text()))
+    assert chart.documents(file)
     if file.name == "kustomization.yaml" or file.parent.name == "samples":
         return
     listed = yaml.safe_load((file.parent / "kustomization.yaml").read_text())

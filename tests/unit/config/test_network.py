@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
+from images import chart
 from kybernate import keys
 
 CONFIG = Path(__file__).parents[3] / "config"
@@ -37,7 +37,7 @@ def _is_object(document: object) -> bool:
 def documents(folder: str) -> list[dict[str, Any]]:
     found = []
     for file in sorted((CONFIG / folder).glob("*.yaml")):
-        found += [one for one in yaml.safe_load_all(file.read_text()) if _is_object(one)]
+        found += [one for one in chart.documents(file) if _is_object(one)]
     return found
 
 
@@ -54,7 +54,7 @@ def test_every_folder_with_pods_is_here() -> None:
         str(file.parent.relative_to(CONFIG))
         for file in CONFIG.rglob("*.yaml")
         if file.parent.name != "samples" and file.parts[-3] != "overlays"
-        for one in yaml.safe_load_all(file.read_text())
+        for one in chart.documents(file)
         if _is_object(one) and one["kind"] in ("Deployment", "DaemonSet", "StatefulSet")
     }
     # Patches of the agent's.
