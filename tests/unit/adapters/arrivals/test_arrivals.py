@@ -110,6 +110,20 @@ class Tree:
         await asyncio.wait_for(told.wait(), 5)
         return self.reports[-1]
 
+    async def works_for(self, one):
+        """It has read a request; returns what has it answer."""
+        held = Path(f"{self.unix}.held")
+        line = f"held {held}\n".encode()
+        one.sendall(line)
+        while not held.exists():
+            await asyncio.sleep(0.001)
+
+        async def answer():
+            held.unlink()
+            assert await asyncio.to_thread(one.recv, 100) == line
+
+        return answer
+
     async def until_told(self, limit=1.0):
         """What arrived; fails if nothing does."""
         end = time.monotonic() + limit
@@ -378,15 +392,13 @@ def test_ipv4_clients_of_a_socket_for_both_families(base, tmp_path):
 @pytest.mark.real_time
 async def test_a_connection_on_which_an_answer_is_due_is_not_reset(tree):
     with tree.client() as busy:
-        await asyncio.sleep(0.05)
-        busy.sendall(b"slow 0.3\n")
-        await asyncio.sleep(0.05)
+        answer = await tree.works_for(busy)
         report = await tree.freeze(doubt=5.0)
         assert report.ended == 0
         assert len(report.unanswered) == 1
         await tree.nothing_comes(0.05)
         tree.thaw()
-        assert await asyncio.to_thread(busy.recv, 100) == b"slow 0.3\n"
+        await answer()
 
 
 @pytest.mark.real_time
@@ -538,18 +550,17 @@ async def test_traffic_of_a_running_tree(tree):
     quiet = await tree.arrivals.traffic(tree.handle, 2.0)
     assert quiet.connections == ()
     with tree.client() as one, tree.client() as idle:
-        await asyncio.sleep(0.05)
-        one.sendall(b"slow 0.5\n")
-        await asyncio.sleep(0.05)
+        answer = await tree.works_for(one)
         busy = await tree.arrivals.traffic(tree.handle, 2.0)
         assert len(busy.connections) == 2
         assert all(c.inbound for c in busy.connections)
         assert busy.outstanding(0.0) == 1
-        assert await asyncio.to_thread(one.recv, 100) == b"slow 0.5\n"
+        began = time.monotonic()
+        await answer()
         await asyncio.sleep(0.05)
         after = await tree.arrivals.traffic(tree.handle, 2.0)
         assert after.outstanding(0.0) == 0
-        assert 0.04 <= after.quiet() < 1
+        assert 0.04 <= after.quiet() < time.monotonic() - began
         del idle
 
 

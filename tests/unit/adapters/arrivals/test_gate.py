@@ -198,10 +198,10 @@ async def test_a_new_agent_holds_what_comes_from_then_on(pod, gate, tmp_path):
     assert not await asyncio.to_thread(connects, 8000)
     again = NetworkGate(tmp_path / "gates", lambda _: ())
     await again.shut(pod.tree.pid, print, 5.0)
-    one = asyncio.create_task(asyncio.to_thread(timed, 8000))
-    await asyncio.sleep(0.2)
-    await again.open(pod.tree.pid, 5.0)
-    assert await one < 0.7
+    with calling(8000) as one:
+        await asyncio.sleep(0.2)
+        await again.open(pod.tree.pid, 5.0)
+        assert len(await asyncio.to_thread(connected, [one], 1, 0.7)) == 1
 
 
 def test_a_queue_that_was_let_go_can_be_had_again_at_once(pod, monkeypatch):

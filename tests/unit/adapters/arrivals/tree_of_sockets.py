@@ -22,13 +22,16 @@ EVERY = 0.002
 
 
 class Line(socketserver.StreamRequestHandler):
-    """Answers each line with itself; `slow N` only after N seconds; `push` with two lines."""
+    """Answers each line with itself; `held PATH` once the file is gone that it makes there; `push`
+    with two lines."""
 
     def handle(self):
         for line in self.rfile:
             words = line.split()
-            if words[:1] == [b"slow"]:
-                time.sleep(float(words[1]))
+            if words[:1] == [b"held"]:
+                open(words[1], "w").close()
+                while os.path.exists(words[1]):
+                    time.sleep(EVERY)
             try:
                 self.wfile.write(line * 2 if words[:1] == [b"push"] else line)
             except OSError:

@@ -32,6 +32,12 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+async def until(true):
+    async with asyncio.timeout(10.0):
+        while not true():
+            await asyncio.sleep(0.001)
+
+
 @pytest.mark.real_time
 async def test_the_first_death_is_told_once_and_nothing_stays_open(sleeper):
     one, two = sleeper(), sleeper()
@@ -42,7 +48,8 @@ async def test_the_first_death_is_told_once_and_nothing_stays_open(sleeper):
     assert told == []
     two.kill()
     one.kill()
-    await asyncio.sleep(0.1)
+    await until(lambda: told)
+    await asyncio.sleep(0.05)
     assert len(told) == 1
     assert told[0][1] in (one.pid, two.pid)
     assert descriptors() == before
@@ -55,7 +62,7 @@ async def test_who_is_gone_already_is_told_too(sleeper):
     gone.wait()
     told, deaths = [], Pidfds()
     deaths.watch(UID, [gone.pid, sleeper().pid], lambda _, pid: told.append(pid))
-    await asyncio.sleep(0.01)
+    await until(lambda: told)
     assert told == [gone.pid]
 
 
