@@ -112,14 +112,16 @@ class Tree:
 
     async def works_for(self, one):
         """It has read a request; returns what has it answer."""
-        held = Path(f"{self.unix}.held")
+        held = f"{self.unix}.held"
         line = f"held {held}\n".encode()
         one.sendall(line)
-        while not held.exists():
+        end = time.monotonic() + 10
+        while not os.access(held, os.F_OK):
+            assert time.monotonic() < end, "it hasn't read the request"
             await asyncio.sleep(0.001)
 
         async def answer():
-            held.unlink()
+            os.unlink(held)
             assert await asyncio.to_thread(one.recv, 100) == line
 
         return answer
