@@ -114,6 +114,7 @@ class Tree:
         """It has read a request; returns what has it answer."""
         held = f"{self.unix}.held"
         line = f"held {held}\n".encode()
+        await asyncio.sleep(0.05)  # else it came as the answer before went: the kernel counts ms
         one.sendall(line)
         end = time.monotonic() + 10
         while not os.access(held, os.F_OK):
