@@ -101,7 +101,11 @@ RESTORE_CLAIM = "kyb.ai/restore-claim"
 SEAT = "kyb.ai/seat"
 TOUCHED = "kyb.ai/touched-at"
 GANG_PLAN = "kyb.ai/gang-plan"
-SYSTEM_ANNOTATIONS = (ASSIGNED_GROUP, ASSIGNED_AT, RESTORE_CLAIM, SEAT, TOUCHED, GANG_PLAN)
+REQUESTS = "kyb.ai/requests"
+SYSTEM_ANNOTATIONS = (
+    *(ASSIGNED_GROUP, ASSIGNED_AT, RESTORE_CLAIM, SEAT, TOUCHED, GANG_PLAN),
+    REQUESTS,
+)
 
 # Written by the webhook into the pod so that a second pass computes from the original
 ORIGINAL_RESOURCES = "kyb.ai/original-resources"

@@ -46,6 +46,15 @@ def parse_quantity(text: str, field: str = "quantity") -> int:
     return whole
 
 
+def parse_number(text: str) -> Decimal | None:
+    """The number that a quantity of anything names, such as CPUs; None if it is no quantity."""
+    match = _FORM.fullmatch(text)
+    if match is None:
+        return None
+    value = _scaled(Decimal(match["digits"]), match["suffix"] or "", match["exponent"])
+    return -value if match["sign"] == "-" else value
+
+
 def parse_duration(text: str, field: str = "duration") -> float:
     """The seconds that `text` names: 30s, 1m30.5s, 200ms. Raises ConfigError, naming `field`."""
     parts = _TIME_PART.findall(text)

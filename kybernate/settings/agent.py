@@ -220,6 +220,13 @@ class AgentSettings(Settings):
         True,
         description="Let a tree run before its memory is in, where its first answer comes sooner.",
     )
+    resize_wait_s: float = Field(
+        0.0,
+        ge=0,
+        description="Give back the CPU and memory requests of offloaded pods, and take them again "
+        "before they wake: a wake waits as long for its node to have them (s); 0: pods keep them. "
+        "Needs Kubernetes 1.33.",
+    )
     dump_retry_s: PositiveFloat = Field(
         60.0, description="A parked state that could not be dumped stays in RAM as long (s)."
     )

@@ -56,6 +56,7 @@ from nodeagent.kube.podreader import PodReader
 from nodeagent.kube.pods import PodCache, read_pod
 from nodeagent.kube.publish import Publisher
 from nodeagent.kube.replacement import Replacements
+from nodeagent.kube.resizes import Resizes
 from nodeagent.migration.spot import SpotWatch
 from nodeagent.offload.arrivals import Arriving, GuardedFreezer
 from nodeagent.operations.operations import Operations
@@ -117,7 +118,12 @@ class Agent:
         marks, procs = Marks(settings.run_dir / "containers"), Procfs()
         imaging = Imaging(marks, cgroups, procs, procs)
         world = _world(settings, helpers, self._images, journal, freezer, inits, offloading)
-        world = replace(world, imaging=imaging, templates=self._templates.artifact)
+        world = replace(
+            world,
+            imaging=imaging,
+            templates=self._templates.artifact,
+            resizing=self._resizing(),
+        )
         self._revocations = Revocations(self._revoked)
         self._guests = Guests(self._revocations, time.time, shared=shared)
         self.world, reports = with_registry(world, settings, self._identity)
@@ -177,6 +183,10 @@ class Agent:
         given = self._settings, freezer, inits, self._inventory, self._images
         return make_offload(*given, self._grants.all, self._identity, seats=self._seats)
 
+    def _resizing(self) -> Resizes | None:
+        wait = self._settings.resize_wait_s
+        return Resizes(self._get_api, wait) if wait else None
+
     def not_ready(self) -> str | None:
         """Why the agent can't do its work, as a sentence, or None. Any thread may ask."""
         if not self._recovered:
@@ -198,6 +208,8 @@ class Agent:
         preparer = self._preparer(cache, publisher)
         warden = self._warden(publisher)
         self.node.observe(self.streams, publisher, self.changes, self.operations)
+        if self.world.resizing is not None:
+            self.node.observe(self.world.resizing)
         records = await recover(self.loop)
         self.arriving.join()
         moving = self._moving(records)

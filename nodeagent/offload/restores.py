@@ -68,6 +68,8 @@ class Restores:
         try:
             await written
             await cut_off(self._ground.offloading, seat)
+            if self._ground.world.resizing is not None:
+                await self._ground.world.resizing.take(seat)
             await self._ground.steps.open_devices(seat)
             images = await self._images(seat)
             if seat.saved.paging:

@@ -74,7 +74,8 @@ class World:
     """All ports of the agent, and the two clocks. `asking` is `blocking` for calls of `gpus`;
     without `offloading` nothing is parked deeper than in RAM, without `registry` only this node's
     own pods are succeeded. `imaging`: whether somebody takes an image of a seat's tree just now.
-    `templates`: the artifact of a namespace's template, see `SnapshotTemplates.artifact`."""
+    `templates`: the artifact of a namespace's template, see `SnapshotTemplates.artifact`. Without
+    `resizing` a pod requests what it does wherever its seat rests."""
 
     gpus: Gpus
     helpers: DriverHelpers
@@ -93,6 +94,7 @@ class World:
     registry: Registry | None = None
     imaging: Callable[[Seat], bool] = undisturbed
     templates: Callable[[str, str], ArtifactId] = no_templates
+    resizing: Resizing | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,15 @@ class Observer(Protocol):
 
     def told(self, seat: Seat, kind: str, reason: str, sentence: str) -> None:
         """Something people should read: an event of kind Normal or Warning."""
+        ...
+
+
+class Resizing(Observer, Protocol):
+    """Who gives back what pods request that rest below RAM."""
+
+    async def take(self, seat: Seat) -> None:
+        """Return once the pod has again what its workload asked for. Raises RetryableError while
+        there is no room for that, NotFoundError if the pod is gone."""
         ...
 
 

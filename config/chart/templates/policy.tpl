@@ -30,10 +30,10 @@ spec:
   validations:
   - expression: object.spec == oldObject.spec && object.metadata.?labels.orValue({}) == oldObject.metadata.?labels.orValue({}) && object.metadata.?finalizers.orValue([])
       == oldObject.metadata.?finalizers.orValue([]) && object.metadata.?ownerReferences.orValue([]) == oldObject.metadata.?ownerReferences.orValue([]) && variables.now.all(k,
-      k in ['kyb.ai/seat', 'kyb.ai/touched-at'] || (k in variables.before && variables.before[k] == variables.now[k])) && variables.before.all(k, k in ['kyb.ai/seat',
-      'kyb.ai/touched-at'] || k in variables.now)
+      k in ['kyb.ai/seat', 'kyb.ai/touched-at', 'kyb.ai/requests'] || (k in variables.before && variables.before[k] == variables.now[k])) && variables.before.all(k,
+      k in ['kyb.ai/seat', 'kyb.ai/touched-at', 'kyb.ai/requests'] || k in variables.now)
     reason: Forbidden
-    message: the agent may change nothing of a pod but the annotations kyb.ai/seat and kyb.ai/touched-at
+    message: the agent may change nothing of a pod but the annotations kyb.ai/seat, kyb.ai/touched-at and kyb.ai/requests
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
@@ -43,6 +43,45 @@ metadata:
     app.kubernetes.io/part-of: kybernate
 spec:
   policyName: kyb-agent-account
+  validationActions:
+  - Deny
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: kyb-agent-resize
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - apiGroups:
+      - ''
+      apiVersions:
+      - v1
+      operations:
+      - UPDATE
+      resources:
+      - pods/resize
+      scope: Namespaced
+  matchConditions:
+  - name: agent
+    expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-agent'
+  validations:
+  - expression: '''kyb.ai/seat'' in oldObject.metadata.?annotations.orValue({}) && object.spec.containers.all(c, oldObject.spec.containers.exists(b, b.name == c.name
+      && c.?resources.?limits.orValue({}) == b.?resources.?limits.orValue({}))) && object.spec.?initContainers.orValue([]) == oldObject.spec.?initContainers.orValue([])'
+    reason: Forbidden
+    message: the agent may resize only pods with a seat, and no limits
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: kyb-agent-resize
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  policyName: kyb-agent-resize
   validationActions:
   - Deny
 ---
@@ -65,6 +104,7 @@ spec:
       resources:
       - pods
       - pods/status
+      - pods/resize
       scope: Namespaced
     - apiGroups:
       - kyb.ai
@@ -1319,16 +1359,18 @@ spec:
   - name: before
     expression: 'oldObject == null ? {} : oldObject.metadata.?annotations.orValue({})'
   - name: touched
-    expression: '[''kyb.ai/group'', ''kyb.ai/assigned-at'', ''kyb.ai/restore-claim'', ''kyb.ai/seat'', ''kyb.ai/touched-at'', ''kyb.ai/gang-plan''].filter(k, (k in
-      variables.now) != (k in variables.before) || (k in variables.now && variables.now[k] != variables.before[k]))'
+    expression: '[''kyb.ai/group'', ''kyb.ai/assigned-at'', ''kyb.ai/restore-claim'', ''kyb.ai/seat'', ''kyb.ai/touched-at'', ''kyb.ai/gang-plan'', ''kyb.ai/requests''].filter(k,
+      (k in variables.now) != (k in variables.before) || (k in variables.now && variables.now[k] != variables.before[k]))'
   validations:
-  - expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-extender' || variables.touched.all(k, k in ['kyb.ai/seat', 'kyb.ai/touched-at'])
+  - expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-extender' || variables.touched.all(k, k in ['kyb.ai/seat', 'kyb.ai/touched-at',
+      'kyb.ai/requests'])
     reason: Forbidden
-    messageExpression: '''the annotations '' + variables.touched.filter(k, !(k in [''kyb.ai/seat'', ''kyb.ai/touched-at''])).join('', '') + '' are written by the
-      Kybernate extender when it places a pod; leave them as they are, '' + ''and ask for a group with kyb.ai/prefer-group or kyb.ai/require-group'''
-  - expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-agent' || !variables.touched.exists(k, k in ['kyb.ai/seat', 'kyb.ai/touched-at'])
+    messageExpression: '''the annotations '' + variables.touched.filter(k, !(k in [''kyb.ai/seat'', ''kyb.ai/touched-at'', ''kyb.ai/requests''])).join('', '') + ''
+      are written by the Kybernate extender when it places a pod; leave them as they are, '' + ''and ask for a group with kyb.ai/prefer-group or kyb.ai/require-group'''
+  - expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-agent' || !variables.touched.exists(k, k in ['kyb.ai/seat', 'kyb.ai/touched-at',
+      'kyb.ai/requests'])
     reason: Forbidden
-    message: the annotations kyb.ai/seat and kyb.ai/touched-at are written by the Kybernate agent of the pod's node; leave them as they are
+    message: the annotations kyb.ai/seat, kyb.ai/touched-at and kyb.ai/requests are written by the Kybernate agent of the pod's node; leave them as they are
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding

@@ -39,6 +39,12 @@ rules:
 - apiGroups:
   - ''
   resources:
+  - pods/resize
+  verbs:
+  - patch
+- apiGroups:
+  - ''
+  resources:
   - events
   verbs:
   - create

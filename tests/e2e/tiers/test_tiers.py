@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import requests
 
 from images import criu
 from kybernate import keys
@@ -22,7 +23,7 @@ from tests.cluster.processes.control import wait_until
 from tests.cluster.spec import GpuSpec
 from tests.e2e.conftest import emptied
 from tests.kit.clients.direct import Direct
-from tests.kit.pods import SeatPod, ready
+from tests.kit.pods import PODS, SeatPod, ready
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,6 +45,7 @@ def spec(folder: Path) -> ClusterSpec:
         "KYB_AGENT_NVME_DIR": str(folder / "nvme"),
         "KYB_AGENT_OBJECT_STORE": str(folder / "objects"),
         "KYB_AGENT_TIER_RESIDENCY_S": "0",
+        "KYB_AGENT_RESIZE_WAIT_S": "8",
     }
     return ClusterSpec(
         name="tiers",
@@ -121,7 +123,13 @@ def test_a_request_wakes_a_seat_below_ram_as_if_nothing_had_been(
     assert (answer.status, answer.counter, answer.intact) == (200, 2, True)
     after = seats.all()["a"]
     assert after["status"]["podIP"] == before["status"]["podIP"]
-    assert after["status"]["containerStatuses"] == before["status"]["containerStatuses"]
+
+    def same() -> bool:
+        """Its kubelet tells of what was given back and taken again a moment later."""
+        told = seats.get("a")["status"]["containerStatuses"]
+        return bool(told == before["status"]["containerStatuses"])
+
+    wait_until(same, 20, "its kubelet tells of another container")
     again = Direct.to(before).ask(limit=20)
     assert again.counter == 3
     for what in ("boot", "pid"):
@@ -147,3 +155,58 @@ def test_a_deleted_pod_that_is_parked_on_nvme_goes_at_once(tiered: Cluster, seat
     seats.delete(["a"], grace=60)
     seats.gone(["a"], 90)
     assert time.monotonic() - began < 30, "it took the whole grace period"
+
+
+def requested(pod: dict[str, Any]) -> dict[str, str]:
+    """What its seat's container requests."""
+    (one,) = (c for c in pod["spec"]["containers"] if c["name"] == "server")
+    found: dict[str, str] = one["resources"]["requests"]
+    return {name: found[name] for name in ("cpu", "memory")}
+
+
+def reserved(pod: dict[str, Any]) -> dict[str, str]:
+    """What its kubelet has reserved for it."""
+    (one,) = (c for c in pod["status"]["containerStatuses"] if c["name"] == "server")
+    return {name: one["allocatedResources"][name] for name in ("cpu", "memory")}
+
+
+def test_a_seat_below_ram_gives_its_cpu_and_memory_back_and_waits_where_others_have_them(
+    tiered: Cluster, seats: Pods
+) -> None:
+    """Its kubelet resizes it in place; docs/how-to/operate/give-back-cpu-and-memory.md"""
+    cores = int(tiered.api().get("/api/v1/nodes/n1")["status"]["allocatable"]["cpu"])
+    asked = {"cpu": f"{cores * 1000 - 500}m", "memory": "200Mi"}
+    limits = {"memory": "256Mi", keys.seat_resource(1): "1"}
+    pod = SeatPod("a", bytes_="1GiB", more={"resources": {"requests": asked, "limits": limits}})
+    tiered.api().post(PODS, pod.manifest())
+    before = seats.wait(["a"], ready, 60, "Ready")["a"]
+    # And the room in RAM for what is on its GPU, which the webhook adds.
+    much = requested(before)
+    first = Direct.to(before).ask(limit=20)
+    assert agent(tiered, "park", "a", "--tier", "nvme")["state"] == "succeeded"
+    least = {"cpu": "10m", "memory": "64Mi"}
+    wait_until(lambda: reserved(seats.get("a")) == least, 30, "it keeps what it has")
+    low = seats.get("a")
+    assert requested(low) == least
+    assert json.loads(low["metadata"]["annotations"][keys.REQUESTS]) == much
+
+    other = pod.manifest()
+    other["metadata"] = {"name": "other"}
+    sleeps = ["-c", "import time; time.sleep(999)"]
+    resources = {"requests": {"cpu": f"{cores * 500}m"}}
+    other["spec"]["containers"][0] |= {"resources": resources, "args": sleeps}
+    tiered.api().post(PODS, other)
+    seats.wait(["other"], ready, 30, "Ready where the seat has given back")
+    with pytest.raises(requests.Timeout):
+        Direct.to(before).ask(limit=15)
+    told = tiered.kubectl("get", "events", "-o", "jsonpath={.items[*].message}")
+    assert "does not get them again" in told, told
+
+    seats.delete(["other"])
+    answer = Direct.to(before).ask(limit=60)
+    assert (answer.status, answer.intact) == (200, True)
+    assert answer.counter > first.counter, "it continues"
+    after = seats.get("a")
+    assert (requested(after), reserved(after)) == (much, much)
+    assert keys.REQUESTS not in after["metadata"]["annotations"]
+    assert after["status"]["containerStatuses"][0]["restartCount"] == 0

@@ -53,6 +53,7 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
     "agent": {
         "pods": READ | {"patch"},
         "pods/status": {"patch"},
+        "pods/resize": {"patch"},
         "nodes": {"get"},
         "namespaces": {"get"},
         "gpunodes.kyb.ai": {"create", "get", "patch"},
@@ -202,7 +203,8 @@ def pod(control_plane: Cluster) -> Iterator[str]:
 
 
 def plain(**metadata: Any) -> dict[str, Any]:
-    spec = {"containers": [{"name": "c", "image": "x"}], "schedulerName": "nobody"}
+    one = {"name": "c", "image": "x", "resources": {"requests": {"cpu": "1"}}}
+    spec = {"containers": [one], "schedulerName": "nobody"}
     return {"metadata": {"name": "p", **metadata}, "spec": spec}
 
 
@@ -375,6 +377,26 @@ def test_an_agent_writes_to_pods_of_its_own_node_only(
 def test_no_agent_writes_to_a_pod_that_is_bound_nowhere(agents: dict[str, Api], pod: str) -> None:
     with pytest.raises(RefusedError, match="agent of node n1 may change neither"):
         agents["n1"].patch(pod, notes(seat="G0-seat-1"))
+
+
+def test_an_agent_resizes_requests_of_pods_with_a_seat_on_its_own_node_only(
+    control_plane: Cluster, agents: dict[str, Api], pod_of_n1: str
+) -> None:
+    def resize(node: str, **resources: Any) -> None:
+        containers = [{"name": "c", "resources": resources}]
+        agents[node].patch(f"{pod_of_n1}/resize", {"spec": {"containers": containers}}, "strategic")
+
+    least = {"cpu": "10m"}
+    with pytest.raises(RefusedError, match="only pods with a seat"):
+        resize("n1", requests=least)
+    agents["n1"].patch(pod_of_n1, notes(seat="G0-seat-1", requests='{"cpu": "1"}'))
+    with pytest.raises(RefusedError, match="agent of node n2 may change neither"):
+        resize("n2", requests=least)
+    with pytest.raises(RefusedError, match="and no limits"):
+        resize("n1", limits={"cpu": "8"})
+    resize("n1", requests=least)
+    found = control_plane.api().get(pod_of_n1)["spec"]["containers"][0]["resources"]["requests"]
+    assert found["cpu"] == "10m"
 
 
 def test_an_agent_speaks_for_its_own_node_only(

@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import pytest
 
-from kybernate.errors import DeadlineError, LockedError, RestoreError
+from kybernate.errors import DeadlineError, LockedError, RestoreError, RetryableError
 from kybernate.testing.machine import FakeDumper, FakeVault
-from kybernate.types import Tier
+from kybernate.types import SeatState, Tier
 from tests.unit.nodeagent.offloading import (
     ACTIVE,
     NVME,
@@ -24,6 +24,7 @@ from tests.unit.nodeagent.offloading import (
     when,
 )
 
+RESTORING = SeatState.RESTORING
 KINDS = {"driver": "570.1", "cuda": "12.8", "gpu_product": "NVIDIA A100", "kernel": "7.0"}
 
 
@@ -71,6 +72,37 @@ async def test_a_restore_that_lacks_memory_is_tried_until_there_is_some(rig, pro
     pauses = [later - at for at, later in pairwise(tried)]
     assert pauses[0] < 5
     assert 55 < max(pauses) < 65
+    r.check()
+
+
+class Full:
+    """A node that has no CPU for a seat at so many tries. Implements `node.Resizing`."""
+
+    def __init__(self, times):
+        self.left = times
+
+    async def take(self, seat):
+        if self.left:
+            self.left -= 1
+            raise RetryableError(f"the node has no room for {seat.identity.pod}", 5.0)
+
+
+async def test_a_pod_that_does_not_get_its_cpu_again_waits_and_keeps_its_state(rig, proxy):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    inner = app_of(r, cold).inner
+    await down(r, cold)
+    full, p = Full(40), proxy(r.loop)
+    r.node.world = replace(r.node.world, resizing=full)
+    p.request(cold)
+    await asyncio.sleep(30)
+    assert r.state(cold) in {NVME, RESTORING}
+    await r.until(cold, ACTIVE, 1000)
+    assert (full.left, app_of(r, cold).inner) == (0, inner)
+    await asyncio.sleep(1)
+    assert p.answered == {cold: 1}
+    assert "SeatFailed" not in reasons(r)
+    assert "has no room for" in told(r, "RestoreFailed")[0]
     r.check()
 
 
