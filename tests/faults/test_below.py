@@ -27,7 +27,8 @@ from kybernate.errors import KybernateError
 from kybernate.types import PodUid
 from tests.cluster.layout import REPOSITORY
 from tests.cluster.processes.control import wait_until
-from tests.integration.tiers.room import PORT, THERE, Pod
+from tests.integration.tiers.room import PORT, Pod
+from tests.kit.node.cable import THERE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

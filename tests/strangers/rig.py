@@ -15,7 +15,8 @@ from images.cache import silent
 from kybernate.types import SeatState, Tier
 from tests.cluster.fetched import gguf, images
 from tests.cluster.layout import REPOSITORY
-from tests.integration.tiers.room import THERE, Pod, Room
+from tests.integration.tiers.room import Pod, Room
+from tests.kit.node.cable import THERE
 from tests.strangers import layers
 
 if TYPE_CHECKING:

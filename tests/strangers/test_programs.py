@@ -11,7 +11,7 @@ import pytest
 
 from kybernate.adapters.kernel import smallfile
 from kybernate.types import SeatState, Tier
-from tests.integration.tiers.room import THERE
+from tests.kit.node.cable import THERE
 from tests.strangers import layers, seen
 from tests.strangers.programs import STRANGERS
 from tests.strangers.rig import TIERS

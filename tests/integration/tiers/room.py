@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import shlex
 import subprocess
@@ -19,7 +18,6 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from images.cache import cache_root
 from kybernate.adapters.arrivals import SocketArrivals
 from kybernate.adapters.container.inits import KernelInits
 from kybernate.adapters.container.seatsocket import SeatSockets
@@ -39,6 +37,7 @@ from nodeagent.seat.leases import Leases
 from nodeagent.seat.node import Inventory, Node, World
 from nodeagent.seat.record import Seat, SeatIdentity
 from tests.cluster.layout import REPOSITORY
+from tests.kit.node.cable import THERE, lay_cable, take_cable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,35 +47,11 @@ if TYPE_CHECKING:
     from kybernate.types import SeatState, Tier
 
 
-def _free_net() -> str:
-    """The first three numbers of addresses that nobody has here, from this process's own on. They
-    are this process's until it ends: those beside it lay their cables at other times."""
-    taken = Path("/proc/net/fib_trie").read_text()
-    cache_root().mkdir(parents=True, exist_ok=True)
-    for number in ((os.getpid() + n) % 250 for n in range(250)):
-        lock = os.open(cache_root() / f".net-{number}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if f" 10.231.{number}." not in taken:
-                return f"10.231.{number}"
-        os.close(lock)
-    raise AssertionError("All of 10.231 is taken: remove the links kybt*h of runs that ended.")
-
-
-_NET = _free_net()
-HERE, THERE = f"{_NET}.1", f"{_NET}.2"
-"""Of this test's process: others may run beside it, and aborted ones may have left theirs."""
-
 PORT = 8000
 CGROUPS = Path("/sys/fs/cgroup")
 GPU = Gpu(GpuUuid("GPU-0"), 0, "H100", 80 << 30, 0)
 GROUP = Group(GroupName("G0"), "kyb.ai/gpu-1x-seat", (GPU.uuid,), 4)
 WORKLOAD = Path(__file__).with_name("workload.py")
-
-
-def ip(*words: str) -> None:
-    """`ip`, which must succeed."""
-    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=10)
 
 
 class Pod:
@@ -90,17 +65,7 @@ class Pod:
         self._reader: threading.Thread | None = None
         self._uid = uid
         self._groups: list[Path] = []
-        self._lay_cable()
-
-    def _lay_cable(self) -> None:
-        name = self.name
-        ip("netns", "add", name)
-        ip("link", "add", f"{name}h", "type", "veth", "peer", "name", "eth0", "netns", name)
-        ip("addr", "add", f"{HERE}/30", "dev", f"{name}h")
-        ip("link", "set", f"{name}h", "up")
-        ip("-n", name, "addr", "add", f"{THERE}/30", "dev", "eth0")
-        ip("-n", name, "link", "set", "eth0", "up")
-        ip("-n", name, "link", "set", "lo", "up")
+        lay_cable(self.name)
 
     def _make_groups(self) -> list[Path]:
         """The cgroups of one more container."""
@@ -170,10 +135,7 @@ class Pod:
                 with contextlib.suppress(OSError):
                     group.rmdir()
                 time.sleep(0.01)
-        with contextlib.suppress(subprocess.CalledProcessError):
-            ip("netns", "del", self.name)
-        with contextlib.suppress(subprocess.CalledProcessError):
-            ip("link", "del", f"{self.name}h")
+        take_cable(self.name)
 
 
 class OwnFreezer(CgroupFreezer):

@@ -21,7 +21,8 @@ from kybernate.errors import KybernateError
 from kybernate.settings.agent import AgentSettings
 from kybernate.types import SeatState, Tier
 from tests.cluster.layout import REPOSITORY
-from tests.integration.tiers.room import PORT, THERE, Room
+from tests.integration.tiers.room import PORT, Room
+from tests.kit.node.cable import THERE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

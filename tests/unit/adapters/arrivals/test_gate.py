@@ -10,6 +10,7 @@ import os
 import select
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -21,13 +22,13 @@ from kybernate.adapters.arrivals import NetworkGate, held, nftables, tap
 from kybernate.adapters.arrivals.namespace import inside
 from kybernate.adapters.kernel.procfs import Procfs
 from kybernate.errors import NotFoundError, RefusedError
+from tests.kit.node.cable import THERE, lay_cable, take_cable
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("ip") is None, reason="needs root and iproute2"
 )
 
 MPTCP = Path("/proc/sys/net/mptcp/enabled")
-HERE, THERE = "10.231.7.1", "10.231.7.2"
 SERVER = """
 import os, socket, sys, threading
 def serve(port):
@@ -52,23 +53,13 @@ sys.stdin.readline()
 """
 
 
-def ip(*words):
-    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=10)
-
-
 class Pod:
     """A namespace with a tree that serves port 8000 and a neighbour that serves 9000."""
 
     def __init__(self, name):
         self.name = name
         self.connections = []
-        ip("netns", "add", name)
-        ip("link", "add", f"{name}h", "type", "veth", "peer", "name", "eth0", "netns", name)
-        ip("addr", "add", f"{HERE}/30", "dev", f"{name}h")
-        ip("link", "set", f"{name}h", "up")
-        ip("-n", name, "addr", "add", f"{THERE}/30", "dev", "eth0")
-        ip("-n", name, "link", "set", "eth0", "up")
-        ip("-n", name, "link", "set", "lo", "up")
+        lay_cable(name)
         self.tree, self.other = self._serve(8000), self._serve(9000)
 
     def _serve(self, port):
@@ -93,13 +84,13 @@ class Pod:
 
     def close(self):
         for one in self.connections:
-            one.close()
+            # At once: what it still sends again would come to the next test's pod.
+            with contextlib.suppress(OSError), one:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         for process in (self.tree, self.other):
             process.kill()
             process.communicate()
-        ip("netns", "del", self.name)
-        with contextlib.suppress(subprocess.CalledProcessError):
-            ip("link", "del", f"{self.name}h")
+        take_cable(self.name)
 
 
 @pytest.fixture
