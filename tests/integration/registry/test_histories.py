@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-HISTORIES = 200
+HISTORIES = 80
 FEWER = 40
 CUT_OFF = 12
-KILL_EVERY = 10
+KILL_EVERY = 4
 
 BLANK = {
     "version": 1,
