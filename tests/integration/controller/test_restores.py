@@ -167,24 +167,23 @@ def _is_there(api: Api, where: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize(
-    ("spec", "reason", "said"),
-    [
+def test_what_can_not_be_done_ends_with_the_reason(
+    api: Api, source: tuple[str, str, Recorder]
+) -> None:
+    cases: list[tuple[Json, str, str]] = [
         ({"source": {"pod": "nobody"}}, "NoArtifact", "no verified artifact of pod nobody"),
         ({"source": {"pod": "gone"}}, "TemplateNeeded", "say in spec.template"),
         ({"podName": "a"}, "NameTaken", "has another pod a"),
         ({"template": {"spec": {"containers": []}}}, "Refused", "needs a container with a limit"),
-    ],
-)
-def test_what_can_not_be_done_ends_with_the_reason(
-    api: Api, source: tuple[str, str, Recorder], spec: Json, reason: str, said: str
-) -> None:
+    ]
     source[2].record(7, "gone")
-    api.post(RESTORES, request(**spec))
-    item = at(api, "once", reason)
-    assert complete(item)[0] == "False"
-    assert said in item["status"]["conditions"][0]["message"]
-    assert item["status"]["completionTime"]
+    for spec, reason, _ in cases:
+        api.post(RESTORES, request(reason.lower(), **spec))
+    for _, reason, said in cases:
+        item = at(api, reason.lower(), reason)
+        assert complete(item)[0] == "False"
+        assert said in item["status"]["conditions"][0]["message"]
+        assert item["status"]["completionTime"]
 
 
 def test_a_successor_waits_for_proof_and_comes_once(
