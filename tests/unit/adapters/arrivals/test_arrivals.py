@@ -563,7 +563,8 @@ async def test_traffic_of_a_running_tree(tree):
         await asyncio.sleep(0.05)
         after = await tree.arrivals.traffic(tree.handle, 2.0)
         assert after.outstanding(0.0) == 0
-        assert 0.04 <= after.quiet() < time.monotonic() - began
+        tick = 0.01  # in which the kernel counts at most
+        assert 0.04 <= after.quiet() < time.monotonic() - began + tick
         del idle
 
 
