@@ -248,6 +248,18 @@ def test_what_a_lost_successor_never_had_is_the_next_ones():
     assert predecessor("new", known, stays, NOW) is None
 
 
+def test_a_pod_that_moves_again_and_again_continues_from_where_it_was_last():
+    """The node that it has left first still tells of what it left there."""
+    known = [left("a", ago=90.0, successor="b"), left("b", ago=60.0, successor="c"), left("c")]
+    late = Seen(lost=[("a", "b"), ("b", "c")])
+    assert predecessor("d", known, late, NOW).name == "c"
+    known[2] = replace(known[2], successor="d")
+    assert predecessor("e", known, late, NOW) is None
+    known[1] = replace(known[1], status=replace(known[1].status, reason=Reason.FAILED))
+    known.pop()
+    assert predecessor("d", known, late, NOW).name == "a", "nothing of b was put away"
+
+
 def test_what_somebody_else_has_just_put_away_is_not_put_away_again():
     """Its node has not told yet that it is in the object store."""
     seat = EvictedSeat("a", shown(SeatState.PARKING), "", "", keeps=True)
