@@ -62,6 +62,7 @@ IN_CLUSTER: Mapping[str, str] = {
     "saved.saves": "--mib 16 --samples 1",
     "template": "--workload python --samples 1",
     "operator": "--kill 2 --rounds 1",
+    "operator.move": "--mib 32 --samples 1",
     "reconcile": "--objects 40 --nodes 10 --rate 20 --seconds 3",
     "cluster.leaders": "--pods 32 --kills 1",
     "cluster.throughput": "--nodes 10 --pods 20 --rounds 1",

@@ -9,33 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
-import sys
-import tempfile
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 import yaml
 
 from bench.node.parkload import WORKLOADS, Workload
+from bench.operator.site import ENTER, site
 from bench.report import Metrics, emit, median, say, skip
-from images import criu
 from kybernate import keys
 from kybernate.errors import KybernateError
-from tests.cluster import ClusterSpec
-from tests.cluster.cluster import running
-from tests.cluster.layout import REPOSITORY, work_root
 from tests.cluster.processes.control import wait_until
-from tests.cluster.spec import GpuSpec
 from tests.kit.clients.served import Served
 from tests.kit.pods import IMAGE, PORT, Pods, SeatPod
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.cluster import Cluster
 
     Body = dict[str, object]
@@ -75,36 +65,6 @@ def asked(workload: str) -> tuple[int, str, Body]:
     if workload == "python":
         return PORT, "/v1/chat/completions", dict(_CHAT)
     return WORKLOADS[workload].port, "/completion", {"prompt": "a seat", "n_predict": 1}
-
-
-@contextlib.contextmanager
-def site() -> Iterator[Cluster]:
-    """One node with a GPU and an object store."""
-    engine = criu.for_this_machine(say)
-    work_root().mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=work_root()) as made:
-        folder = Path(made)
-        (folder / "objects").mkdir()
-        words = [sys.executable, "-m", "kybernate.cli", "artifacts", "keys", "--dir"]
-        subprocess.run([*words, str(folder / "keys")], check=True, cwd=REPOSITORY, timeout=60)
-        agent = {
-            "KYB_AGENT_CRIU": str(engine),
-            "KYB_AGENT_KYB_ENTER": str(REPOSITORY / "build" / "kyb-enter"),
-            "KYB_AGENT_ARTIFACT_KEYS": str(folder / "keys"),
-            "KYB_AGENT_NVME_DIR": str(folder / "nvme"),
-            "KYB_AGENT_OBJECT_STORE": str(folder / "objects"),
-            "KYB_AGENT_TIER_RESIDENCY_S": "0",
-        }
-        spec = ClusterSpec(
-            name="template",
-            nodes=("n1",),
-            subnet="10.89.0.0/16",
-            gpus=GpuSpec(count=1),
-            images=("toy", "llama", "sidecar"),
-            service_env={"agent": agent},
-        )
-        with running(spec, say) as up:
-            yield up
 
 
 def first_answer(cluster: Cluster, workload: str, made: SeatPod) -> float:
@@ -175,12 +135,12 @@ def measure(cluster: Cluster, workload: str, samples: int) -> Metrics:
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON line on stdout.")
 def main(workloads: tuple[str, ...], samples: int, as_json: bool) -> None:
     """Measure first answers of copies against cold starts; of both workloads without --workload."""
-    if not (REPOSITORY / "build" / "kyb-enter").exists():
+    if not ENTER.exists():
         skip("template", "it needs kyb-enter; run make native")
         return
     metrics: Metrics = {}
     try:
-        with site() as cluster:
+        with site("template", "10.89.0.0/16", ("toy", "llama"), nodes=1) as cluster:
             for one in workloads or ("python", "llama"):
                 metrics |= measure(cluster, one, samples)
     except KybernateError as error:
