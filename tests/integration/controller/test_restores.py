@@ -400,5 +400,6 @@ def test_a_request_goes_after_its_time(
 ) -> None:
     api.post(RESTORES, request(deadlineSeconds=3, ttlSecondsAfterFinished=2))
     said = at(api, "once", "DeadlineExceeded")["status"]["conditions"][0]["message"]
-    assert "on no node yet" in said
+    # Of a scheduler that other tests have started there are other words for it.
+    assert "not within 3 s: " in said
     until(lambda: not _is_there(api, f"{RESTORES}/once"), "its time is over, and it stays", LIMIT_S)
