@@ -22,10 +22,8 @@ _ALL_S = 600
 
 
 def judge(histories: Sequence[Calls]) -> list[str]:
-    """PROGRAM = Program("porcupine", ".", "a checker of histories, from source: some seconds")
-    why_not, ensure = PROGRAM.why_not, PROGRAM.ensure
-    OK, ILLEGAL or UNKNOWN (not decided in 10 s) for each history; its calls are as model.go
-        has them. Raises KybernateError."""
+    """`ok`, `illegal` or `unknown` (not decided in 10 s) for each history, whose calls are as
+    model.go has them. Raises KybernateError."""
     lines = [json.dumps({"id": number, "calls": one}) for number, one in enumerate(histories)]
     run = subprocess.run(
         [str(ensure()), "-limit", f"{_SEARCH_S}s"],
