@@ -79,7 +79,8 @@ class Dumper(Protocol):
         Also after a restore that was cut short, whose half-made processes are ended first. With
         `lazy` its memory comes later: `pages_done`. With `stopped` it is stopped by a signal, too,
         so that it doesn't run when it is thawed. Raises RestoreError (the state is PARKED, the
-        images are as before; it says whether memory was short), DeadlineError.
+        images are as before; it says whether memory was short), UnfitError (a newer release wrote
+        images that this one can't read), DeadlineError.
         """
         ...
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kybernate.adapters.criu.checks import ipc
 from kybernate.adapters.criu.net import addresses, sockets
-from kybernate.errors import RestoreError
+from kybernate.errors import RestoreError, UnfitError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 FILE = "kybernate.json"
 _FORMAT = 1
+_UNREADABLE_S = 30.0
+"""Until it is tried again what only a newer release reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +56,11 @@ class Record:
 
     @classmethod
     def read(cls, images: Path) -> Record:
-        """Raises RestoreError if these are no images of ours."""
+        """Raises RestoreError if these are no images of ours, UnfitError if a newer release wrote
+        them in a format that this one can't read."""
         try:
             found = json.loads((images / FILE).read_text())
-            if found["format"] != _FORMAT:
-                raise RestoreError(
-                    f"{images} was written by a release with another format "
-                    f"({found['format']}, not {_FORMAT}); use that one."
-                )
+            _see_format(found["format"], images)
             return cls(
                 tree=int(found["tree"]),
                 highest=int(found["highest"]),
@@ -77,8 +76,19 @@ class Record:
             raise RestoreError(f"{images / FILE} can't be understood: {error}") from error
 
 
+def _see_format(written: object, images: Path) -> None:
+    if type(written) is not int or written < 1:
+        raise ValueError(f"format: {written!r} is no number of a format")
+    if written > _FORMAT:
+        raise UnfitError(
+            f"{images / FILE} has format {written}, and this release reads formats up to "
+            f"{_FORMAT}; it is kept: run the release that wrote it, or a newer one, on this node",
+            _UNREADABLE_S,
+        )
+
+
 def note_first(images: Path, size: int) -> None:
-    """That so many bytes come first. Raises RestoreError if these are no images, OSError."""
+    """That so many bytes come first. Raises as `Record.read`, OSError."""
     replace(Record.read(images), first=size).write(images)
 
 

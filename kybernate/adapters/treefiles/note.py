@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kybernate.adapters.kernel import beneath, smallfile
 from kybernate.errors import NotFoundError, RestoreError
+from kybernate.types import of_record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,14 +39,22 @@ class Note:
 
     @classmethod
     def read(cls, images: Path) -> Note | None:
-        """None of images of before there were notes. Raises RestoreError, OSError."""
+        """None of images of before there were notes. Raises RestoreError, OSError. What only a
+        newer release says there is passed over."""
         try:
             said = json.loads((images / NOTE).read_text())
-            return cls(**{**said, "volumes": tuple(map(str, said.get("volumes", ())))})
+            volumes = tuple(map(str, said.get("volumes", ())))
+            return of_record(cls, {**said, "home": _text(said["home"]), "volumes": volumes})
         except FileNotFoundError:
             return None
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise RestoreError(f"{images / NOTE} can't be understood: {error}") from error
+
+
+def _text(said: object) -> str:
+    if isinstance(said, str):
+        return said
+    raise TypeError(f"{said!r} is no text")
 
 
 def home_of(init: int, proc: str) -> str:

@@ -18,7 +18,7 @@ from kybernate.adapters.container.criuimages import put_first
 from kybernate.adapters.criu import record
 from kybernate.adapters.kernel import smallfile
 from kybernate.core.swap.drivermemory import read
-from kybernate.errors import CorruptError, NotFoundError, RestoreError
+from kybernate.errors import CorruptError, NotFoundError, RestoreError, UnfitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -77,6 +77,6 @@ def first_of(images: Path) -> int:
     """`Offloading.first`, as the images say."""
     try:
         return record.Record.read(images).first
-    except RestoreError as error:
+    except (RestoreError, UnfitError) as error:
         log.warning("nobody knows what comes first: %s", error)
         return 0

@@ -365,6 +365,16 @@ def test_a_note_that_is_none_is_refused(boxes, text) -> None:
         new.lay_out(images)
 
 
+def test_what_only_a_newer_release_notes_is_passed_over(boxes) -> None:
+    old, new, images = boxes
+    (old.root / "tmp" / "x").write_text("x")
+    old.gather(images)
+    note = json.loads((images / NOTE).read_text())
+    (images / NOTE).write_text(json.dumps({**note, "compressed": False}))
+    assert new.lay_out(images) == 1
+    assert (new.root / "tmp" / "x").read_text() == "x"
+
+
 def test_images_of_before_have_no_files(boxes) -> None:
     _, new, images = boxes
     assert new.lay_out(images) == 0

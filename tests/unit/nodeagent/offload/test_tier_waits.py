@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
+from kybernate.adapters.criu.record import FILE, Record
 from kybernate.errors import DeadlineError, LockedError, RestoreError, RetryableError
 from kybernate.testing.machine import FakeDumper, FakeVault
 from kybernate.types import SeatState, Tier
@@ -186,6 +188,35 @@ async def test_what_criu_refuses_three_times_is_given_up_and_started_anew(rig, m
     await r.until(cold, ACTIVE)
     await asyncio.sleep(1)
     assert (r.machine.vault, r.machine.gates) == ({}, {})
+    r.check()
+
+
+async def test_images_of_a_newer_release_wait_for_it(rig, proxy, tmp_path, monkeypatch):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    inner = app_of(r, cold).inner
+    await down(r, cold)
+    tried, sound, p = [], FakeDumper.restore, proxy(r.loop)
+    Record(7, 9, ("", "", "")).write(tmp_path)
+    written = json.loads((tmp_path / FILE).read_text())
+    (tmp_path / FILE).write_text(json.dumps({"format": written["format"] + 1, "new": True}))
+
+    async def reads(self, *what, **how):
+        tried.append(r.clock.time())
+        Record.read(tmp_path)
+
+    monkeypatch.setattr(FakeDumper, "restore", reads)
+    p.request(cold)
+    await asyncio.sleep(1000)
+    assert len(tried) > 10
+    assert len(r.machine.vault) == 1
+    assert "run the release that wrote it" in told(r, "RestoreFailed")[0]
+    # Its node is upgraded again.
+    monkeypatch.setattr(FakeDumper, "restore", sound)
+    await r.until(cold, ACTIVE)
+    await asyncio.sleep(1)
+    assert (app_of(r, cold).inner, p.answered) == (inner, {cold: 1})
+    assert "SeatFailed" not in reasons(r)
     r.check()
 
 
