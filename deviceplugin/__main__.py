@@ -6,7 +6,7 @@ import click
 
 from deviceplugin.plugin import Plugin
 from kybernate.adapters.nvml import Nvml
-from kybernate.errors import ConfigError
+from kybernate.errors import ConfigError, RefusedError
 from kybernate.runtime.load import command
 from kybernate.runtime.serve import ProbeServer, configure_logging, stop_event
 from kybernate.settings.common import host_port
@@ -28,7 +28,7 @@ def run(settings: PluginSettings) -> None:
     except ConfigError as error:
         source = settings.profiles or "default profiles"
         raise click.ClickException(f"{source}: {error}") from error
-    except OSError as error:
+    except (RefusedError, OSError) as error:
         raise click.ClickException(str(error)) from error
 
 

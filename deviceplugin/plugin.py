@@ -66,7 +66,8 @@ class Plugin:
         self._trouble = ""
 
     def run(self, stop: threading.Event) -> None:
-        """Serve until `stop` is set. Raises ConfigError if the groups don't fit the node."""
+        """Serve until `stop` is set. Raises ConfigError if the groups don't fit the node,
+        RefusedError if a newer plugin's inventory can't be read."""
         threads: list[threading.Thread] = []
         inner = threading.Event()
         started = time.monotonic()

@@ -15,7 +15,8 @@ import orjson
 
 from deviceplugin.inventory import Inventory
 from kybernate.adapters.files import sums
-from kybernate.types import Gpu, Group, Link
+from kybernate.errors import RefusedError
+from kybernate.types import Gpu, Group, Link, of_record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +43,9 @@ class StateFile:
         self._failing = False
 
     def load(self) -> Remembered | None:
-        """What was saved last; None if there is nothing, or nothing that can be read."""
+        """What was saved last; None if there is nothing, or nothing that can be read. Raises
+        RefusedError if a newer plugin wrote it in a version that this one can't read: the file
+        stays where it is."""
         try:
             content = self._path.read_bytes()
         except FileNotFoundError:
@@ -51,7 +54,10 @@ class StateFile:
             log.warning("%s can't be read: %s; starting without it", self._path, error)
             return None
         try:
-            return _from_record(orjson.loads(content))
+            record = orjson.loads(content)
+            sums.check(record)
+            self._see_version(record["version"])
+            return _from_record(record)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             log.warning(
                 "%s isn't readable (%s) and is kept as %s; starting without it: a GPU that is lost "
@@ -59,6 +65,17 @@ class StateFile:
                 *(self._path, error, self._keep_aside()),
             )
             return None
+
+    def _see_version(self, written: object) -> None:
+        if type(written) is not int or written < 1:
+            raise ValueError(f"version {written!r}")
+        if written > _VERSION:
+            raise RefusedError(
+                f"{self._path} has version {written}, and this plugin reads versions up to "
+                f"{_VERSION}: run the release that wrote it, or a newer one. Without it a GPU that "
+                "is lost now would be forgotten; once this node has all its GPUs (nvidia-smi -L), "
+                "the file may be moved away instead"
+            )
 
     def _keep_aside(self) -> Path:
         aside = self._path.with_name(f"{self._path.name}.damaged")
@@ -116,14 +133,11 @@ def _record(remembered: Remembered) -> dict[str, Any]:
 
 
 def _from_record(record: dict[str, Any]) -> Remembered:
-    sums.check(record)
-    if record["version"] != _VERSION:
-        raise ValueError(f"version {record['version']}")
     driver, cuda = record["driver"]
     inventory = Inventory(
-        tuple(Gpu(**gpu) for gpu in record["gpus"]),
+        tuple(of_record(Gpu, gpu) for gpu in record["gpus"]),
         {frozenset((a, b)): Link[kind] for a, b, kind in record["links"]},
-        tuple(Group(**{**group, "gpus": tuple(group["gpus"])}) for group in record["groups"]),
+        tuple(of_record(Group, {**one, "gpus": tuple(one["gpus"])}) for one in record["groups"]),
         driver,
         cuda,
         record["strategy"],

@@ -66,6 +66,20 @@ def test_the_plugins_inventory_of_the_release_before_is_read(tmp_path):
     assert StateFile(tmp_path).load() == known
 
 
+def test_the_plugins_inventory_of_the_release_after_is_read(tmp_path):
+    gpu = Gpu(GpuUuid("GPU-0"), 0, "H100", 80 << 30)
+    group = Group(GroupName("g"), "kyb.ai/gpu-1x-seat", (gpu.uuid,), 4)
+    known = Remembered(Inventory((gpu,), {}, (group,), "580", "13.0", "best-fit", {}), "")
+    StateFile(tmp_path).save(known)
+    path = tmp_path / "inventory.json"
+    record = json.loads(path.read_bytes())
+    del record[sums.MEMBER]
+    for one in (record, *record["gpus"], *record["groups"]):
+        one["new"] = "what only a newer plugin knows"
+    path.write_text(json.dumps(sums.summed(record)))
+    assert StateFile(tmp_path).load() == known
+
+
 def test_limits_that_were_lifted(tmp_path, caplog):
     own = tmp_path / "pod" / "one"
     own.mkdir(parents=True)

@@ -13,6 +13,7 @@ import pytest
 import requests
 from rich.console import Console
 
+from kybernate.adapters.files import sums
 from kybernate.cli.groups import document, tables
 from kybernate.core.ledger.topology import groups_of
 from kybernate.settings.plugin import DEFAULT_SEATS
@@ -56,6 +57,26 @@ def test_a_wrong_file_ends_in_one_line_that_names_file_and_field(tmp_path):
     assert done.returncode == 1
     assert f"{file}: profiles: " in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_inventory_of_a_newer_release_ends_it_and_stays(tmp_path, no_driver):
+    file = tmp_path / "inventory.json"
+    newer = json.dumps(sums.summed({"version": 2, "what": "only a newer one knows"}))
+    file.write_text(newer)
+    done = subprocess.run(
+        plugin_command("--probe-listen", "127.0.0.1:0", "--state-dir", str(tmp_path)),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=no_driver,
+    )
+    assert done.returncode == 1
+    assert f"{file} has version 2" in done.stderr
+    assert "run the release that wrote it" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert file.read_text() == newer
+    assert not list(tmp_path.glob("*.damaged"))
 
 
 def test_it_waits_for_a_driver_and_ends_on_sigterm(tmp_path, no_driver):
