@@ -145,9 +145,17 @@ def _read(place: Place, info: ObjectInfo, cipher: Cipher) -> bytes:
 
 
 def _add(known: Known, pack: str, index: bytes, listed: int) -> None:
+    """Nothing where the index is of another form, as that of a newer release may be."""
+    try:
+        _see_size(index, listed)
+        known.table.add_index(len(known.packs), index)
+    except CorruptError as error:
+        log.warning("pack %s is not built upon: %s", pack, error)
+        return
+    known.packs.append(Pack(pack, listed))
+
+
+def _see_size(index: bytes, listed: int) -> None:
     size = chunkindex.pack_size(index)
     if size != listed:
-        log.warning("pack %s is not built upon: it has %d bytes, not %d", pack, listed, size)
-        return
-    known.table.add_index(len(known.packs), index)
-    known.packs.append(Pack(pack, size))
+        raise CorruptError(f"it has {listed} bytes, not {size}")

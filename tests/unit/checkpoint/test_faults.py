@@ -18,6 +18,7 @@ from kybernate.checkpoint.raw import seal
 from kybernate.checkpoint.verify import verify
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts import manifest as manifests
+from kybernate.core.chunks import chunkindex
 from kybernate.errors import CorruptError, DeadlineError, LockedError, RefusedError, RetryableError
 from kybernate.lib.deadline import Deadline
 
@@ -123,6 +124,21 @@ def test_a_pack_that_is_gone_meanwhile_is_noticed_before_the_manifest(tmp_path):
     # What the index says is not believed either: all is stored anew.
     again = pack_dump(make_dump(tmp_path / "dump"), where, 2)
     assert fetched(where, again.id, tmp_path / "back") == contents(tmp_path / "dump")
+
+
+def test_an_index_of_a_newer_release_costs_room_and_nothing_else(tmp_path, monkeypatch, caplog):
+    dump, where = make_dump(tmp_path / "dump"), place(tmp_path / "place")
+    with monkeypatch.context() as newer:
+        newer.setattr(chunkindex, "_MAGIC", b"KYBJ")
+        made = pack_dump(dump, where)
+    index = tmp_path / "place" / layout.INDEX / "team-a" / made.packs[0].id
+    before = index.read_bytes()
+    again = pack_dump(dump, where, 2)
+    assert "is not built upon: an index is not of its form" in caplog.text
+    assert index.read_bytes() == before
+    assert not {one.id for one in made.packs} & {one.id for one in again.packs}
+    for artifact in (made, again):
+        assert fetched(where, artifact.id, tmp_path / artifact.id[-8:]) == contents(dump)
 
 
 class TestSpoiled:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kybernate.core.artifacts import manifest
 from kybernate.core.chunks import chunkindex, leaf
 from kybernate.core.chunks.chunkindex import ChunkTable, Stored
 from kybernate.core.chunks.leaf import Chunk
@@ -33,6 +36,17 @@ def test_a_leaf_is_read_as_it_was_written(listed):
 def test_the_largest_leaf_is_no_larger_than_a_chunk():
     listed = [Chunk(bytes(31) + b"1", f"{n:032x}", 0, 16, BLOCK) for n in range(leaf.MOST)]
     assert len(leaf.encode(listed)) <= BLOCK
+
+
+def test_their_form_is_that_of_version_1_of_manifests():
+    """Neither has a number of its own: who changes one of them raises `manifest.VERSION`, so that
+    no older release takes for damaged what it can't read."""
+    names = [bytes([at]) * 32 for at in range(2)]
+    listed = [Chunk(names[0], "0f" * 16, 7, 116, 100), leaf.zeros(BLOCK)]
+    index = chunkindex.encode([(names[0], 7, 116, 100), (names[1], 123, 80, 64)], 203)
+    assert manifest.VERSION == 1
+    assert hashlib.sha256(leaf.encode(listed)).hexdigest()[:16] == "93bcbd80f677406d"
+    assert hashlib.sha256(index).hexdigest()[:16] == "0dff6d7841d7497d"
 
 
 @given(st.binary(max_size=300) | st.binary(max_size=200).map(lambda tail: b"KYBL" + tail))
