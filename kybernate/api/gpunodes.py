@@ -7,6 +7,7 @@ The agent writes these models; the CustomResourceDefinition is made of them (`cr
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -305,7 +306,7 @@ class Status:
 
     def dump(self) -> Json:
         """As the API server has it."""
-        found: Json = STATUS.dump_python(self, mode="json", by_alias=True, exclude_none=True)
+        found: Json = _statuses().dump_python(self, mode="json", by_alias=True, exclude_none=True)
         return found
 
 
@@ -317,7 +318,10 @@ class GPUNode:
     status: Status | None = None
 
 
-STATUS = TypeAdapter(Status)
+@cache
+def _statuses() -> TypeAdapter[Status]:
+    """Made when first needed: it takes 30 ms, for which seats wait in an agent's start."""
+    return TypeAdapter(Status)
 
 
 def read_status(item: Json) -> tuple[str, Status]:
@@ -327,7 +331,7 @@ def read_status(item: Json) -> tuple[str, Status]:
     """
     name = text_of(mapping(item.get("metadata")).get("name"))
     try:
-        return name, STATUS.validate_python(item.get("status") or {})
+        return name, _statuses().validate_python(item.get("status") or {})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
+from kybernate.api.lenient import mapping, text
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts.restores import OF_POD, OF_TEMPLATE, RestoreAs, RestoreWish
 from kybernate.errors import ConfigError, RefusedError
@@ -27,6 +28,13 @@ ELSE = (_START, _FAIL)
 _YES, _NO = "true", "false"
 DETAILS = (keys.RESTORE_AS, keys.RESTORE_ELSE, keys.CLONE_STOPPED)
 """Annotations that say more of it."""
+
+
+def ready_artifact(item: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Namespace, name and artifact of a SnapshotTemplate; the last is empty until it has one."""
+    meta = mapping(item.get("metadata"))
+    artifact = text(mapping(mapping(item.get("status")).get("artifact")).get("name"))
+    return text(meta.get("namespace")), text(meta.get("name")), artifact
 
 
 def read_wish(notes: Mapping[str, str]) -> RestoreWish | None:

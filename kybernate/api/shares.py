@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, TypeAdapter
@@ -127,7 +128,10 @@ class ShareObject:
     status: ShareStatus | None = None
 
 
-_STATUS = TypeAdapter(ShareStatus)
+@cache
+def _statuses() -> TypeAdapter[ShareStatus]:
+    # An agent reads Shares and writes none.
+    return TypeAdapter(ShareStatus)
 
 
 def read_share(item: Mapping[str, Any]) -> Share:
@@ -180,7 +184,7 @@ def dump_share_status(found: Found, before: object, generation: int, now: float)
         ),
         "observedGeneration": generation,
     }
-    told: Json = _STATUS.dump_python(
+    told: Json = _statuses().dump_python(
         ShareStatus(generation, dump_use(used)), mode="json", by_alias=True, exclude_none=True
     )
     return {**told, "conditions": [condition]}

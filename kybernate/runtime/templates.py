@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from kybernate import keys
-from kybernate.api.templates.reading import ready_artifact
+from kybernate.api.restores import ready_artifact
 from kybernate.errors import NotFoundError, RetryableError
 from kybernate.runtime.listed import Listed
 from kybernate.types import ArtifactId

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import grpc
 
 from kybernate import keys
-from kybernate.core.requests.checkpoint import is_of_request
-from kybernate.core.seat.operations import Kind
+from kybernate.core.seat.operations import Kind, is_of_request
 from kybernate.errors import ConfigError, KybernateError, RefusedError
 from kybernate.gen import agent_pb2 as pb
 from kybernate.gen import agent_pb2_grpc

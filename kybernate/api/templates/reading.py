@@ -64,13 +64,6 @@ def read_template(item: Mapping[str, Any]) -> Recipe:
     return Recipe(template, body, _warm_up(spec, ask.port, deadline))
 
 
-def ready_artifact(item: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Namespace, name and artifact of a SnapshotTemplate; the last is empty until it has one."""
-    meta = mapping(item.get("metadata"))
-    artifact = text(mapping(mapping(item.get("status")).get("artifact")).get("name"))
-    return text(meta.get("namespace")), text(meta.get("name")), artifact
-
-
 def _digest(spec: Json) -> str:
     """Of what a pod of it is and does before its state is kept."""
     what = {name: value for name, value in spec.items() if name != "deadlineSeconds"}

@@ -18,15 +18,12 @@ from typing import TYPE_CHECKING
 
 from kybernate.core.requests.asked import Decision, Timed, ends, rests, waits
 from kybernate.core.requests.reasons import Reason, Standing
-from kybernate.core.seat.operations import ENDED, Kind, Progress
+from kybernate.core.seat.operations import ENDED, OF_REQUEST, Kind, Progress, is_of_request
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from kybernate.types import Tier
-
-OPERATION = "ckpt-"
-"""Before a request's UID: the name of its operation on the agent."""
 
 _LONGEST_WHY = 500
 _LONGEST_LEFT = 30 * 86_400.0
@@ -227,18 +224,15 @@ class Act(StrEnum):
 
 def operation_name(uid: str) -> str:
     """The operation of the request with this UID."""
-    return f"{OPERATION}{uid}"
-
-
-def is_of_request(name: str) -> bool:
-    """Whether an operation of this name is a request's."""
-    return name.startswith(OPERATION)
+    return f"{OF_REQUEST}{uid}"
 
 
 def strays(names: Iterable[str], wanted: Collection[str]) -> Iterator[str]:
     """Operations of requests that want nothing any more: those that are not `wanted`, by UID."""
     return (
-        name for name in names if is_of_request(name) and name.removeprefix(OPERATION) not in wanted
+        name
+        for name in names
+        if is_of_request(name) and name.removeprefix(OF_REQUEST) not in wanted
     )
 
 

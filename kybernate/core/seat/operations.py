@@ -48,9 +48,17 @@ OF_NODE = frozenset({Kind.DRAIN, Kind.UNDRAIN, Kind.EVACUATE})
 AWAY = frozenset({Kind.PARK, Kind.EVICT})
 """Operations on a seat that take it out of GPU memory."""
 
+OF_REQUEST = "ckpt-"
+"""Before a CheckpointRequest's UID: the name of its operation."""
+
 _SERVING = (SeatState.STARTING, SeatState.ACTIVE)
 _LEAVING = (SeatState.DRAINING, SeatState.PARKING)
 _COMING = (SeatState.STARTING, SeatState.RESTORING, SeatState.WAKING)
+
+
+def is_of_request(name: str) -> bool:
+    """Whether an operation of this name is a CheckpointRequest's."""
+    return name.startswith(OF_REQUEST)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from kybernate.adapters.container.cdi import CdiSpecs
 from kybernate.adapters.criu.record import FILE, Record
 from kybernate.adapters.files.journal import FileJournal
 from kybernate.adapters.keys.artifactkeys import read_folder
-from kybernate.api.gpunodes import STATUS
+from kybernate.api.gpunodes import read_status
 from kybernate.api.nodeseats import read_gpu_node
 from kybernate.checkpoint.places import open_place
 from kybernate.checkpoint.vault import Vault
@@ -144,7 +144,7 @@ def test_its_groups_are_remembered(left: Path) -> None:
 def test_its_nodes_have_seats_and_keep_todays_schema(left: Path) -> None:
     found = json.loads((left / "gpunode.json").read_text())
     assert len(read_gpu_node(found, 0).groups) == gpus(left)
-    told = STATUS.validate_python(found["status"])
+    _, told = read_status(found)
     assert {tier_of(seat.pod) for seat in told.seats} == set(TIERS)
 
 
