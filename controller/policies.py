@@ -12,7 +12,7 @@ import time
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from controller.base.known import read_lasting, write_lasting
+from controller.base.lasting import read_lasting, write_lasting
 from controller.base.worker import Shift
 from controller.checkpoints.agents import forget
 from kybernate import keys
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from controller.base.cluster import Cluster
-    from controller.base.known import Lasting, Requests
+    from controller.base.known import Requests
+    from controller.base.lasting import Lasting
     from controller.base.queue import Key, Queue
     from controller.checkpoints.agents import Agents
     from kybernate.core.requests.checkpoint import Request

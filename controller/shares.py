@@ -10,7 +10,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any
 
-from controller.base.known import Lasting, read_lasting, write_lasting
+from controller.base.lasting import Lasting, read_lasting, write_lasting
 from kybernate import keys
 from kybernate.api.shares import dump_share_status, read_share
 from kybernate.core.policy.shares import BEYOND, NOTHING, Found, Share, ShareReason, judge

@@ -12,7 +12,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from controller.base.known import key_of, read_lasting, write_lasting
+from controller.base.known import key_of
+from controller.base.lasting import read_lasting, write_lasting
 from controller.base.worker import Shift
 from controller.checkpoints.agents import forget
 from kybernate import keys
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from controller.base.cluster import Cluster
-    from controller.base.known import Lasting, Nodes, Requests
+    from controller.base.known import Nodes, Requests
+    from controller.base.lasting import Lasting
     from controller.base.queue import Key, Queue
     from controller.checkpoints.agents import Agents
     from kybernate.core.requests.checkpoint import Request

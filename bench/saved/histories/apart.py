@@ -1,4 +1,4 @@
-"""`python -m bench.saved.histories.apart DATABASE HISTORIES SEED`: where the network fails.
+"""A network that fails, below registries and their clients.
 
 All of it runs in a network namespace of its own, on its loopback: clients, registry and database.
 One way at a time is cut between clients and a replica, or between a replica and PostgreSQL, or all
@@ -8,13 +8,10 @@ is slow. What is cut is routed into a black hole: connections stay, and what was
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-import tempfile
 import threading
 from contextlib import contextmanager
-from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
@@ -22,7 +19,6 @@ from urllib.parse import urlsplit, urlunsplit
 from bench.saved.histories.rounds import Figures
 from bench.saved.histories.story import Story
 from kybernate.errors import KybernateError
-from tests.kit.servers import postgresql
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,7 +35,7 @@ _NOT_SLOW = "tc qdisc del dev lo root"
 
 def made(database: str, histories: int, seed: int) -> Figures:
     """Histories on `sqlite` or `postgresql` in such a namespace. Raises KybernateError."""
-    argv = ["unshare", "--net", sys.executable, "-m", "bench.saved.histories.apart", database]
+    argv = ["unshare", "--net", sys.executable, "-m", "bench.saved.histories.inside", database]
     run = subprocess.run(
         [*argv, str(histories), str(seed)],
         capture_output=True,
@@ -130,25 +126,3 @@ def _do(line: str) -> None:
     run = subprocess.run(line.split(), capture_output=True, text=True, timeout=10, check=False)
     if run.returncode:
         raise KybernateError(f"{line}: {run.stderr.strip()}")
-
-
-def main() -> None:
-    """In the namespace."""
-    from bench.saved.histories.__main__ import MEMORY, Bench  # noqa: PLC0415 - it imports this
-
-    database, histories, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    network = Network()
-    with tempfile.TemporaryDirectory(prefix="kyb-apart-", dir=MEMORY) as name:
-        bench = Bench(Path(name), seed)
-        if database == "sqlite":
-            found = bench.cut(network, histories)
-        else:
-            with postgresql.running() as server:
-                found = bench.cut(network, histories, server.dsn)
-    said = {one: getattr(found, one) for one in ("histories", "undecided", "calls", "lost", "cuts")}
-    said["wrong"] = [(story.namespace, story.calls) for story in found.wrong]
-    os.write(1, json.dumps(said).encode() + b"\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kybernate.errors import ConflictError, KybernateError, RetryableError
 from kybernate.lib.retry import Pauses
 
-from .api import DEFAULT_TIMEOUT
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
@@ -42,10 +40,8 @@ class Stream(Protocol):
 class Source(Protocol):
     """What a Watcher needs of the API."""
 
-    def get(
-        self, path: str, params: Params | None = None, *, timeout: float = DEFAULT_TIMEOUT
-    ) -> Json:
-        """One GET."""
+    def get(self, path: str, params: Params, *, timeout: float) -> Json:
+        """One GET, of at most `timeout` seconds."""
 
     def watch(self, path: str, params: Params, *, timeout: float) -> Stream:
         """Open a watch; `timeout` is the longest silence in seconds."""

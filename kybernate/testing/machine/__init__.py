@@ -11,13 +11,15 @@ from kybernate.testing.machine.cgroups import FakeFreezer, FakeProcs
 from kybernate.testing.machine.doors import FakeDoors
 from kybernate.testing.machine.driver import FakeGpus, FakeHelper, FakeHelpers
 from kybernate.testing.machine.dumper import FakeDumper
-from kybernate.testing.machine.elsewhere import Elsewhere, FakeRegistry
+from kybernate.testing.machine.elsewhere import Elsewhere
 from kybernate.testing.machine.gatekeeper import FakeGatekeeper
 from kybernate.testing.machine.journal import FakeJournal
 from kybernate.testing.machine.node import FakeImages, FakePodResources, FakeSpecs, inline
+from kybernate.testing.machine.processes import App, FakeProcess
+from kybernate.testing.machine.registry import FakeRegistry
 from kybernate.testing.machine.saved import CONTAINER, Keeping, Snapshot
 from kybernate.testing.machine.vault import FakeVault
-from kybernate.testing.machine.world import STEP, App, Crash, FakeProcess, Machine
+from kybernate.testing.machine.world import STEP, Crash, Machine
 
 __all__ = [
     "CONTAINER",

@@ -9,7 +9,8 @@ from kybernate.errors import DeadlineError, NotFoundError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kybernate.testing.machine.world import FakeProcess, Machine
+    from kybernate.testing.machine.processes import FakeProcess
+    from kybernate.testing.machine.world import Machine
     from kybernate.types import PodUid
 
 

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from kybernate.ports import Phases
-    from kybernate.testing.machine.world import FakeProcess, Machine
+    from kybernate.testing.machine.processes import FakeProcess
+    from kybernate.testing.machine.world import Machine
     from kybernate.types import GpuUuid, PodUid
 
 _LOCK, _CHECKPOINT = "cuCheckpointProcessLock", "cuCheckpointProcessCheckpoint"

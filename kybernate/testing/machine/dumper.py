@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kybernate.ports import Phases
-    from kybernate.testing.machine.world import FakeProcess, Machine
+    from kybernate.testing.machine.processes import FakeProcess
+    from kybernate.testing.machine.world import Machine
     from kybernate.types import PodUid
 
 _GLANCE = 0.5

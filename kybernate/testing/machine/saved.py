@@ -13,7 +13,7 @@ from kybernate.core.artifacts.privileges import Privileges
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kybernate.testing.machine.world import FakeProcess
+    from kybernate.testing.machine.processes import FakeProcess
     from kybernate.types import PodUid, Tier
 
 FACTS = Facts(

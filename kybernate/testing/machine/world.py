@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kybernate.ports import (
@@ -18,6 +18,7 @@ from kybernate.ports import (
     SeatSpec,
 )
 from kybernate.testing.machine.elsewhere import Elsewhere
+from kybernate.testing.machine.processes import App, FakeProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,42 +35,6 @@ _LOOK_AGAIN = 0.02
 
 class Crash(BaseException):
     """The agent was killed here; the event loop is stopped."""
-
-
-@dataclass(slots=True)
-class FakeProcess:
-    """A process; `memory` in bytes by GPU, held unless CHECKPOINTED.
-
-    `main`: its end is the container's. `stuck`: a restore ran out of memory, so that no later one
-    succeeds. `inner` is its PID in its container.
-    """
-
-    pid: int
-    start: int
-    uid: PodUid
-    parent: int = 0
-    handle: str = ""
-    alive: bool = True
-    port: int | None = None
-    cuda: ProcessState = ProcessState.NO_CUDA
-    memory: dict[GpuUuid, int] = field(default_factory=dict)
-    signalled: bool = False
-    main: bool = False
-    stuck: bool = False
-    inner: int = 0
-
-
-@dataclass(slots=True)
-class App:
-    """What a container runs once its gate opens. `size` in bytes per GPU, over all `ranks`."""
-
-    gpus: tuple[GpuUuid, ...]
-    size: int
-    port: int | None = 8000
-    delay: float = 0.5
-    """Seconds until it serves."""
-    ranks: int = 1
-    """Processes that use the GPUs."""
 
 
 class Machine:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bench.saved.histories import apart
-from bench.saved.histories.__main__ import BELOW_FAKETIME, SKEW, Bench, Kind
 from bench.saved.histories.faulty import CLOCK_JUMPS, FAULTS
+from bench.saved.histories.tried import BELOW_FAKETIME, SKEW, Bench, Kind
 from kybernate.errors import KybernateError
 from tests.integration.registry.conftest import new_database
 from tests.kit import gobuild
