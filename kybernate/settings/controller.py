@@ -13,73 +13,88 @@ class ControllerSettings(Settings):
     """What the controller can be told. Times are in seconds."""
 
     probe_listen: Address = Field(
-        "127.0.0.1:9448", description="where probes and metrics are served, plain (host:port)"
+        "127.0.0.1:9448", description="Address of probes and metrics, plain HTTP (host:port)."
     )
     kubeconfig: Path | None = Field(
-        None, description="kubeconfig to use; without it, the pod's own account"
+        None, description="kubeconfig file; without it, the pod's service account."
     )
     tls_dir: Path = Field(
         Path("/etc/kyb/tls"),
-        description="folder with ca.crt, controller.crt and controller.key, read for each "
-        "connection; with agents-ca.crt where the registry certifies agents",
+        description="Folder with ca.crt, controller.crt and controller.key, and with "
+        "agents-ca.crt where the registry certifies agents; read again for each connection.",
     )
     shared_agent_keys: bool = Field(
         True,
-        description="believe agents also by certificates of `kybernate pki`, whose keys other "
-        "nodes may hold; turn it off once every node has its own",
+        description="Accept agents' certificates that `kybernate pki` made, too, whose keys other "
+        "nodes may hold. Turn it off once every node has a key of its own.",
     )
     extender: str = Field(
         "https://kyb-extender.kyb-system.svc",
-        description="where plans of RebalanceRequests are asked for (https://host, or https://host:port)",
+        description="The extender, which makes the plans of RebalanceRequests (https://host or "
+        "https://host:port).",
     )
     api_timeout_s: float = Field(
-        4.0, gt=0, le=30, description="limit for one call to the API server (s)"
+        4.0, gt=0, le=30, description="Deadline of one call to the API server (s)."
     )
     agent_timeout_s: float = Field(
-        4.0, gt=0, le=30, description="limit for one call to an agent (s)"
+        4.0, gt=0, le=30, description="Deadline of one call to an agent (s)."
     )
     lease: str = Field(
         "",
-        description="Lease in kyb-system that says which of several replicas acts; empty for one "
-        "alone",
+        description="Lease in kyb-system by which replicas choose the one that acts; empty: there "
+        "is one replica.",
     )
     lease_s: int = Field(
-        15, ge=2, description="how long the lease lasts unless it is renewed (whole seconds)"
+        15,
+        ge=2,
+        description="How long the leader's Lease lasts unless the leader renews it (whole "
+        "seconds).",
     )
     sweep_s: float = Field(
         60.0,
         ge=1,
         le=3600,
-        description="how often agents are asked for operations whose request is gone (s)",
+        description="How often the controller asks agents for operations whose request was "
+        "deleted, and cancels them (s).",
     )
     snapshots_at_once: int = Field(
-        4, ge=1, description="snapshots of one namespace that are under way at a time"
+        4, ge=1, description="Snapshots of one namespace that may be under way at once."
     )
     preempt_after_s: float = Field(
         5.0,
         ge=0,
-        description="pods of lower priority are suspended for one that has found no seat for so "
-        "long; 0: for nobody (s)",
+        description="A pod that has found no seat for this long has pods of lower priority "
+        "suspended (s); 0: no pod is suspended for another.",
     )
     preempts_at_once: int = Field(
-        5, ge=1, description="pods whose states are put away for others at a time"
+        5, ge=1, description="Pods that may be under suspension for others at once."
     )
     registry_url: str = Field(
-        "", description="https://host:port of the registry; empty: there are no Artifacts"
+        "", description="The registry (https://host:port); empty: there are no Artifacts."
     )
     artifacts_s: float = Field(
-        10.0, ge=1, le=3600, description="how often Artifacts are compared with the registry (s)"
+        10.0,
+        ge=1,
+        le=3600,
+        description="How often the controller compares Artifacts with the registry (s).",
     )
     artifacts_shown: int = Field(
-        200, ge=1, le=2000, description="Artifacts of a namespace: its newest ones"
+        200,
+        ge=1,
+        le=2000,
+        description="How many Artifacts a namespace has at most: its newest ones.",
     )
     sidecar_image: str = Field(
         "kybernate/sidecar:0.3.0.dev0",
         min_length=1,
-        description="image that makes the first requests in the pod of a SnapshotTemplate",
+        description="Image that sends the warm-up requests in the pod of a SnapshotTemplate.",
     )
-    threads: int = Field(16, ge=1, le=64, description="requests looked at at the same time")
-    log_level: Level = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")
+    threads: int = Field(
+        16, ge=1, le=64, description="Objects that the controller looks at, at once."
+    )
+    log_level: Level = Field(
+        "INFO", description="Least severity of what is logged: DEBUG, INFO, WARNING or ERROR."
+    )
 
     @field_validator("registry_url")
     @classmethod

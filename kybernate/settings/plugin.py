@@ -41,52 +41,65 @@ class PluginSettings(Settings):
     """Settings of the device plugin (`KYB_DEVICE_PLUGIN_…`)."""
 
     profiles: Path | None = Field(
-        None, description="YAML file of seat profiles and GPU groups; without it, the defaults"
+        None, description="YAML file of seat profiles and GPU groups; without it, the defaults."
     )
-    node: str = Field("", description="Name of this node, for log lines only")
-    kubelet_dir: Path = Field(Path("/var/lib/kubelet"), description="The kubelet's root folder")
+    node: str = Field("", description="The node's name, for log lines only.")
+    kubelet_dir: Path = Field(Path("/var/lib/kubelet"), description="The kubelet's root folder.")
     agent_socket: Path = Field(
-        Path(keys.AGENT_SOCKET), description="Socket of the node agent (path)"
+        Path(keys.AGENT_SOCKET), description="The node agent's socket (path)."
     )
     probe_listen: Address = Field(
-        "127.0.0.1:9821", description="Where probes and metrics are served (host:port)"
+        "127.0.0.1:9821", description="Address of probes and metrics, plain HTTP (host:port)."
     )
     state_dir: Path = Field(
         Path("/var/lib/kyb/plugin"),
-        description="Where the GPUs and groups of this node are remembered (folder)",
+        description="Folder in which the plugin remembers the node's GPUs and groups.",
     )
     refresh_s: float = Field(
-        30.0, gt=0, le=3600, description="How often GPUs and links are listed again (seconds)"
+        30.0,
+        gt=0,
+        le=3600,
+        description="How often the plugin lists GPUs and their links again (s).",
     )
     health_s: float = Field(
-        1.0, gt=0, le=60, description="How often each GPU is asked whether it is well (seconds)"
+        1.0, gt=0, le=60, description="How often the plugin asks each GPU for its health (s)."
     )
     recovery_s: float = Field(
         4.0,
         ge=0,
         le=600,
-        description="How long a GPU that was ill must be found well before it counts as well "
-        "(seconds)",
+        description="A GPU that was unhealthy counts as healthy again once it was found healthy "
+        "for this long (s).",
     )
     reload_s: float = Field(
-        2.0, gt=0, le=3600, description="How often the profiles file is looked at (seconds)"
+        2.0,
+        gt=0,
+        le=3600,
+        description="How often the plugin checks whether the file of `profiles` has changed (s).",
     )
     boot_grace_s: float = Field(
         60.0,
         ge=0,
-        description="How long after a start the GPUs known from before count as well while there "
-        "is no driver yet: a pod that comes meanwhile waits, and isn't failed for good (seconds)",
+        description="After its start, while the driver isn't there yet, the plugin reports the "
+        "GPUs that it remembers as healthy for this long (s). A pod that comes meanwhile waits "
+        "instead of being failed for good.",
     )
     prestart_deadline_s: float = Field(
         25.0,
         gt=0,
         lt=30,
-        description="How long the agent may take to prepare a seat; the kubelet gives 30 (seconds)",
+        description="How long the agent may take to prepare a seat; the kubelet waits for 30 s "
+        "(s).",
     )
     relist_s: float = Field(
-        3.0, gt=0, description="Register again if the kubelet doesn't list for this long (seconds)"
+        3.0,
+        gt=0,
+        description="The plugin registers again if the kubelet hasn't listed its devices within "
+        "this time (s).",
     )
-    log_level: Level = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")
+    log_level: Level = Field(
+        "INFO", description="Least severity of what is logged: DEBUG, INFO, WARNING or ERROR."
+    )
 
     @field_validator("kubelet_dir")
     @classmethod

@@ -28,134 +28,159 @@ OPENAI_PATHS = (
 class ProxySettings(Settings):
     """What the proxy can be told. Times are in seconds, sizes in bytes."""
 
-    listen: Address = Field("0.0.0.0:8080", description="host:port of the HTTP API and /metrics")
+    listen: Address = Field(
+        "0.0.0.0:8080", description="Address of the HTTP API and /metrics (host:port)."
+    )
     kubeconfig: Path | None = Field(
-        None, description="kubeconfig to watch GPUNodes with; without it, the pod's own account"
+        None,
+        description="kubeconfig file to watch GPUNodes with; without it, the pod's service "
+        "account.",
     )
     agents: dict[str, str] = Field(
         default_factory=dict,
-        description="fixed agents as node=host:port,…; then no GPUNodes are watched",
+        description="Agents as NODE=HOST:PORT,…; then the proxy watches no GPUNodes.",
     )
     tls_dir: Path = Field(
         Path("/etc/kyb/tls"),
-        description="folder with ca.crt, agents-ca.crt, proxy.crt and proxy.key",
+        description="Folder with ca.crt, agents-ca.crt, proxy.crt and proxy.key.",
     )
     shared_agent_keys: bool = Field(
         True,
-        description="believe agents also by certificates of `kybernate pki`, whose keys other "
-        "nodes may hold; turn it off once every node has its own",
+        description="Accept agents' certificates that `kybernate pki` made, too, whose keys other "
+        "nodes may hold. Turn it off once every node has a key of its own.",
     )
     wait_limit_s: float = Field(
-        60.0, gt=0, description="longest time a request is held for its seat (s)"
+        60.0,
+        gt=0,
+        description="The proxy holds a request for its seat for at most this long, then answers "
+        "429 (s).",
     )
     max_waiting_per_model: int = Field(
-        256, ge=1, description="requests held per model; one more is answered 429"
+        256,
+        ge=1,
+        description="Requests that the proxy holds for one model; it answers 429 to further ones.",
     )
     max_in_flight_per_seat: int = Field(
         0,
         ge=0,
-        description="requests of this proxy at one seat at once; more wait, and another seat of "
-        "the model, in another group, is woken for them; 0: no limit, the seat's engine queues",
+        description="Requests that this proxy sends to one seat at once. Further ones wait, and "
+        "wake another seat of the model in another group; 0: no limit, the seat's engine queues "
+        "them.",
     )
     first_namespaces: tuple[str, ...] = Field(
         (),
-        description="namespaces, the first one first, that a model's plain name leads to where "
-        "several namespaces have it; else it is refused and namespace/model has to be named. Only "
-        "their models may be called by a plain name that has a slash in it, as org/model",
+        description="Namespaces to which the plain name of a model leads if several have such a "
+        "model, the first one first; without them such a request is refused, and must name "
+        "NAMESPACE/MODEL. Only models of these namespaces may have a plain name with a slash, as "
+        "org/model.",
     )
     name_memory_s: float = Field(
         3600.0,
         ge=0,
-        description="how long a plain name leads to no other namespace after its model left (s)",
+        description="After the last seat of a model has gone, its plain name leads to no other "
+        "namespace for this long (s).",
     )
-    retry_after_s: int = Field(5, ge=1, description="Retry-After of a 429 or 503 answer (s)")
+    retry_after_s: int = Field(5, ge=1, description="Retry-After of a 429 or 503 answer (s).")
     lease_break_s: float = Field(
         3.0,
         gt=0,
-        description="how long requests in flight may continue after the agent's stream broke (s); "
-        "keep it below the agents' own lease_break_s",
+        description="How long requests in flight may continue after the stream to the agent "
+        "broke; less than the agents' `lease_break_s` (s).",
     )
     report_interval_s: float = Field(
-        0.02, ge=0, description="changes of requests in flight are reported this often (s)"
+        0.02,
+        ge=0,
+        description="How often the proxy reports changes of requests in flight to the agents (s).",
     )
     agent_ping_s: float = Field(
         1.5,
         ge=1,
-        description="silence after which an agent's connection is probed, and time to answer (s); "
-        "twice this and lease_break_s must be less than the agents' lease_break_s and 2 s",
+        description="The proxy probes a connection to an agent that was silent for this long, and "
+        "waits as long for the answer (s). Twice this plus `lease_break_s` must be less than the "
+        "agents' `lease_break_s` plus 2 s.",
     )
     max_body_bytes: int = Field(
-        32 * 1024 * 1024, ge=1024, description="largest request body (bytes)"
+        32 * 1024 * 1024, ge=1024, description="Largest request body (bytes)."
     )
     auth: Literal["off", "keys", "certificates", "either"] = Field(
         "off",
-        description="how clients are told apart: keys (Authorization: Bearer), client certificates "
-        "or either; off lets everyone ask every model. See kybernate clients --help",
+        description="How the proxy tells clients apart. keys: `Authorization: Bearer`; "
+        "certificates: clients' certificates; either: both ways; off: everybody may ask every "
+        "model. `kybernate clients --help` says how to let clients in.",
     )
     clients_dir: Path = Field(
         Path("/etc/kyb/clients"),
-        description="folder with the clients' records, the mounted Secret kyb-proxy-clients",
+        description="Folder with the clients' records, the mounted Secret kyb-proxy-clients.",
     )
     serve_tls_dir: Path | None = Field(
         None,
-        description="folder with tls.crt and tls.key to serve HTTPS with, and with ca.crt, whose "
-        "clients' certificates count; without it, plain HTTP",
+        description="Folder with tls.crt and tls.key to serve HTTPS, and ca.crt, which signs "
+        "clients' certificates; without it, plain HTTP.",
     )
     paths: tuple[str, ...] = Field(
         OPENAI_PATHS,
-        description="paths that clients may POST to, each exactly as written; a seat's others, say "
-        "to load adapters or to sleep, are its administrator's; * is any below /v1/",
+        description="Paths to which clients may POST, each exactly as written; * is any path "
+        "below /v1/. A seat's other paths, such as those that load adapters, are for its "
+        "administrator.",
     )
     max_held_bytes: int = Field(
         256 * 1024 * 1024,
         ge=1024,
-        description="bodies of all requests that wait or are being sent, 1/8 of it for those up to "
-        "256 KiB; one more is answered 503. The process needs up to twice this and 150 MiB (bytes)",
+        description="Most that the bodies of all requests may take that wait or are being sent "
+        "(bytes); an eighth of it is for bodies of up to 256 KiB. The proxy answers 503 to "
+        "further ones. The process needs up to twice this and 150 MiB.",
     )
     max_held_bytes_per_client: int | None = Field(
         None,
         ge=1024,
-        description="the same of one client, by key, certificate or else address; one more is "
-        "answered 429. Without it, 1/8 of max_held_bytes, or max_body_bytes if more (bytes)",
+        description="The same for one client, by its key, its certificate or else its address "
+        "(bytes); the proxy answers 429 to further ones. Without it, an eighth of "
+        "`max_held_bytes`, or `max_body_bytes` if that is more.",
     )
     body_limit_s: float = Field(
-        60.0, gt=0, description="longest time a request's body may take to come (s)"
+        60.0, gt=0, description="Deadline for a request's body to arrive (s)."
     )
     idle_client_s: float = Field(
         75.0,
         gt=0,
-        description="a client's connection is closed when no request's headers came whole for so "
-        "long, counted from its begin or the last answer (s)",
+        description="The proxy closes a client's connection if no request's headers arrive whole "
+        "for this long after its begin or the last answer (s).",
     )
     wakes_per_minute_per_client: float = Field(
         1200.0,
         ge=0,
-        description="wakes that one client may cause in a minute, a minute's worth at once; more "
-        "are answered 429; 0 is no limit",
+        description="Wakes that one client may cause in a minute; all of a minute's may come at "
+        "once. The proxy answers 429 to further ones; 0: no limit.",
     )
     wakes_per_minute_per_namespace: float = Field(
         2400.0,
         ge=0,
-        description="wakes of one namespace's models that may be caused in a minute; 0 is no limit",
+        description="Wakes of one namespace's models that all clients together may cause in a "
+        "minute; 0: no limit.",
     )
     connect_limit_s: float = Field(
-        5.0, gt=0, description="how long a refused connection to a granted seat is retried (s)"
+        5.0,
+        gt=0,
+        description="How long the proxy retries a seat that is active and refuses the connection "
+        "(s).",
     )
     idle_connection_s: float = Field(
-        2.0, gt=0, description="how long an unused connection to a seat is kept (s)"
+        2.0, gt=0, description="How long the proxy keeps an unused connection to a seat (s)."
     )
     answer_silence_s: float = Field(
-        600.0, gt=0, description="longest silence of a model in the middle of an answer (s)"
+        600.0, gt=0, description="Longest silence of a model in the middle of an answer (s)."
     )
     traces: bool = Field(
         False,
-        description="send spans of requests by OTLP/HTTP, as OpenTelemetry's variables say: "
-        "OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_TRACES_SAMPLER, OTEL_RESOURCE_ATTRIBUTES, …",
+        description="Send spans of requests by OTLP/HTTP, as OpenTelemetry's variables say: "
+        "OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_TRACES_SAMPLER, OTEL_RESOURCE_ATTRIBUTES, ….",
     )
     shutdown_limit_s: float = Field(
-        30.0, ge=0, description="how long requests may finish after SIGTERM (s)"
+        30.0, ge=0, description="How long requests in flight may take to finish after SIGTERM (s)."
     )
-    log_level: Level = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")
+    log_level: Level = Field(
+        "INFO", description="Least severity of what is logged: DEBUG, INFO, WARNING or ERROR."
+    )
 
     @model_validator(mode="after")
     def _check_certificates(self) -> Self:

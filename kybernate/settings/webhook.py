@@ -41,75 +41,89 @@ _GROUP_ENVIRONMENT = {
 class WebhookSettings(Settings):
     """What the webhook can be told. Times are in seconds or days, as their names say."""
 
-    listen: Address = Field("127.0.0.1:18443", description="host:port of the HTTPS API")
+    listen: Address = Field("127.0.0.1:18443", description="Address of the HTTPS API (host:port).")
     probe_listen: Address = Field(
-        "127.0.0.1:18081", description="host:port of /healthz, /readyz and /metrics, plain HTTP"
+        "127.0.0.1:18081",
+        description="Address of /healthz, /readyz and /metrics, plain HTTP (host:port).",
     )
     kubeconfig: Path | None = Field(
-        None, description="kubeconfig to use; without it, the pod's own account"
+        None, description="kubeconfig file; without it, the pod's service account."
     )
     cert_dir: Path | None = Field(
-        None, description="folder to keep CA and leaf in; without it, they are kept in the Secret"
+        None,
+        description="Folder for the CA and the leaf certificate; without it, both are in the "
+        "Secret.",
     )
     secret: str = Field(
-        "kyb-webhook-tls", description=f"Secret in {keys.NAMESPACE} that keeps CA and leaf"
+        "kyb-webhook-tls", description="Secret in kyb-system for the CA and the leaf certificate."
     )
-    service: str = Field("kyb-webhook", description=f"name of our Service in {keys.NAMESPACE}")
+    service: str = Field("kyb-webhook", description="The webhook's Service in kyb-system.")
     url: str = Field(
-        "", description="https URL that the API server calls instead of the Service, if it does"
+        "",
+        description="https URL that the API server calls instead of the Service; empty: the "
+        "Service.",
     )
     configuration: str = Field(
-        "kyb-webhook", description="name of both webhook configurations, which get our caBundle"
+        "kyb-webhook",
+        description="Name of both webhook configurations, into which the webhook writes its "
+        "caBundle.",
     )
-    ca_days: int = Field(3650, ge=2, description="how long a new CA is good for (days)")
-    leaf_days: int = Field(90, ge=2, description="how long a new leaf is good for (days)")
+    ca_days: int = Field(3650, ge=2, description="How long a new CA is valid (days).")
+    leaf_days: int = Field(90, ge=2, description="How long a new leaf certificate is valid (days).")
     renew_days: int = Field(
-        30, ge=1, description="CA and leaf are renewed this long before their end (days)"
+        30,
+        ge=1,
+        description="The webhook renews the CA and the leaf certificate this long before their "
+        "end (days).",
     )
     check_s: float = Field(
-        10.0, gt=0, description="how often certificates and caBundles are checked (s)"
+        10.0, gt=0, description="How often the webhook checks certificates and caBundles (s)."
     )
     settle_s: float = Field(
         60.0,
         ge=0,
-        description="how long a new caBundle is left to reach every API server before a "
-        "certificate is served that only it vouches for (s)",
+        description="How long the webhook waits for a new caBundle to reach every API server, "
+        "before it serves a certificate of that CA (s).",
     )
     request_s: float = Field(
-        10.0, gt=0, description="limit for a request to come, TLS handshake included (s)"
+        10.0, gt=0, description="Deadline for a request to arrive, TLS handshake included (s)."
     )
     evict_within_s: float = Field(
         300.0,
         ge=0,
         le=86_400,
-        description="how long the eviction of a pod with a seat is held back until its state is in "
-        "the object store (s); 0: not at all",
+        description="How long the webhook refuses the eviction of a pod with a seat, until the "
+        "pod's state is in the object store (s); 0: evictions aren't refused.",
     )
     scheduler_name: str = Field(
-        keys.SCHEDULER_NAME, description="scheduler that places pods with a seat"
+        keys.SCHEDULER_NAME, description="Scheduler that places pods with a seat."
     )
     min_grace_s: int = Field(
-        60, ge=0, description="least terminationGracePeriodSeconds of a pod with a seat (s)"
+        60, ge=0, description="Least terminationGracePeriodSeconds of a pod with a seat (s)."
     )
     environment: dict[str, str] = Field(
         default_factory=lambda: dict(_ENVIRONMENT),
-        description="JSON object of variables that a checkpoint needs; a pod's own value wins",
+        description="Environment variables that a checkpoint needs, which each container with a "
+        "seat gets (JSON object); a value of the pod's own overrides them.",
     )
     group_environment: dict[str, str] = Field(
         default_factory=lambda: dict(_GROUP_ENVIRONMENT),
-        description="the same, only for seats on two GPUs or more",
+        description="Environment variables that containers with a seat on two GPUs or more get, "
+        "too (JSON object).",
     )
     sidecar_image: str = Field(
         "kybernate/sidecar:0.3.0.dev0",
         min_length=1,
-        description="image of the sidecar that answers probes for a parked workload",
+        description="Image of the sidecar, which answers probes while a workload is parked.",
     )
-    sidecar_cpu: str = Field("50m", description="the sidecar's CPU, request and limit (quantity)")
+    sidecar_cpu: str = Field("50m", description="CPU of the sidecar, request and limit (quantity).")
     sidecar_memory: str = Field(
-        "32Mi", description="the sidecar's memory, request and limit (quantity)"
+        "32Mi", description="Memory of the sidecar, request and limit (quantity)."
     )
-    threads: int = Field(8, ge=1, description="requests answered at the same time")
-    log_level: Level = Field("INFO", description="DEBUG, INFO, WARNING or ERROR")
+    threads: int = Field(8, ge=1, description="Requests that the webhook answers at once.")
+    log_level: Level = Field(
+        "INFO", description="Least severity of what is logged: DEBUG, INFO, WARNING or ERROR."
+    )
 
     @field_validator("environment", "group_environment", mode="before")
     @classmethod
