@@ -58,6 +58,23 @@ def test_the_bound_group_wins_over_the_kubelets_choice(cluster: Cluster, pods: P
         assert opened(pods.log(name)) == members(cluster, found[name])
 
 
+def test_a_pod_gets_the_group_that_it_prefers_while_that_has_a_seat(
+    cluster: Cluster, pods: Pods
+) -> None:
+    """By the annotation without a prefix, which the webhook takes for kyb.ai/prefer-group."""
+    wishes = {"a": "G23", "b": "G23", "c": "G01", "d": "G23", "e": "G23"}
+    for name, group in wishes.items():
+        wish = {keys.SHORT_PREFER_GROUP: group}
+        pods.create(SeatPod(name, gpus=2, node="n1", annotations=wish, bytes_="1GiB"))
+        pods.wait([name], admitted, 60, "admitted")
+    found = pods.wait(["a", "c"], ready, 90, "Ready")
+    for name in ("a", "c"):
+        assert opened(pods.log(name)) == members(cluster, found[name])
+    # A group of two GPUs has three seats: the fifth pod takes what is there.
+    groups = {name: group_of(pod) for name, pod in pods.all().items()}
+    assert groups == {**wishes, "e": "G01"}
+
+
 def test_it_wins_also_over_another_groups_device_id(cluster: Cluster, pods: Pods) -> None:
     # Without the agent's advice the plugin offers IDs in order: the kubelet takes one of G0.
     node = cluster.node("n1")
