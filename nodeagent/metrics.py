@@ -121,6 +121,10 @@ MOVED_BYTES = Counter(
 )
 
 
+OPEN_DEVICES = Counter(
+    "kyb_agent_open_devices_total",
+    "Times that a pod could not be kept from its GPUs until its turn.",
+)
 INTRUDERS = Counter(
     "kyb_agent_intruders_total",
     "Processes found on a GPU without their turn, and seats over what they declare, by what was"

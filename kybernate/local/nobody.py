@@ -20,8 +20,9 @@ class NoContainers:
     """Implements `ports.Specs`, `ports.PodResources` and `ports.Images`: a model's process has all
     of the box, and CUDA_VISIBLE_DEVICES tells it which GPUs are its own."""
 
-    def write(self, device_id: str, spec: SeatSpec) -> None:
+    def write(self, device_id: str, spec: SeatSpec) -> str:
         """See `ports.Specs`."""
+        return ""
 
     def remove(self, device_id: str) -> None:
         """See `ports.Specs`."""

@@ -151,8 +151,9 @@ class SeatSpec:
 class Specs(Protocol):
     """Our CDI files, one per device ID. All block; a file is whole or absent."""
 
-    def write(self, device_id: str, spec: SeatSpec) -> None:
-        """Write or replace. Raises RetryableError if the vendor's specification isn't there,
+    def write(self, device_id: str, spec: SeatSpec) -> str:
+        """Write or replace. Why `spec.pod` is not kept from its GPUs until `release`, or empty.
+        Raises RetryableError if the vendor's specification isn't there,
         RefusedError if it doesn't know one of the GPUs; the message says what to do."""
         ...
 

@@ -19,6 +19,7 @@ from kybernate.errors import (
 from kybernate.lib.retry import retry, steadily
 from kybernate.ports import SeatSpec
 from kybernate.types import GpuUuid, GroupName, SeatName
+from nodeagent.guard import devices
 from nodeagent.seat.record import Seat, SeatIdentity
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ class Preparer:
             seat.identity = replace(seat.identity, device_id=device_id)
             self._node.save(seat)
         folder = await self._node.world.doors.open(facts.ref.uid)
-        await self._write(device_id, self._spec(seat, gpus, folder, runs=runs))
+        await self._write(seat, self._spec(seat, gpus, folder, runs=runs))
         if self._cache.is_gone(facts.ref.uid):
             # Of a seat that was there before, its own end closes the door.
             if facts.ref.uid not in self._node.seats:
@@ -269,9 +270,11 @@ class Preparer:
         pod = None if runs else seat.uid
         return SeatSpec(gpus, env, mounts, cdi=not self._by_device_id(), pod=pod)
 
-    async def _write(self, device_id: str, spec: SeatSpec) -> None:
-        world = self._node.world
-        await world.blocking(lambda: world.specs.write(device_id, spec), _SPEC_DEADLINE)
+    async def _write(self, seat: Seat, spec: SeatSpec) -> None:
+        world, device_id = self._node.world, seat.identity.device_id
+        why = await world.blocking(lambda: world.specs.write(device_id, spec), _SPEC_DEADLINE)
+        if spec.pod is not None:
+            devices.tell(self._node, seat, why)
 
     # --- going on without the kubelet ---------------------------------------------------------
 

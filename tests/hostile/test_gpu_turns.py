@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from kybernate.adapters.container.cdi import CdiSpecs
-from kybernate.adapters.devices import DeviceLists, DevicePrograms
+from kybernate.adapters.devices import DeviceLists, DevicePrograms, bpf
 from kybernate.errors import NotFoundError, RetryableError
 from kybernate.ports import SeatSpec
 from kybernate.types import Gpu, GpuUuid, PodUid
@@ -192,16 +192,34 @@ def test_with_version_2_a_program_of_ours_keeps_the_pod_from_it(
 
 
 def test_a_pod_without_a_cgroup_of_version_2_is_let_in_rather_than_lost(
-    node: Path, pod: tuple[str, Path], caplog: pytest.LogCaptureFixture
+    node: Path, pod: tuple[str, Path]
 ) -> None:
     specs = specs_at(node, DevicePrograms(pod[1].parents[2]))
-    specs.write("one", SeatSpec((GPU,), pod=PodUid(str(uuid.uuid4()))))
-    assert "before its turn" in caplog.text
+    why = specs.write("one", SeatSpec((GPU,), pod=PodUid(str(uuid.uuid4()))))
+    assert "has no cgroup" in why
+    assert specs.write("one", SeatSpec((GPU,), pod=PodUid(pod[0]))) == ""
+
+
+def test_a_kernel_that_takes_no_program_lets_the_pod_in_and_says_so(
+    node: Path, pod: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(bpf, "attach", refused)
+    specs = specs_at(node, DevicePrograms(pod[1].parents[2]))
+    why = specs.write("one", SeatSpec((GPU,), pod=PodUid(pod[0])))
+    assert "the kernel takes no program" in why
+    container = Container([], pod[1])
+    try:
+        assert container.tries(node / "nvidia0") == errno.ENXIO
+    finally:
+        container.close()
 
 
 def test_without_a_controller_of_devices_nothing_is_shut(node: Path) -> None:
     """A container without its GPUs for ever would be worse."""
     specs = specs_at(node, DeviceLists(node))
-    specs.write("one", SeatSpec((GPU,)))
+    assert "no device cgroups" in specs.write("one", SeatSpec((GPU,), pod=PodUid("5e1f")))
     assert rules_of(node) == [f"c {MAJOR}:255 rwm", f"c {MAJOR}:0 rwm"]
     specs.release("one", os.getpid(), lambda: True)

@@ -66,9 +66,9 @@ class DeviceDoor(Protocol):
     def born_shut(self) -> bool:
         """Whether a container that the runtime lets open nothing can be let to it later."""
 
-    def shut(self, uid: str, devices: Iterable[tuple[int, int]]) -> None:
+    def shut(self, uid: str, devices: Iterable[tuple[int, int]]) -> str:
         """Keep the pod from these character devices (major and minor), before its container is
-        made. Idempotent. Blocks. Raises OSError."""
+        made; why that can't be done, or empty. Idempotent. Blocks. Raises OSError."""
 
     def open(
         self, init: int, devices: Iterable[tuple[int, int]], is_there: Callable[[], bool]
@@ -196,20 +196,21 @@ class CdiSpecs:
         self._dirs = tuple(vendor_dirs)
         self._parsed: tuple[Signature, tuple[Json, ...]] = ((), ())
 
-    def write(self, device_id: str, spec: SeatSpec) -> None:
-        """Write or replace the device's file, synced to the disk.
+    def write(self, device_id: str, spec: SeatSpec) -> str:
+        """Write or replace the device's file, synced to the disk. Why `spec.pod` can open its GPUs
+        before its turn all the same, or empty.
 
         Raises RetryableError if the vendor's specification isn't there or can't be read,
         RefusedError if it lacks one of the GPUs.
         """
         if not spec.cdi:
             self._link(device_id, spec.mounts)
-            return
-        made = compose(self._vendor(), device_id, spec)
+            return ""
+        made, open_why = compose(self._vendor(), device_id, spec), ""
         if self._door is not None:
             made = numbered(made, born_shut=self._door.born_shut)
             if spec.pod:
-                self._door.shut(spec.pod, _numbers(made))
+                open_why = self._door.shut(spec.pod, _numbers(made))
         content = orjson.dumps(made, option=orjson.OPT_INDENT_2)
         target = self._file(device_id)
         self._out.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -221,6 +222,7 @@ class CdiSpecs:
             file.flush()
             os.fsync(descriptor)
         temporary.replace(target)
+        return open_why
 
     def remove(self, device_id: str) -> None:
         """Remove the device's file or folder, if there is one."""

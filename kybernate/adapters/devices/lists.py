@@ -29,8 +29,9 @@ class DeviceLists:
         """See `cdi.DeviceDoor.born_shut`."""
         return (self._base / "devices.allow").exists()
 
-    def shut(self, uid: str, devices: Iterable[tuple[int, int]]) -> None:
-        """Nothing is left to do: its containers are born so."""
+    def shut(self, uid: str, devices: Iterable[tuple[int, int]]) -> str:
+        """Nothing is left to do where its containers are born so."""
+        return "" if self.born_shut else f"this node has no device cgroups at {self._base}"
 
     def open(
         self, init: int, devices: Iterable[tuple[int, int]], is_there: Callable[[], bool]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,8 +15,6 @@ from . import bpf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-
-log = logging.getLogger(__name__)
 
 _NAME = "kyb_gate"
 _DEPTH = 4
@@ -33,12 +30,11 @@ class DevicePrograms:
     def __init__(self, mount: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> None:
         self._mount, self._proc = mount, proc
 
-    def shut(self, uid: str, devices: Iterable[tuple[int, int]]) -> None:
+    def shut(self, uid: str, devices: Iterable[tuple[int, int]]) -> str:
         """See `cdi.DeviceDoor.shut`."""
         folder = next(self._pods(uid), None)
         if folder is None:
-            log.warning("Pod %s has no cgroup yet: it can open its GPUs before its turn", uid)
-            return
+            return f"it has no cgroup below {self._mount} yet"
         program = bpf.denies(devices)
 
         def act() -> None:
@@ -49,7 +45,8 @@ class DevicePrograms:
             self._undone(folder)
             as_admin(act)
         except OSError as error:
-            log.warning("Pod %s can open its GPUs before its turn: %s", uid, error)
+            return f"the kernel takes no program that denies them: {error}"
+        return ""
 
     def open(
         self, init: int, devices: Iterable[tuple[int, int]], is_there: Callable[[], bool]

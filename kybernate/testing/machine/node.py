@@ -17,18 +17,20 @@ T = TypeVar("T")
 
 
 class FakeSpecs:
-    """Implements `ports.Specs`. Faults: no-vendor-spec, shut-devices. `released` are the processes
-    1 that were let to their GPUs."""
+    """Implements `ports.Specs`. Faults: no-vendor-spec, shut-devices, devices-open. `released` are
+    the processes 1 that were let to their GPUs."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self.released: set[int] = set()
 
-    def write(self, device_id: str, spec: SeatSpec) -> None:
+    def write(self, device_id: str, spec: SeatSpec) -> str:
         """Kept."""
         if self._machine.fault("no-vendor-spec"):
             raise RetryableError("there is no nvidia.yaml yet")
         self._machine.specs[device_id] = spec
+        shut = spec.pod is None or not self._machine.fault("devices-open")
+        return "" if shut else "it has no cgroup yet"
 
     def remove(self, device_id: str) -> None:
         """Dropped."""

@@ -199,6 +199,11 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str], dict[str, str]]] = {
         {'kyb_agent_intruders_total{cause="exec",node="n1",remedy="kill"}': "1x30"},
         {"cause": "exec", "node": "n1"},
     ),
+    "KybernateDevicesOpen": (
+        {'kyb_agent_open_devices_total{node="n1"}': "0x20 1x10"},
+        {'kyb_agent_open_devices_total{node="n1"}': "1x30"},
+        {"node": "n1"},
+    ),
     "KybernateParkedSeatKilled": (
         {'kyb_agent_killed_while_parked_total{cause="oom",node="n1"}': "0x20 1x10"},
         {'kyb_agent_killed_while_parked_total{cause="oom",node="n1"}': "1x30"},

@@ -9,6 +9,7 @@ import pytest
 
 from kybernate.core.seat.ending import Ends
 from kybernate.errors import RefusedError, RetryableError
+from nodeagent import metrics
 
 TOKEN = "G1-seat-3"
 RESOURCE = "kyb.ai/gpu-1x-seat"
@@ -53,9 +54,10 @@ async def test_a_pod_that_is_deleted_meanwhile_leaves_no_seat(rig, prepared, mon
     write = r.node.world.specs.write
 
     def deleted(device_id, spec):
-        write(device_id, spec)
+        why = write(device_id, spec)
         if ("default", "a") in pods.pods:
             pods.delete("a")
+        return why
 
     monkeypatch.setattr(r.node.world.specs, "write", deleted)
     with pytest.raises(RetryableError, match="deleted while its seat was prepared"):
@@ -160,6 +162,27 @@ async def test_a_missing_vendor_specification_may_pass(rig, prepared):
     with pytest.raises(RetryableError, match=r"nvidia\.yaml"):
         await preparer.prepare(RESOURCE, [TOKEN])
     assert r.node.seats == {}
+
+
+async def test_a_pod_that_is_not_kept_from_its_gpus_is_told_of(rig, prepared):
+    def told():
+        return metrics.REGISTRY.get_sample_value("kyb_agent_open_devices_total")
+
+    r, preparer, pods = prepared(rig)
+    r.begin()
+    before = told()
+    pods.create("a", group="G0", token=TOKEN)
+    await preparer.prepare(RESOURCE, [TOKEN])
+    assert "DevicesShut" not in r.node.notices
+    r.machine.faults.add("devices-open")
+    pods.create("b", group="G1", token="G0-seat-1")
+    await preparer.prepare(RESOURCE, ["G0-seat-1"])
+    notice = r.node.notices["DevicesShut"]
+    assert (notice.ok, notice.reason, told()) == (False, "OpenBeforeTurn", before + 1)
+    assert "pod default/b can open its GPUs before its turn: it has no cgroup" in notice.message
+    pods.create("c", group="G1", token="G0-seat-2")
+    await preparer.prepare(RESOURCE, ["G0-seat-2"])
+    assert (r.node.notices["DevicesShut"].ok, told()) == (True, before + 1)
 
 
 async def test_without_the_api_server_a_known_pod_may_restart_its_container(rig, prepared):
