@@ -24,7 +24,7 @@ from kybernate.types import Gpu, GpuUuid, PodUid
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.hostile
+pytestmark = [pytest.mark.hostile, pytest.mark.always]
 
 CGROUPS = Path("/sys/fs/cgroup")
 MAJOR = 60

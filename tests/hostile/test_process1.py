@@ -30,7 +30,7 @@ from tests.unit.kybinit import conftest as kyb_init_parts
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = pytest.mark.hostile
+pytestmark = [pytest.mark.hostile, pytest.mark.always]
 enter, show = test_enter.enter, test_enter.show
 binaries = kyb_init_parts.binaries
 

@@ -58,6 +58,7 @@ class Attack:
     opens: str
     victim: str
     link: str
+    user: str = NOBODY
 
     @property
     def program(self) -> str:
@@ -101,6 +102,42 @@ ATTACKS = {
         "one = socket.socket(socket.AF_UNIX)\none.bind('socket')\none.listen()\nos.chdir('/')\n",
         *FOLDER,
     ),
+    "a socket that a datagram socket speaks to": Attack(
+        "one = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\n"
+        "one.bind('/shared/folder/socket')\n"
+        "two = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\ntwo.connect(one.getsockname())\n",
+        *FOLDER,
+    ),
+    "a datagram socket in the working folder": Attack(
+        "os.chdir('/shared/folder')\n"
+        "one = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\none.bind('socket')\n"
+        "two = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)\ntwo.connect('socket')\n"
+        "os.chdir('/')\n",
+        *FOLDER,
+    ),
+    "a deleted socket": Attack(
+        "one = socket.socket(socket.AF_UNIX)\none.bind('/shared/folder/socket')\none.listen()\n"
+        "os.unlink('/shared/folder/socket')\n",
+        *FOLDER,
+    ),
+    "a root of its own": Attack(
+        "if os.fork() == 0:\n    os.chroot('/shared/folder')\n    time.sleep(600)\n",
+        *FOLDER,
+        user="0:0",
+    ),
+    "a deleted program that runs": Attack(
+        "shutil.copy('/bin/busybox', '/shared/folder/busybox')\n"
+        "subprocess.Popen(['/shared/folder/busybox', 'sleep', '600'])\n"
+        "os.unlink('/shared/folder/busybox')\n",
+        *FOLDER,
+    ),
+    "a deleted mapping": Attack(
+        "with open('/shared/folder/gone', 'w+b') as file:\n"
+        "    file.write(bytes(8192))\n    file.flush()\n"
+        "    one = mmap.mmap(file.fileno(), 0)\n"
+        "os.unlink('/shared/folder/gone')\n",
+        *FOLDER,
+    ),
     "a watched folder": Attack(
         "one = libc.inotify_init1(0)\n"
         "assert libc.inotify_add_watch(one, b'/shared/folder', 0x100) >= 0\n",
@@ -121,14 +158,17 @@ def shared(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def victim_of(seat: Callable[..., Seat], tmp_path: Path, shared: Path, program: str) -> Seat:
+def victim_of(seat: Callable[..., Seat], tmp_path: Path, shared: Path, attack: Attack) -> Seat:
     (tmp_path / "app").mkdir()
-    return python(seat, tmp_path / "app", program, mounts={shared: "/shared"}, user=NOBODY)
+    mounts = {shared: "/shared"}
+    return python(seat, tmp_path / "app", attack.program, mounts=mounts, user=attack.user)
 
 
-def neighbour_of(seat: Callable[..., Seat], shared: Path) -> Callable[[str], str]:
-    """The attacker's container: runs Python in it."""
-    one = seat("/bin/busybox", "sleep", "600", mounts={shared: "/shared"}, user=NOBODY)
+def neighbour_of(
+    seat: Callable[..., Seat], shared: Path, user: str = NOBODY
+) -> Callable[[str], str]:
+    """The attacker's container: runs Python in it, by default as most tenants' users."""
+    one = seat("/bin/busybox", "sleep", "600", mounts={shared: "/shared"}, user=user)
     return lambda script: one.container.inside("python3", "-c", "import os, socket\n" + script)
 
 
@@ -157,13 +197,14 @@ def is_alive(one: Seat) -> bool:
     return True
 
 
+@pytest.mark.always
 @pytest.mark.parametrize("name", ATTACKS)
 def test_a_link_to_the_agents_folders_is_not_followed(
     name: str, seat: Callable[..., Seat], tmp_path: Path, shared: Path
 ) -> None:
     attack = ATTACKS[name]
-    victim = victim_of(seat, tmp_path, shared, attack.program)
-    neighbour = neighbour_of(seat, shared)
+    victim = victim_of(seat, tmp_path, shared, attack)
+    neighbour = neighbour_of(seat, shared, attack.user)
     lay_secrets(victim.node.work, shared)
     victim.park()
     neighbour(
@@ -194,7 +235,7 @@ INSIDE = {
 def test_what_is_not_what_was_dumped_is_refused(
     name: str, seat: Callable[..., Seat], tmp_path: Path, shared: Path
 ) -> None:
-    victim = victim_of(seat, tmp_path, shared, ATTACKS["a folder"].program)
+    victim = victim_of(seat, tmp_path, shared, ATTACKS["a folder"])
     neighbour = neighbour_of(seat, shared)
     victim.park()
     neighbour("os.rename('/shared/folder', '/shared/kept')\n" + INSIDE[name])
@@ -203,8 +244,10 @@ def test_what_is_not_what_was_dumped_is_refused(
 
 
 FILE_AT = "/shared/folder/file"
+AWAY = "os.rename('/shared/{0}', '/shared/kept')"
 CHANGES = {
-    **{f"{name} is gone": (name, "os.rename('/shared/{0}', '/shared/kept')") for name in ATTACKS},
+    # What was deleted is made again wherever there is no folder, and is deleted again.
+    **{f"{name} is gone": (name, AWAY) for name in ATTACKS if not name.startswith("a deleted")},
     "a file is cut": ("a file", f"os.truncate('{FILE_AT}', 1)"),
     "a file is longer": ("a file", f"os.truncate('{FILE_AT}', {len(SECRET) + 1})"),
     "a mapping is cut": ("a mapping", f"os.truncate('{FILE_AT}', 1)"),
@@ -214,7 +257,6 @@ CHANGES = {
         "os.rename('/shared/folder', '/shared/kept')\nopen('/shared/folder', 'w').close()",
     ),
 }
-del CHANGES["a deleted file is gone"]
 BACK = f"""
 if os.path.exists('/shared/kept'):
     if os.path.exists('/shared/folder') and not os.path.isdir('/shared/folder'):
@@ -232,8 +274,8 @@ def test_what_a_neighbour_takes_away_or_changes_costs_no_state(
 ) -> None:
     of, does = CHANGES[name]
     attack = ATTACKS[of]
-    victim = victim_of(seat, tmp_path, shared, attack.program)
-    neighbour = neighbour_of(seat, shared)
+    victim = victim_of(seat, tmp_path, shared, attack)
+    neighbour = neighbour_of(seat, shared, attack.user)
     victim.park()
     neighbour(does.format(attack.victim))
     with pytest.raises(RestoreError) as caught:
@@ -245,10 +287,11 @@ def test_what_a_neighbour_takes_away_or_changes_costs_no_state(
     assert is_alive(victim), "what is as it was comes back"
 
 
+@pytest.mark.always
 def test_another_file_of_the_same_size_is_refused(
     seat: Callable[..., Seat], tmp_path: Path, shared: Path
 ) -> None:
-    victim = victim_of(seat, tmp_path, shared, ATTACKS["a file"].program)
+    victim = victim_of(seat, tmp_path, shared, ATTACKS["a file"])
     neighbour = neighbour_of(seat, shared)
     victim.park()
     neighbour(
@@ -265,7 +308,7 @@ def test_another_file_of_the_same_size_is_refused(
 def test_a_pipe_in_place_of_a_file_holds_nobody_up(
     seat: Callable[..., Seat], tmp_path: Path, shared: Path
 ) -> None:
-    victim = victim_of(seat, tmp_path, shared, ATTACKS["a log"].program)
+    victim = victim_of(seat, tmp_path, shared, ATTACKS["a log"])
     neighbour = neighbour_of(seat, shared)
     victim.park()
     neighbour("os.unlink('/shared/folder/file')\nos.mkfifo('/shared/folder/file', 0o600)")
@@ -278,7 +321,7 @@ def test_a_file_that_the_images_call_external_is_not_opened_by_its_path(
     seat: Callable[..., Seat], tmp_path: Path, shared: Path
 ) -> None:
     """Such a one would be passed in, as the tree's output is; nobody looks where its path leads."""
-    victim = victim_of(seat, tmp_path, shared, ATTACKS["a log"].program)
+    victim = victim_of(seat, tmp_path, shared, ATTACKS["a log"])
     neighbour = neighbour_of(seat, shared)
     lay_secrets(victim.node.work, shared)
     victim.park()
@@ -318,10 +361,11 @@ def varint(number: int) -> bytes:
     return bytes((number,)) if number < 128 else bytes((number & 0x7F | 0x80, number >> 7))
 
 
+@pytest.mark.always
 def test_another_container_follows_no_link_either(
     seat: Callable[..., Seat], tmp_path: Path, shared: Path
 ) -> None:
-    victim = victim_of(seat, tmp_path, shared, ATTACKS["a folder"].program)
+    victim = victim_of(seat, tmp_path, shared, ATTACKS["a folder"])
     victim.freeze()
     number = victim.container.number_inside(victim.container.tree)
     victim.dump()
@@ -352,11 +396,12 @@ def led_to(pid: int | None) -> Iterator[str]:
             yield f"{place} leads {'nowhere' if nowhere else 'out'}"
 
 
+@pytest.mark.always
 def test_nothing_leads_out_of_crius_own_folders(
     seat: Callable[..., Seat], tmp_path: Path, shared: Path
 ) -> None:
     """By names of sockets the kernel goes itself; so there is nowhere to go to."""
-    victim = victim_of(seat, tmp_path, shared, ATTACKS["a log"].program)
+    victim = victim_of(seat, tmp_path, shared, ATTACKS["a log"])
     seen: set[str] = set()
     victim.freeze()
 
