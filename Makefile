@@ -162,9 +162,9 @@ bench: ready ## every bench, one JSON line each
 	@for b in local proxy 'proxy --replicas 3' node.wake 'node.wake --connect' 'node.wake --connect --tier nvme' node.recover cluster.storm node.sidecar node.soak node.turns 'node.park --workload nginx' 'node.park --workload redis' 'node.park --workload llama' 'node.park --workload redis --lazy' 'node.park --workload redis --lazy --pod' saved.lazily saved.saves template operator operator.move reconcile node.gpu placement.colocate placement.defrag placement.policy cluster.leaders placement.openb.table cluster.extender cluster.ledger cluster.throughput saved.incremental saved.tiers 'saved.tiers --plain' saved.move 'saved.move --workload redis' saved.registry saved.histories; do $(PY) -m bench.$$b --json || exit 1; done
 	$(PY) -m tests.simulation --json
 
-bench-smoke: ready ## every bench that needs no cluster, in its smallest form; CLUSTER=1: those that bring one up, too
-	@$(PY) -m tests.kit $(if $(CLUSTER),--cluster)
-	$(PY) -m bench.smoke $(if $(CLUSTER),--cluster) --json
+bench-smoke: ready ## every bench that needs no cluster, in its smallest form; CLUSTER=1: those that bring one up, too; SLICE=3: one of them
+	@$(PY) -m tests.kit $(if $(CLUSTER)$(SLICE),--cluster)
+	$(PY) -m bench.smoke $(if $(CLUSTER),--cluster) $(SLICED) --json
 	$(PY) -m tests.simulation --schedules 60 --json
 
 test-gpu: $(if $(GPU_PYTHON),,setup) ## park and wake on a real NVIDIA GPU; GPU_PYTHON= names another Python

@@ -1,13 +1,16 @@
 """Every bench in its smallest form, one after the other: it runs to its end, whatever its figures.
 
-Without --cluster those that need no cluster of their own: below three minutes of CPU together. A
-bench that can't measure here, and says so, counts as skipped.
+Without --cluster those that need no cluster of their own: below three minutes of CPU together. With
+--slice as many more as take a minute or two: one that brings a cluster up, which changes with the
+commit. A bench that can't measure here, and says so, counts as skipped. What lies in
+`bench/placement/tiny` is invented, in the form of the published lists: figures of it mean nothing.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import platform
 import resource
 import shlex
 import signal
@@ -15,11 +18,14 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from bench.report import emit, say
+from tests.slices import Slice, head
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,10 +38,10 @@ ALONE: Mapping[str, str] = {
     "local": "--mib 32 --swaps 2",
     "proxy": "--rounds 1 --seconds 0.2",
     "proxy --replicas 3": "--requests 200 --kills 1",
-    "placement.colocate": "--models 4 --gpus 2",
+    "placement.colocate": "--models 4 --gpus 2 --trace bench/placement/tiny/conversations.csv",
     "placement.defrag": "--nodes 10",
     "placement.policy": "--seeds 1 --gpus 1 --most 0.125 --poisson",
-    "placement.openb.table": "--seeds 42",
+    "placement.openb.table": "--seeds 42 --data bench/placement/tiny",
     "cluster.extender": "--nodes 20 --candidates 10 --pods 100 --samples 10 --binds 20",
     "cluster.ledger": "--nodes 20 --pods 100",
     "saved.incremental": "--mib 16 --rounds 1",
@@ -84,6 +90,9 @@ class Outcome:
     skipped: str = ""
     failed: str = ""
 
+    def __str__(self) -> str:
+        return self.failed or (f"skipped: {self.skipped}" if self.skipped else "ran to its end")
+
 
 def run(command: Sequence[str], limit: float = LIMIT) -> Outcome:
     """Run a bench. It must end by itself within `limit` seconds, well, and with its JSON line."""
@@ -119,27 +128,54 @@ def _line(out: str) -> dict[str, object] | None:
     return found if isinstance(found, dict) and "bench" in found else None
 
 
-def chosen(names: Sequence[str], *, cluster: bool) -> dict[str, str]:
-    """The benches to run, with their options. Raises click.BadParameter for one unknown."""
+def chosen(names: Sequence[str], *, cluster: bool, part: Slice | None = None) -> dict[str, str]:
+    """The benches to run, with their options; of those that bring a cluster up the one of the
+    slice, if there is one. Raises click.BadParameter for one unknown."""
     every = {**ALONE, **IN_CLUSTER}
     for name in names:
         if name not in every:
             raise click.BadParameter(f"there is no bench {name!r}; write one of {', '.join(every)}")
-    return {one: every[one] for one in names} or dict(every if cluster else ALONE)
+    if names or cluster:
+        return {one: every[one] for one in names} or every
+    return {**ALONE, **{one: every[one] for one in (part.one([*IN_CLUSTER]) if part else ())}}
+
+
+def described(name: str, options: str, runs: Sequence[Outcome]) -> dict[str, object]:
+    """What is kept of runs of a bench, one after the other: `docs/results/twice.jsonl` has a line
+    of each."""
+    version = 2 if Path("/sys/fs/cgroup/cgroup.controllers").exists() else 1
+    return {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, kernel {platform.release()}, "
+        f"cgroup v{version}",
+        "commit": head()[:8],
+        "load": [f"{one:.2f}" for one in os.getloadavg()[:2]],
+        "bench": name,
+        "command": f"python -m bench.{name} {options} --json",
+        "form": "smallest",
+        "runs": [str(one) for one in runs],
+        "seconds": [round(one.seconds, 1) for one in runs],
+    }
 
 
 @click.command()
 @click.argument("names", nargs=-1)
 @click.option("--cluster", is_flag=True, help="Those that bring up a cluster, too.")
+@click.option("--slice", "part", metavar="N[@COMMIT]", help="One of those, by commit; 1: all.")
+@click.option("--twice", type=Path, help="Run each twice, and add a line of it to this file.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON line on stdout.")
-def main(names: tuple[str, ...], *, cluster: bool, as_json: bool) -> None:
+def main(
+    names: tuple[str, ...], *, cluster: bool, part: str | None, twice: Path | None, as_json: bool
+) -> None:
     """Run every bench, or those named, in its smallest form."""
     found: dict[str, Outcome] = {}
-    for name, options in chosen(names, cluster=cluster).items():
-        words = shlex.split(f"bench.{name} {options} --json")
-        found[name] = one = run([sys.executable, "-m", *words])
-        ended = one.failed or (f"skipped: {one.skipped}" if one.skipped else "ran to its end")
-        say(f"{name}: {ended} ({one.seconds:.1f} s)")
+    of = Slice.parse(part) if part else None
+    for name, options in chosen(names, cluster=cluster, part=of).items():
+        runs = [_told(name, options) for _ in range(2 if twice else 1)]
+        found[name] = next((one for one in runs if one.failed), runs[0])
+        if twice:
+            with twice.open("a") as file:
+                file.write(json.dumps(described(name, options, runs)) + "\n")
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     failed = [name for name, one in found.items() if one.failed]
     metrics = {
@@ -151,6 +187,13 @@ def main(names: tuple[str, ...], *, cluster: bool, as_json: bool) -> None:
     emit("smoke", metrics, {"name": "all run to their ends", "failed": 0}, as_json=as_json)
     if failed:
         raise SystemExit(f"did not come to their ends: {', '.join(failed)}")
+
+
+def _told(name: str, options: str) -> Outcome:
+    words = shlex.split(f"bench.{name} {options} --json")
+    one = run([sys.executable, "-m", *words])
+    say(f"{name}: {one} ({one.seconds:.1f} s)")
+    return one
 
 
 if __name__ == "__main__":

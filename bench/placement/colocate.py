@@ -68,7 +68,8 @@ class Row:
 
 def read_trace(path: Path) -> list[Row]:
     """The trace's requests in the order of their arrival."""
-    with gzip.open(path, "rt", newline="") as file:
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", newline="") as file:
         rows = [
             (datetime.fromisoformat(row["TIMESTAMP"][:26]), row) for row in csv.DictReader(file)
         ]

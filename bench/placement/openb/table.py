@@ -13,7 +13,7 @@ import click
 
 from bench.placement.openb.__main__ import parse_seeds
 from bench.placement.openb.replay import Replayed, Terms, replay
-from bench.placement.openb.trace import read_nodes, read_pods
+from bench.placement.openb.trace import listed, read_nodes, read_pods
 from bench.report import Metrics, emit, say, skip
 from kybernate.core.placement import POLICIES
 
@@ -49,8 +49,8 @@ def main(*, data: Path, policy: str, seeds: str, moves: float, jobs: int, as_jso
 
 def _one(task: tuple[Path, str, str, int, float]) -> Replayed:
     data, workload, policy, seed, moves = task
-    nodes = read_nodes(data / "openb_node_list_gpu_node.csv.gz")
-    pods = read_pods(data / f"openb_pod_list_{workload}.csv.gz")
+    nodes = read_nodes(listed(data, "openb_node_list_gpu_node"))
+    pods = read_pods(listed(data, f"openb_pod_list_{workload}"))
     return replay(nodes, pods, policy, seed, Terms(moves=moves))
 
 

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 
 
+def listed(folder: Path, name: str) -> Path:
+    """The list of this name: as published, compressed, or as plain text."""
+    plain = folder / f"{name}.csv"
+    return plain if plain.exists() else folder / f"{name}.csv.gz"
+
+
 def read_nodes(path: Path) -> list[Supply]:
     """The nodes of a list, as empty as they are there."""
     return [

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from bench import smoke
+from tests.slices import Slice, head
 
 MAKEFILE = (Path(__file__).parents[3] / "Makefile").read_text()
 RUN = re.search(r"for b in (.+); do \$\(PY\) -m bench", MAKEFILE)
@@ -90,3 +92,38 @@ def test_without_a_word_only_those_run_that_need_no_cluster() -> None:
     assert smoke.chosen(("cluster.storm",), cluster=False).keys() == {"cluster.storm"}
     with pytest.raises(click.BadParameter, match="no bench 'strom'; write one of node"):
         smoke.chosen(("strom",), cluster=False)
+
+
+def test_a_slice_has_one_more_which_changes_with_the_commit() -> None:
+    commits = [f"{number:040x}" for number in range(len(smoke.IN_CLUSTER))]
+    found = [smoke.chosen((), cluster=False, part=Slice(3, commit)) for commit in commits]
+    more = [one.keys() - smoke.ALONE.keys() for one in found]
+    assert {len(one) for one in more} == {1}
+    assert set().union(*more) == smoke.IN_CLUSTER.keys()
+    assert smoke.chosen((), cluster=False, part=Slice(1, commits[0])) == EVERY
+
+
+def test_what_runs_twice_is_kept_with_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes = iter([smoke.Outcome(2.04), smoke.Outcome(1.0, failed="exit status 1")])
+    monkeypatch.setattr(smoke, "run", lambda _: next(outcomes))
+    kept = tmp_path / "twice.jsonl"
+    kept.write_text("{}\n")
+    ran = CliRunner().invoke(smoke.main, ["cluster.ledger", "--twice", str(kept)])
+    assert ran.exit_code == 1
+    (before, line) = kept.read_text().splitlines()
+    found = json.loads(line)
+    assert before == "{}"
+    assert found["commit"] == head()[:8]
+    assert (found["bench"], found["seconds"]) == ("cluster.ledger", [2.0, 1.0])
+    assert found["runs"] == ["ran to its end", "exit status 1"]
+    assert found["command"].startswith("python -m bench.cluster.ledger --nodes 20 ")
+
+
+def test_the_tiny_lists_have_the_form_of_the_published_ones() -> None:
+    """CI has no others: there these benches would only say that they are skipped."""
+    for name in ("placement.colocate", "placement.openb.table"):
+        words = shlex.split(f"bench.{name} {smoke.ALONE[name]} --json")
+        found = smoke.run([sys.executable, "-m", *words])
+        assert (found.failed, found.skipped) == ("", "")
