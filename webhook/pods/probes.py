@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 ROLES = {"livenessProbe": "liveness", "readinessProbe": "readiness", "startupProbe": "startup"}
 HANDLERS = ("httpGet", "tcpSocket", "grpc", "exec")
-ENGINES = ("vllm", "sglang", "http", "none")
+HINTS = "hints"
+"""The workload does its part unasked, and says so by hints; see `sidecar.hints`."""
+ENGINES = ("vllm", "sglang", "http", HINTS, "none")
 _PORT = re.compile(r"[0-9]{1,5}")
 _LONGEST = 16 * 1024
 """Characters of a handler, which the record in the pod's annotations repeats."""
@@ -90,9 +92,10 @@ def sidecar_arguments(
         told.append(f"--scrape=http:{scrape}:timeout=10")
     engine = annotations_of(pod).get(keys.COOPERATE, "none")
     port = first_port(container)
-    if engine != "none" and port is not None:
+    if engine not in (HINTS, "none") and port is not None:
         told.append(f"--cooperate={engine}:{port}")
-    return [f"--socket={keys.POD_SOCKET_DIR}/init.sock", *told] if told else []
+    socket = f"--socket={keys.POD_SOCKET_DIR}/init.sock"
+    return [socket, *told] if told or engine == HINTS else []
 
 
 def grace(container: Json) -> int:
@@ -195,7 +198,7 @@ def _engine_problems(pod: Json, container: Json) -> Iterator[str]:
     engine = annotations_of(pod).get(keys.COOPERATE, "none")
     if engine not in ENGINES:
         yield f"{keys.COOPERATE} is {engine!r}; write one of {', '.join(ENGINES)}."
-    elif engine != "none" and first_port(container) is None:
+    elif engine not in (HINTS, "none") and first_port(container) is None:
         yield (
             f"{keys.COOPERATE} is {engine}, but container {container['name']} declares no port to "
             "ask; add the engine's port under ports."

@@ -152,6 +152,21 @@ def test_a_pod_that_cooperates_gets_the_sidecar_without_probes() -> None:
     assert "initContainers" not in admitted({}, **{keys.COOPERATE: "none"})["spec"]
 
 
+@pytest.mark.parametrize("ports", [None, [{"containerPort": 8000}]])
+def test_a_pod_that_gives_hints_gets_the_sidecar_and_is_asked_nothing(ports) -> None:
+    """A training pod: no port, no probes, nobody who scrapes it."""
+    once = admitted({"ports": ports}, **{keys.COOPERATE: "hints", keys.TURN: "always"})
+    assert sidecar(once["spec"])["args"] == ["--socket=/kyb-pod/init.sock"]
+    options = parse(sidecar(once["spec"])["args"])
+    assert (options.probes, options.engine) == ([], "none")
+    assert mutate(once, CLUSTER, SETTINGS) == []
+    assert unprepared(once, SETTINGS.scheduler_name) == []
+
+
+def test_a_training_pod_without_a_word_gets_no_sidecar() -> None:
+    assert "initContainers" not in admitted({}, **{keys.TURN: "always"})["spec"]
+
+
 def test_the_sidecar_stands_behind_the_pods_own_init_containers() -> None:
     init = {"name": "fetch", "image": "x"}
     container = {"livenessProbe": {"httpGet": {"port": 1}}}

@@ -220,7 +220,7 @@ WRONG = [
         pod(seat(), notes=VRAM, container={"lifecycle": {"postStart": {"httpGet": {"port": 1}}}}),
         "use a startupProbe",
     ),
-    ("unknown engine", with_note(keys.COOPERATE, "tgi"), "vllm, sglang, http, none"),
+    ("unknown engine", with_note(keys.COOPERATE, "tgi"), "vllm, sglang, http, hints, none"),
     ("an engine without a port", with_note(keys.COOPERATE, "vllm"), "add the engine's port"),
     (
         "the sidecar's name",
