@@ -7,11 +7,14 @@ true however late it is. What it hasn't seen is asked for directly before anybod
 from __future__ import annotations
 
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kybernate import keys
 from kybernate.adapters.k8s import Watcher
+from kybernate.api import pods
+from kybernate.api.lenient import mapping, mappings, text
 from kybernate.api.restores import read_wish
 from kybernate.core.artifacts.restores import RestoreAs
 from kybernate.errors import ConfigError, KybernateError, NotFoundError, RetryableError
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kybernate.adapters.k8s import Api
+    from kybernate.core.artifacts.restores import RestoreWish
 
     Json = dict[str, Any]
 
@@ -28,28 +32,29 @@ _GONE = 20_000
 """Pods that are remembered after they are gone, at most: some 400 bytes each."""
 _ASK_S = 3.0
 _PAGE = 500
-_WISH = (keys.RESTORE_FROM, keys.RESTORE_AS)
-_PLACED = (keys.ASSIGNED_GROUP, keys.ASSIGNED_AT)
-_MIRROR = "kubernetes.io/config.mirror"
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod. `node` is empty until it is bound; `namespace_uid` until its namespace was seen.
+    """A pod. `node` is empty until it is bound.
 
-    `succeeds` is what it asks to go on from as a successor: an artifact's ID or pod/<UID>.
-    `placed`: the extender bound it. A kubelet makes pods of its own node (mirror pods) itself, in
-    any namespace; what the extender writes with a binding, it can't.
+    `wish`: which artifact it names to continue from; what can't be read names none. `placed`: see
+    `api.pods.Pod.placed`.
     """
 
     uid: str
     namespace: str
     name: str
     node: str = ""
-    namespace_uid: str = ""
     gone: bool = False
-    succeeds: str = ""
+    wish: RestoreWish | None = None
     placed: bool = False
+
+    @property
+    def succeeds(self) -> str:
+        """What it continues from as a successor: an artifact's ID or pod/<UID>; else empty."""
+        succeeds = self.wish is not None and self.wish.kind is RestoreAs.SUCCESSOR
+        return self.wish.source if self.wish is not None and succeeds else ""
 
 
 class Cluster(Protocol):
@@ -80,9 +85,8 @@ class Kubernetes:
         self._gone: OrderedDict[str, Pod] = OrderedDict()
         self._namespaces: dict[str, tuple[str, bool]] = {}
         self._watches = (
-            # First, so that pods are seen with their namespace's UID.
             Watcher(self._names, "/api/v1/namespaces", {}, self._namespace, "namespaces"),
-            Watcher(api, "/api/v1/pods", _MANAGED, self._event, "pods", keep=_slim),
+            Watcher(api, pods.PATH, _MANAGED, self._event, "pods", names_only=True),
         )
 
     def start(self) -> None:
@@ -98,23 +102,17 @@ class Kubernetes:
 
     def pod(self, uid: str) -> Pod | None:
         """See Cluster. One whose label was taken away looks gone; `find` knows better."""
-        found = self._pods.get(uid) or self._gone.get(uid)
-        if found is None or found.namespace_uid or found.gone:
-            return found
-        return replace(found, namespace_uid=self._seen_uid(found.namespace))
+        return self._pods.get(uid) or self._gone.get(uid)
 
     def find(self, namespace: str, uid: str, node: str = "") -> Pod | None:
         """See Cluster."""
         known = self.pod(uid)
-        pods = f"/api/v1/namespaces/{namespace}/pods"
         if known is not None and known.namespace == namespace:
-            items = self._one(f"{pods}/{known.name}")
+            items = self._one(pods.path(namespace, known.name))
         else:
-            items = self._listed(pods, {"fieldSelector": f"spec.nodeName={node}"} if node else {})
-        for item in items:
-            if item["metadata"].get("uid") == uid:
-                return replace(_pod(item), namespace_uid=self._seen_uid(namespace))
-        return None
+            there = {"fieldSelector": f"spec.nodeName={node}"} if node else {}
+            items = self._listed(f"/api/v1/namespaces/{namespace}/pods", there)
+        return next((pod for pod in map(_pod, items) if pod.uid == uid), None)
 
     def namespace_uid(self, name: str) -> str | None:
         """See Cluster."""
@@ -123,11 +121,8 @@ class Kubernetes:
             return uid
         # One that ends may be another by now, of which the watch tells late.
         for item in self._one(f"/api/v1/namespaces/{name}"):
-            return str(item["metadata"]["uid"])
+            return _name(item)[1]
         return None
-
-    def _seen_uid(self, namespace: str) -> str:
-        return self._namespaces.get(namespace, ("", True))[0]
 
     def _one(self, path: str) -> Iterable[Json]:
         try:
@@ -147,32 +142,28 @@ class Kubernetes:
                 page = self._api.get(path, query, timeout=_ASK_S)
             except KybernateError as error:
                 raise _unanswered(error) from error
-            yield from page.get("items") or ()
-            token = str((page.get("metadata") or {}).get("continue") or "")
+            yield from mappings(page.get("items"))
+            token = text(mapping(page.get("metadata")).get("continue"))
             if not token:
                 return
 
     def _event(self, kind: str, item: Json) -> None:
         found = _pod(item)
-        before = self._pods.get(found.uid)
-        uid = before.namespace_uid if before else ""
-        found = replace(found, namespace_uid=uid or self._seen_uid(found.namespace))
         if kind != "DELETED":
             self._pods[found.uid] = found
             self._gone.pop(found.uid, None)
             return
-        self._gone[found.uid] = replace(found, gone=True)
-        self._pods.pop(found.uid, None)
+        # Of one that vanished while nobody watched, the event carries no more than names.
+        self._gone[found.uid] = replace(self._pods.pop(found.uid, found), gone=True)
         while len(self._gone) > _GONE:
             self._gone.popitem(last=False)
 
     def _namespace(self, kind: str, item: Json) -> None:
-        meta = item["metadata"]
+        name, uid = _name(item)
         if kind == "DELETED":
-            self._namespaces.pop(meta["name"], None)
+            self._namespaces.pop(name, None)
         else:
-            ending = "deletionTimestamp" in meta
-            self._namespaces[meta["name"]] = str(meta["uid"]), ending
+            self._namespaces[name] = uid, "deletionTimestamp" in mapping(item.get("metadata"))
 
 
 def _unanswered(error: KybernateError) -> RetryableError:
@@ -180,42 +171,16 @@ def _unanswered(error: KybernateError) -> RetryableError:
     return RetryableError(f"the API server can't be asked now: {error}")
 
 
-def _slim(item: Json) -> Json:
-    """What is kept of a pod: the annotations are a tenant's, and may be long."""
-    meta, notes = item["metadata"], item["metadata"].get("annotations") or {}
-    kept = {name: notes[name] for name in (*_WISH, *_PLACED) if name in notes}
-    if _MIRROR in notes:
-        kept[_MIRROR] = ""
-    owners = [{"kind": one.get("kind")} for one in meta.get("ownerReferences") or ()]
-    names = {name: meta.get(name) for name in ("namespace", "name", "uid", "resourceVersion")}
-    node = (item.get("spec") or {}).get("nodeName") or ""
-    metadata = {**names, "annotations": kept, "ownerReferences": owners}
-    return {"metadata": metadata, "spec": {"nodeName": node}}
+def _name(item: Json) -> tuple[str, str]:
+    """Name and UID of a namespace."""
+    meta = mapping(item.get("metadata"))
+    return text(meta.get("name")), text(meta.get("uid"))
 
 
 def _pod(item: Json) -> Pod:
-    meta = item["metadata"]
-    node = (item.get("spec") or {}).get("nodeName") or ""
-    return Pod(
-        uid=str(meta["uid"]),
-        namespace=str(meta["namespace"]),
-        name=str(meta["name"]),
-        node=str(node),
-        succeeds=_succeeds(meta.get("annotations") or {}),
-        placed=_placed(meta),
-    )
-
-
-def _placed(meta: Json) -> bool:
-    notes = meta.get("annotations") or {}
-    owned = any(one.get("kind") == "Node" for one in meta.get("ownerReferences") or ())
-    return all(notes.get(name) for name in _PLACED) and _MIRROR not in notes and not owned
-
-
-def _succeeds(notes: Json) -> str:
-    named = {name: notes[name] for name in _WISH if name in notes}
-    try:
-        wish = read_wish(named)
-    except ConfigError:
-        return ""
-    return wish.source if wish is not None and wish.kind is RestoreAs.SUCCESSOR else ""
+    pod = pods.read_pod(item)
+    wish = None
+    with suppress(ConfigError):
+        wish = read_wish(pod.notes)
+    ref = pod.ref
+    return Pod(ref.uid, ref.namespace, ref.name, pod.node or "", wish=wish, placed=pod.placed)

@@ -32,6 +32,7 @@ GRACE_S = 30.0
 _FINISHED = ("Succeeded", "Failed")
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _HAD_ITS_TIME = "DeadlineExceeded"
+_MIRROR = "kubernetes.io/config.mirror"
 _OFF = "node.kubernetes.io/out-of-service"
 _NOT_ADMITTED = "UnexpectedAdmissionError"
 _SPEC = ("image", "command", "args", "env", "envFrom", "workingDir", "ports", "securityContext")
@@ -216,6 +217,15 @@ class Pod(NamedTuple):
         """The group that the extender wrote; None if the pod never passed the extender."""
         group = self.notes.get(keys.ASSIGNED_GROUP)
         return GroupName(intern(group)) if group else None
+
+    @property
+    def placed(self) -> bool:
+        """Whether the extender bound it. A kubelet makes pods of its own node (mirror pods) itself,
+        in any namespace; what the extender writes with a binding, it can't."""
+        stamped = self.notes.get(keys.ASSIGNED_GROUP) and self.notes.get(keys.ASSIGNED_AT)
+        owners = mappings(self.meta.get("ownerReferences"))
+        of_node = _MIRROR in self.notes or any(one.get("kind") == "Node" for one in owners)
+        return bool(stamped) and not of_node
 
     @property
     def seat(self) -> str | None:

@@ -198,3 +198,21 @@ def test_pods_in_whose_place_another_comes_are_alike(kind, labels, place):
     assert read_pod({"metadata": meta}).succession == place
     del meta["ownerReferences"]
     assert read_pod({"metadata": meta}).succession == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "placed"),
+    [
+        ({}, True),
+        ({"annotations": {keys.ASSIGNED_GROUP: "G0"}}, False),
+        ({"ownerReferences": [{"kind": "Node", "name": "n1"}]}, False),
+        ({"ownerReferences": [{"kind": "Job", "name": "j"}]}, True),
+        ({"mirror": ""}, False),
+    ],
+)
+def test_only_what_the_extender_bound_is_placed(changes: dict[str, Any], placed: bool) -> None:
+    notes = {keys.ASSIGNED_GROUP: "G0", keys.ASSIGNED_AT: "2026-01-02T03:04:05Z"}
+    if "mirror" in changes:
+        notes["kubernetes.io/config.mirror"] = changes.pop("mirror")
+    found = read_pod({"metadata": {"annotations": notes, **changes}})
+    assert found.placed == placed

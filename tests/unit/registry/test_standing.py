@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kybernate.api.restores import read_source
 from kybernate.errors import RetryableError
 from registry.cluster import Pod
 from tests.unit.registry.replica import Clock, Replica, artifact, name_of, pod, url_of
@@ -27,7 +28,8 @@ class Facts:
         self.away = False
 
     def add(self, uid: str, node: str, succeeds: str = "") -> None:
-        made = Pod(uid, "ns", f"model-{uid[1:]}", node, succeeds=succeeds, placed=bool(node))
+        wish = read_source(succeeds) if succeeds else None
+        made = Pod(uid, "ns", f"model-{uid[1:]}", node, wish=wish, placed=bool(node))
         self.there[uid] = self.seen[uid] = made
 
     def pod(self, uid: str) -> Pod | None:
@@ -163,7 +165,7 @@ def test_a_successor_asks_for_just_that_state(replica: Replica, facts: Facts) ->
         facts.add("u2", "n2", succeeds=wish)
         got = replica.claim("n2", "u0", ONE, "u2")
         assert (got.status, "does not ask for the state" in got.error) == (403, True), wish
-    facts.there["u2"] = replace(facts.there["u2"], succeeds=f"ns/{ONE}")
+    facts.there["u2"] = replace(facts.there["u2"], wish=read_source(f"ns/{ONE}"))
     assert replica.claim("n2", "u0", ONE, "u2").status == 200, "its annotation came late"
     facts.add("u2", "n2")
     assert replica.claim("n2", "u0", ONE, "u2").status == 200, "what it has, it has"
