@@ -69,6 +69,11 @@ class Cluster(Protocol):
         it was never seen and `node` is given, that node). Raises RetryableError."""
         ...
 
+    def placed(self, node: str, namespace: str) -> list[Pod]:
+        """The pods of the namespace that the extender placed on the node, as far as they have been
+        seen. Raises RetryableError until all have been."""
+        ...
+
     def namespace_uid(self, name: str) -> str | None:
         """The namespace's UID; None if there is none of this name. Raises RetryableError where
         that isn't known now."""
@@ -113,6 +118,14 @@ class Kubernetes:
             there = {"fieldSelector": f"spec.nodeName={node}"} if node else {}
             items = self._listed(f"/api/v1/namespaces/{namespace}/pods", there)
         return next((pod for pod in map(_pod, items) if pod.uid == uid), None)
+
+    def placed(self, node: str, namespace: str) -> list[Pod]:
+        """See Cluster."""
+        if not self._watches[1].synced.is_set():
+            raise RetryableError("which pods are placed on nodes isn't known yet")
+        there = (node, namespace, True)
+        seen = tuple(self._pods.values())
+        return [pod for pod in seen if (pod.node, pod.namespace, pod.placed) == there]
 
     def namespace_uid(self, name: str) -> str | None:
         """See Cluster."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+import time
 from typing import TYPE_CHECKING
 
 from sqlalchemy import BigInteger, Boolean, Column, Index, MetaData, Table, Text, inspect, text
@@ -87,11 +89,16 @@ NAMESPACE_KEYS = _table(
 from then on, and `shredded_ms` set once it lies nowhere else either."""
 
 MARKS = _table("marks", _text("name", key=True), _text("value"))
-"""Single values: the schema's version, since when all claims are known, PostgreSQL's timeline."""
+"""Single values: the schema's version, since when all claims are known, PostgreSQL's timeline, what
+names of packs are proven by."""
 
 VERSION = "schema"
 SETTLED = "settled"
 TIMELINE = "timeline"
+PACK_NAMES = "pack-names"
+"""A secret in hexadecimal digits, and until when names count that it doesn't prove, in seconds
+since 1970: after an upgrade packs may be half-written of which 0.2.0 made the name."""
+_BRIDGE_S = 1800
 
 _FIRST = (
     """CREATE TABLE artifacts (
@@ -168,6 +175,16 @@ def migrate(connection: Connection) -> int:
         connection.execute(text(statement.format(text=_TEXT[connection.dialect.name])))
     if "told_ms" not in {one["name"] for one in inspect(connection).get_columns(WRITERS.name)}:
         connection.execute(text(_TOLD))
+    _make_pack_names(connection)
     connection.execute(MARKS.delete().where(MARKS.c.name == VERSION))
     connection.execute(MARKS.insert().values(name=VERSION, value=str(len(MIGRATIONS))))
     return len(MIGRATIONS) - version
+
+
+def _make_pack_names(connection: Connection) -> None:
+    if connection.execute(MARKS.select().where(MARKS.c.name == PACK_NAMES)).first():
+        return
+    older = connection.execute(PODS.select().limit(1)).first()
+    until = int(time.time()) + _BRIDGE_S if older else 0
+    value = f"{secrets.token_hex(32)} {until}"
+    connection.execute(MARKS.insert().values(name=PACK_NAMES, value=value))

@@ -15,6 +15,7 @@ from kybernate.runtime.grants import ArtifactGrants
 from kybernate.runtime.http import Listening, Server
 from kybernate.runtime.revocations import Revocations
 from kybernate.runtime.serve import ProbeServer
+from kybernate.runtime.templates import SnapshotTemplates
 from kybernate.runtime.tls import MutualTls
 from kybernate.settings.common import host_port
 from registry import metrics
@@ -28,6 +29,7 @@ from registry.keys.namespacekeys import NamespaceKeys
 from registry.keys.routes import key_routes
 from registry.keys.shredding import Shredder
 from registry.pods import Pods
+from registry.store.named import read_named
 from registry.store.routes import store_routes
 from registry.store.store import Store
 
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from kybernate.settings.registry import RegistrySettings
     from registry.database import Database
     from registry.keys.signer import Signer
+    from registry.store.named import Named
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +63,7 @@ class Cluster:
         self.facts = Kubernetes(self._api)
         self.revocations = Revocations()
         self.grants = ArtifactGrants()
+        self.templates = SnapshotTemplates()
         self._signer: Signer | None = None
         folder = settings.signer_dir
         if folder is not None:
@@ -70,6 +74,7 @@ class Cluster:
         self.facts.start()
         self.revocations.start(self._api)
         self.grants.start(self._api)
+        self.templates.start(self._api)
         if self._signer is not None:
             self._signer.start()
 
@@ -82,12 +87,17 @@ class Cluster:
         found = self.facts.pod(uid) or self.facts.find(namespace, uid)
         return found is None or found.gone
 
+    def named(self, node: str, namespace: str) -> Named:
+        """What the namespace's pods on the node name to continue from."""
+        return read_named(self.facts, self.templates.artifact, node, namespace)
+
     def stop(self) -> None:
         """End, within seconds."""
         if self._signer is not None:
             self._signer.stop()
         self.revocations.stop()
         self.grants.stop()
+        self.templates.stop()
         self.facts.stop()
 
 
@@ -112,8 +122,15 @@ def open_store(
     url, seconds, check = settings.object_store, settings.object_leave_s, keys.check_data_key
     if cluster is None:
         return Store(url, database, seconds, check_data_key=check)
-    gone, grants = cluster.gone, cluster.grants.all
-    return Store(url, database, seconds, gone=gone, grants=grants, check_data_key=check)
+    return Store(
+        url,
+        database,
+        seconds,
+        gone=cluster.gone,
+        grants=cluster.grants.all,
+        named=cluster.named,
+        check_data_key=check,
+    )
 
 
 class Service:

@@ -61,6 +61,7 @@ pytestmark = [
     pytest.mark.skipif(bool(s3.why_not()), reason=s3.why_not() or "-"),
 ]
 
+ENDED = wire.Stop(proof=wire.Proof.AGENT, why="ended")
 LEAVE_S = 120
 MIB = 1 << 20
 _NUMBERS = count(31)
@@ -86,15 +87,15 @@ class Node:
     def lease(self, namespace: str, uid: str) -> int:
         return self.registry.lease((namespace, uid), wire.LeaseWish(seconds=60)).token
 
-    def seal(self, namespace: str, uid: str, number: int = 1) -> Manifest:
+    def seal(self, namespace: str, uid: str, number: int = 1, pod: str = "model-0") -> Manifest:
         """A dump of 1 MiB of bytes of its own."""
         now = datetime(2026, 1, 31, 12, tzinfo=UTC) + timedelta(seconds=number)
-        facts = facts_of({**FACTS, "namespace": namespace, "pod": "model-0", "pod_uid": uid})
+        facts = facts_of({**FACTS, "namespace": namespace, "pod": pod, "pod_uid": uid})
         images = self.folder / f"dump-{self.name}-{namespace}-{uid}-{number}"
         images.mkdir(mode=0o700, parents=True)
         blocks = (f"{uid} {number} {block} ".encode().ljust(4096, b"x") for block in range(256))
         (images / "pages-1.img").write_bytes(b"".join(blocks))
-        made = layout.make_id(namespace, "model-0", now, number)
+        made = layout.make_id(namespace, pod, now, number)
         return seal.seal(self.nvme, images, seal.draft(made, facts, now), self.keys, Deadline(60))
 
     def record(self, manifest: Manifest, token: int) -> None:
@@ -108,9 +109,9 @@ class Node:
         )
         return pack.pack(sources, manifest, place or self.store, self.keys, Deadline(60))
 
-    def save(self, namespace: str, uid: str, number: int = 1) -> Manifest:
+    def save(self, namespace: str, uid: str, number: int = 1, pod: str = "model-0") -> Manifest:
         """All of it, as an agent does it."""
-        token, manifest = self.lease(namespace, uid), self.seal(namespace, uid, number)
+        token, manifest = self.lease(namespace, uid), self.seal(namespace, uid, number, pod)
         self.record(manifest, token)
         packed = self.pack(manifest)
         held = wire.Copy(place=Tier.OBJECT, store=self.url, state=wire.CopyState.VERIFIED)
@@ -199,7 +200,7 @@ def test_a_nodes_own_states_go_there_and_back(scene: Scene, tmp_path: Path) -> N
 def test_another_namespaces_objects_can_not_be_read(scene: Scene) -> None:
     assert len(scene.all) >= 4
     for key in scene.all:
-        with pytest.raises(LeaveError, match="no lease or claim on a pod of namespace victim"):
+        with pytest.raises(LeaveError, match="namespace victim"):
             scene.a.objects.get(key)
         with pytest.raises(LeaveError, match="namespace victim"):
             scene.a.objects.head(key)
@@ -390,13 +391,15 @@ def test_what_its_own_node_wrote_is_restored_there_and_elsewhere(
 ) -> None:
     assert kept.node == "b"
     assert restored(scene.b, kept.id, "u-victim").node == "b"
-    # Another node of the namespace, which has to ask.
-    scene.a.lease("victim", "u-asks")
-    try:
-        assert restored(scene.a, kept.id, "u-victim").node == "b"
-    finally:
-        told = wire.Stop(proof=wire.Proof.AGENT, why="ended")
-        scene.a.registry.stopped("victim", "u-asks", told)
+    # Another node, which has to ask.
+    moved = scene.b.save("elsewhere", "u-first")
+    scene.b.registry.stopped("elsewhere", "u-first", ENDED)
+    scene.a.lease("elsewhere", "u-second")
+    with pytest.raises(LeaveError, match="nothing to do with"):
+        restored(scene.a, moved.id, "u-first")
+    wanted = wire.Claim(artifact=moved.id, successor="u-second", node="a")
+    scene.a.registry.claim("elsewhere", "u-first", wanted)
+    assert restored(scene.a, moved.id, "u-first").node == "b"
 
 
 def test_what_it_signs_for_a_pod_that_it_never_ran_is_refused(scene: Scene, kept: Manifest) -> None:

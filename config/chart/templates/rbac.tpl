@@ -637,6 +637,14 @@ rules:
   - get
   - list
   - watch
+- apiGroups:
+  - kyb.ai
+  resources:
+  - snapshottemplates
+  verbs:
+  - get
+  - list
+  - watch
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding

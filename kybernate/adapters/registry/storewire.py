@@ -19,8 +19,7 @@ Base64 = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9+/]*={0,2}$")]
 
 
 class Reading(Message):
-    """Which objects the caller wants to read. `of`: the artifact that needs them, which counts
-    where it is another namespace's."""
+    """Which objects the caller wants to read. `of`: the artifact whose packs they are."""
 
     keys: list[Key] = Field(min_length=1, max_length=MOST_KEYS)
     of: Id | None = None

@@ -41,6 +41,11 @@ class Facts:
         found = self.there.get(uid)
         return found if found is not None and found.namespace == namespace else None
 
+    def placed(self, node: str, namespace: str) -> list[Pod]:
+        there = (node, namespace, True)
+        found = self.seen.values()
+        return [pod for pod in found if (pod.node, pod.namespace, pod.placed) == there]
+
     def namespace_uid(self, name: str) -> str | None:
         return f"uid-of-{name}"
 
