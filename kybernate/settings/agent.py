@@ -253,6 +253,13 @@ class AgentSettings(Settings):
     spot_address: Address = Field(
         "169.254.169.254:80", description="Address of that metadata server (host:port)."
     )
+    answer_within_s: float | None = Field(
+        None,
+        ge=0,
+        description="Requests of a pod without kyb.ai/ready-within are in time within this and "
+        "twice the wake of its seat, and the agent swaps seats by that limit (s); null: it serves "
+        "the oldest request first.",
+    )
     tier_residency_s: float = Field(
         5.0,
         ge=0,

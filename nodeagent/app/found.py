@@ -62,6 +62,7 @@ class Found:
         for _ in range(_PARK_TRIES):
             states = await self._found_states(seat)
             checkpointed = states == {ProcessState.CHECKPOINTED}
+            await self.locate(seat)
             room = not checkpointed and await self._has_room(seat, states)
             if room and fits(self._node.swap_view(), seat.uid):
                 await self._runs_on(seat)
@@ -77,6 +78,20 @@ class Found:
                 self._life.let_go(seat)
             return
         raise Broken("found running without a record where it has no room, and it can't be parked")
+
+    async def locate(self, seat: Seat) -> None:
+        """Where a tree is that may be on several GPUs, if its record may be lost. Raises Broken for
+        one that is parked: the driver doesn't say from which GPU its memory came."""
+        if len(self._node.places(seat)) <= 1:
+            return
+        try:
+            states, gpus = await self._steps.states(seat), await self._steps.find_gpus(seat)
+        except (DriverError, DeadlineError) as error:
+            raise Broken(f"it is not known on which GPU it is: {error}") from error
+        if ProcessState.CHECKPOINTED in states:
+            raise Broken("it is parked, and no record says on which GPU it was")
+        if len(gpus) == 1:
+            seat.is_on(tuple(gpus))
 
     async def _found_states(self, seat: Seat) -> frozenset[ProcessState]:
         try:

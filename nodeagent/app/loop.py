@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kybernate.core.seat.seats import OCCUPYING, SeatEvent
 from kybernate.core.swap.swap import ActionKind, decided, next_check
-from kybernate.core.swap.swapview import SwapPolicy
+from kybernate.core.swap.swapview import SPARE, SwapPolicy
 from kybernate.errors import RefusedError
 from kybernate.types import SeatState
 from nodeagent import metrics
@@ -87,6 +87,7 @@ class Loop:
             settings.idle_after_s,
             settings.drain_limit_s,
             settings.max_wait_s,
+            SPARE,
         )
         self.registry = node.world.registry or OwnSuccession(node.world, settings.node)
         self.reports = reports or Reports(node.world.journal, self.registry, no_manifest)
@@ -197,9 +198,11 @@ class Loop:
             return
         match action.kind:
             case ActionKind.START:
+                self._place(seat, action)
                 self.node.move(seat, SeatEvent.GO, why)
                 self.life.work(seat, self.life.start(seat))
             case ActionKind.WAKE:
+                self._place(seat, action)
                 written = self.node.move(seat, SeatEvent.WAKE, why)
                 self.life.work(seat, self.life.wake(seat, written))
             case ActionKind.DRAIN:
@@ -215,6 +218,13 @@ class Loop:
                 self.kick()
             case ActionKind.PARK:
                 self._park(seat, why)
+
+    def _place(self, seat: Seat, action: Action) -> None:
+        """The GPU that was chosen is noted with the transition, before anything is done there."""
+        gpus = tuple(sorted(action.gpus))
+        if gpus and gpus != seat.identity.gpus:
+            log.info("%s goes from GPU %s to %s", seat, ", ".join(seat.identity.gpus), gpus[0])
+            seat.goes_to(gpus)
 
     def _park(self, seat: Seat, why: str) -> None:
         # Of several parks decided at once, the earlier may have taken the room.
@@ -258,7 +268,7 @@ class Loop:
         for seat in self.node.seats.values():
             one = seat.identity
             group = inventory.group(one.group)
-            if group is None or group.gpus != one.gpus:
+            if group is None or (group.gpus != one.gpus and not one.anywhere):
                 now = ", ".join(group.gpus) if group else "no GPU"
                 return (
                     f"group {one.group} is held by pod {one.pod} with GPUs {', '.join(one.gpus)} "

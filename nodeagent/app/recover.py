@@ -169,6 +169,7 @@ async def _be_sure(loop: Loop, seat: Seat) -> None:
             seat.tree.uses(await loop.steps.find_cuda(seat))
         except (DriverError, DeadlineError) as error:
             raise Broken(f"its record may be lost, and the driver says: {error}") from error
+        await loop.found.locate(seat)
 
 
 async def _find(loop: Loop, seat: Seat, frozen: frozenset[str]) -> None:

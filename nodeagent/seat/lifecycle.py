@@ -271,7 +271,11 @@ class Lifecycle:
         if lack is not None:
             self._put_off(seat, SeatEvent.WAKE_REVERTED, lack)
             return
-        phases = await self._steps.wake(seat)
+        try:
+            phases = await self._steps.wake(seat)
+        except Reverted as error:
+            await self._stay_on(seat, str(error))
+            return
         await self._cooperate(seat, CooperationPhase.WAKE)
         took = self._world.now() - began
         seat.history.woke(took)
@@ -283,6 +287,22 @@ class Lifecycle:
         self.activate(seat)
         metrics.SWAPS.labels(seat.identity.group).inc()
         metrics.observe("wake", seat.history.phases, moved)
+
+    async def _stay_on(self, seat: Seat, why: str) -> None:
+        """The driver refuses the GPU that was chosen: it wakes only where it was, from now on."""
+        metrics.failed("wake", "RemapRefused")
+        seat.stays(why)
+        sentence = f"{why}; from now on it wakes only on the GPU where it is"
+        self._node.tell(seat, "Warning", "RemapRefused", sentence)
+        try:
+            await self._steps.settle(seat)
+        except Reverted as error:
+            log.info("%s: %s", seat, error)
+            self._node.move(seat, SeatEvent.AWAKE, "awake where it was")
+            self.activate(seat)
+        else:
+            self._node.move(seat, SeatEvent.WAKE_REVERTED, why)
+            self._kick()
 
     # --- failure and end ----------------------------------------------------------------------
 

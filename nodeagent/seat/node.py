@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from kybernate.core.artifacts.restores import no_templates
-from kybernate.core.seat.seats import OCCUPYING, TIER_OF, SeatEvent, next_state
-from kybernate.core.swap.swapview import Expected, SwapView
+from kybernate.core.seat.seats import AT_GATE, OCCUPYING, TIER_OF, SeatEvent, next_state
+from kybernate.core.swap.swapview import Expected, Places, SwapView
 from kybernate.core.swap.turns import Book, TurnPolicy
 from kybernate.core.tiers.tiers import Artifact, park_seconds, wake_seconds
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, NodeName, SeatState, Tier, of_record
@@ -53,6 +53,10 @@ INVENTORY = "inventory"
 PROXIES = "proxies"
 SEAT = "seat/"
 _COMPLAIN_EVERY = 60.0
+_WAKES = 2.0
+"""Where nobody says what is in time, a wake may take twice what it should."""
+_REMAPS = 580
+"""The driver from which a process wakes on another GPU than it was parked on."""
 _NOTHING_EXPECTED = Expected()
 
 
@@ -236,6 +240,9 @@ class Node:
     last: frozenset[str] = frozenset()
     ram_quotas: Mapping[str, int] = field(default_factory=dict)
     turns: Book = field(init=False)
+    _places: dict[tuple[tuple[GpuUuid, ...], int | None, bool], Places] = field(
+        default_factory=dict
+    )
 
     def __post_init__(self) -> None:
         one = self.settings
@@ -320,6 +327,7 @@ class Node:
     def found(self, inventory: Inventory) -> None:
         """What the node has, as somebody else notes."""
         self.inventory = inventory
+        self._places.clear()
 
     def set_inventory(self, inventory: Inventory) -> None:
         """Take over the plugin's report."""
@@ -396,11 +404,13 @@ class Node:
         """What the swap decision looks at."""
         inventory, drained = self.inventory or Inventory(), self.leases.drained
         # Where nobody says what is in time, nothing is weighed against it.
-        said = any(seat.wishes.ready_within is not None for seat in self.seats.values())
+        said = self.settings.answer_within_s is not None or any(
+            seat.wishes.ready_within is not None for seat in self.seats.values()
+        )
         expected = self._expected if said else _expects_nothing
         view = SwapView(
             seats=tuple(
-                seat.view(drained=drained(uid), expected=expected(seat))
+                seat.view(drained=drained(uid), expected=expected(seat), places=self.places(seat))
                 for uid, seat in self.seats.items()
             ),
             gpu_memory=inventory.memory(),
@@ -429,7 +439,22 @@ class Node:
         wake, park = seat.history.last_wake_ms / 1000, seat.history.last_park_ms / 1000
         if not wake or tier is not Tier.RAM:
             wake = max(wake, self._wake_seconds(seat, tier))
-        return Expected(wake, park or park_seconds(size, gpus), self.calls_per_hour(seat) / 3600)
+        park, calls = park or park_seconds(size, gpus), self.calls_per_hour(seat) / 3600
+        within, slack = seat.wishes.ready_within, self.settings.answer_within_s
+        if within is None and slack is not None:
+            within = slack + _WAKES * wake
+        return Expected(wake, park, calls, within)
+
+    def places(self, seat: Seat) -> Places:
+        """Where it may start or wake, its own GPU first: a wake there needs no remap. Empty: on its
+        own alone."""
+        one, inventory = seat.identity, self.inventory
+        if not one.anywhere or inventory is None or seat.tree.stays_on:
+            return ()
+        key = one.gpus, one.vram, seat.state not in AT_GATE
+        if key not in self._places:
+            self._places[key] = tuple(frozenset({gpu}) for gpu in _may_be_on(inventory, *key))
+        return self._places[key]
 
     def calls_per_hour(self, seat: Seat) -> float:
         """How often it is expected to be called for, about now, as of the last look at that."""
@@ -512,3 +537,22 @@ class Node:
             s for s in self.seats.values() if s.state is SeatState.ACTIVE and not s.ending.asked
         )
         return {seat.uid: seat.history.lease for seat in active}
+
+
+def _may_be_on(
+    inventory: Inventory, gpus: tuple[GpuUuid, ...], vram: int | None, runs: bool
+) -> list[GpuUuid]:
+    """Healthy GPUs that are large enough; for a tree that runs, of its own GPU's product, if the
+    driver moves it at all."""
+    own = inventory.gpu(gpus[0])
+    major = inventory.driver_version.partition(".")[0]
+    if runs and (own is None or not major.isdecimal() or int(major) < _REMAPS):
+        return []
+    found = [
+        gpu.uuid
+        for gpu in inventory.gpus
+        if gpu.healthy
+        and gpu.memory >= (vram or 0)
+        and not (runs and own is not None and gpu.product != own.product)
+    ]
+    return sorted(found, key=lambda gpu: gpu not in gpus)

@@ -10,7 +10,7 @@ from kybernate.api.turns import VRAM
 from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
 from kybernate.core.seat.ending import Ends
 from kybernate.core.seat.seats import AT_GATE
-from kybernate.core.swap.swapview import Expected, SeatView, Turn
+from kybernate.core.swap.swapview import Expected, Places, SeatView, Turn
 from kybernate.types import GpuUuid, GroupName, PodRef, PodUid, SeatName, SeatState, Tier, of_record
 from nodeagent.seat.parts.backoff import Backoff
 from nodeagent.seat.parts.contact import Contact
@@ -67,6 +67,7 @@ _PLAIN = {
     "weight": "wishes.weight",
     "acquired": "wishes.acquired",
     "rests": "wishes.rests",
+    "stays_on": "tree.stays_on",
 }
 """What goes into the journal as it is, by its name there. One of an older release may lack some."""
 
@@ -83,7 +84,10 @@ _read_plain = attrgetter(*_PLAIN.values())
 
 @dataclass(frozen=True, slots=True)
 class SeatIdentity:
-    """What never changes about a seat. `vram` in bytes per GPU, None for the whole GPU.
+    """What a seat is. `vram` in bytes per GPU, None for the whole GPU.
+
+    Only `gpus` ever change, and only of a seat that may be `anywhere`: on any one GPU of its node,
+    one at a time. They are those where it is, was last, or goes now.
 
     `device_id` is the kubelet's token; `port` the first containerPort; `has_args` whether the
     pod names arguments (then the image's CMD is not used); `priority` is the pod's, and
@@ -106,6 +110,7 @@ class SeatIdentity:
     priority: int = 0
     grace: float = 30.0
     namespace_uid: str = ""
+    anywhere: bool = False
 
 
 class Seat:
@@ -146,11 +151,32 @@ class Seat:
         self.backoff = Backoff()
         self.tasks = Tasks()
         self._shown: tuple[tuple[object, ...], SeatView] | None = None
+        """What its view was made of, and the view."""
 
     @property
     def uid(self) -> PodUid:
         """The pod's UID, the seat's key everywhere."""
         return self.identity.pod.uid
+
+    def goes_to(self, gpus: tuple[GpuUuid, ...]) -> None:
+        """It starts or wakes on these from now on; to be noted before it does."""
+        if self.state not in AT_GATE:
+            self.tree.moves(dict(zip(self.identity.gpus, gpus, strict=True)))
+        self._has(gpus)
+
+    def is_on(self, gpus: tuple[GpuUuid, ...]) -> None:
+        """Its memory was found there."""
+        self.tree.stands()
+        self._has(gpus)
+
+    def _has(self, gpus: tuple[GpuUuid, ...]) -> None:
+        self.identity = replace(self.identity, gpus=gpus)
+        self._shown = None
+
+    def stays(self, why: str) -> None:
+        """It is still parked, and can't be moved off the GPU that its memory comes from."""
+        self.goes_to(tuple(self.tree.gpu_map) or self.identity.gpus)
+        self.tree.is_tied(why)
 
     @property
     def unverified(self) -> bool:
@@ -191,8 +217,11 @@ class Seat:
         there = self.contact.connected and not self.ending.asked
         return there and not self.awaits_state
 
-    def view(self, *, drained: bool, expected: Expected = _NOTHING) -> SeatView:
-        """What the swap decision sees. A seat that is ending asks for nothing.
+    def view(
+        self, *, drained: bool, expected: Expected = _NOTHING, places: Places = ()
+    ) -> SeatView:
+        """What the swap decision sees. A seat that is ending asks for nothing. `places`: where it
+        may start or wake, empty: on its own GPUs alone.
 
         The same object as the last time, unless something has changed.
         """
@@ -218,8 +247,8 @@ class Seat:
             self.unverified,
             self.turn,
             None if self.history.untimely else self.wishes.idle.get(VRAM),
-            (),
-            self.wishes.ready_within,
+            places,
+            self.wishes.ready_within if expected.within is None else expected.within,
             expected.wakes_in,
             expected.parks_in,
             expected.calls,
@@ -252,6 +281,7 @@ class Seat:
             "priority": one.priority,
             "grace": one.grace,
             "namespace_uid": one.namespace_uid,
+            "anywhere": one.anywhere,
             "state": _AS_RECORDED.get(self.state, self.state).value,
             "bound_at": self.history.bound_at,
             "since": self.history.since,
@@ -289,6 +319,7 @@ def from_record(record: Mapping[str, Any]) -> Seat:
         priority=record.get("priority", 0),
         grace=record.get("grace", 30.0),
         namespace_uid=record.get("namespace_uid", ""),
+        anywhere=record.get("anywhere", False),
     )
     begins = record.get("begins", "")
     adopting = begins == _ADOPTING

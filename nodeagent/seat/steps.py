@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, TypeVar
 
+from kybernate import keys
 from kybernate.core.seat.seats import TIER_OF
 from kybernate.errors import (
     DeadlineError,
@@ -43,6 +44,10 @@ _POLL = 0.002
 _IMAGE_POLL = 0.02
 _COMPLAIN_AFTER = 60.0
 _NO_CONTEXT = (None, ProcessState.NO_CUDA)
+_PARKED = ProcessState.CHECKPOINTED
+_NO_REMAP = (1, 801)
+"""CUDA_ERROR_INVALID_VALUE and CUDA_ERROR_NOT_SUPPORTED."""
+_ENV = "/usr/bin/env"
 
 
 class Reverted(KybernateError):  # noqa: N818 - an outcome, not always an error
@@ -130,7 +135,10 @@ class Steps:
 
     async def argv_prefix(self, seat: Seat) -> tuple[str, ...]:
         """The image's words that come before the pod's. RetryableError, NotFoundError,
-        RefusedError."""
+        RefusedError. Of a seat that may be anywhere, those which tell the command its GPU."""
+        if seat.identity.anywhere:
+            visible = ",".join(seat.identity.gpus)
+            return _ENV, f"{keys.ENV_CUDA_VISIBLE}={visible}"
         if not seat.contact.image_mode:
             return ()
         command = await self._world.images.command_of(seat.identity.image)
@@ -272,12 +280,26 @@ class Steps:
         await self._world.blocking(release, _DEVICES_DEADLINE)
 
     async def wake(self, seat: Seat) -> dict[str, float]:
-        """Thaw, restore, unlock, check. Returns seconds by phase; raises Broken."""
+        """Thaw, restore, unlock, check. Returns seconds by phase; raises Broken. Reverted: the
+        driver won't have it on other GPUs than it was on, and it is thawed, but parked as before.
+        """
         began = self._world.now()
         self._world.freezer.thaw(seat.tree.handle)
         thawed = self._world.now()
-        phases = await self.finish_wake(seat)
+        try:
+            phases = await self.finish_wake(seat)
+        except Broken as error:
+            if await self._was_not_moved(seat, error.__cause__):
+                gpus = " and ".join(f"{old} to {new}" for old, new in seat.tree.gpu_map.items())
+                why = f"the driver does not move it from GPU {gpus}: {error.__cause__}"
+                raise Reverted(why) from error
+            raise
         return {"thaw": thawed - began, **phases}
+
+    async def _was_not_moved(self, seat: Seat, error: BaseException | None) -> bool:
+        """Whether all that went wrong is that the driver refuses its new GPUs."""
+        refused = isinstance(error, DriverError) and error.code in _NO_REMAP
+        return bool(seat.tree.gpu_map) and refused and await self._all(seat, _PARKED)
 
     async def finish_wake(self, seat: Seat) -> dict[str, float]:
         """From wherever its processes are to RUNNING. Raises Broken."""
@@ -313,6 +335,16 @@ class Steps:
                 if self._world.now() >= until:
                     raise
         return await what(await self.helper(seat))
+
+    async def find_gpus(self, seat: Seat) -> frozenset[GpuUuid]:
+        """All GPUs of the node that its tree has memory of, by NVML. Raises DriverError,
+        DeadlineError."""
+        inventory = self._node.inventory
+        tree = set(self._world.freezer.pids(seat.tree.handle))
+        rows = await self._processes(tuple(inventory.memory() if inventory else ()))
+        return frozenset(
+            gpu for gpu, row in rows.items() if any(pid in tree and size != 0 for pid, size in row)
+        )
 
     async def find_cuda(self, seat: Seat) -> tuple[Process, ...]:
         """The tree's processes with a CUDA context, parked or not, by the driver's word."""

@@ -36,7 +36,7 @@ class StormyMachine(Machine):
     def fault(self, name: str) -> bool:
         """By chance."""
         rate = self.rates.get(name)
-        rng = self._abandoning if name == "abandon-fails" else self.rng
+        rng = self._abandoning if name in ("abandon-fails", "remap-refused") else self.rng
         if not rate or rng.random() >= rate:
             return False
         if self.said:

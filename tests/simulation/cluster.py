@@ -82,6 +82,7 @@ class Pod:
             port=8000,
             priority=plan.priority,
             grace=GRACE,
+            anywhere=plan.anywhere,
         )
 
 

@@ -31,6 +31,7 @@ FAULTS = {
     "checkpoint-fails": 0.03,
     "wake-hangs": 0.03,
     "restore-fails": 0.03,
+    "remap-refused": 0.05,
     "states-hang": 0.03,
     "helper-dies": 0.03,
     "no-helper": 0.05,
@@ -108,7 +109,8 @@ MOVES = {**BETWEEN, "move": 8, "move-within": 6}
 class PodPlan:
     """A pod. `size` in bytes per GPU that it really takes, `vram` what it declares; `restore` says
     whose state it goes on from. `weight`: of one that always wants its GPUs. `idle` (s): when it
-    leaves GPU memory, or a tier. `ready_within` (s): when its answers are in time."""
+    leaves GPU memory, or a tier. `ready_within` (s): when its answers are in time. `anywhere`: any
+    one GPU of the node will do."""
 
     name: str
     group: Group
@@ -122,6 +124,7 @@ class PodPlan:
     weight: float | None = None
     idle: Mapping[str, float] = field(default_factory=dict)
     ready_within: float | None = None
+    anywhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +165,7 @@ _WITH_TIERS = 0.7
 _WITH_WISHES = (2, 3)
 _WITH_LIMITS = (3, 4)
 """Of five seeds."""
+_ONE_NODE, _ANYWHERE = ("storm", "kills"), 0.7
 _PAIR_EVENTS = {
     "burst": 5,
     "to-object": 4,
@@ -258,12 +262,15 @@ def _pod(rng: random.Random, inventory: Inventory, name: str) -> PodPlan:
 
 
 def _with_wishes(plan: Plan, pod: PodPlan) -> PodPlan:
-    """In a part of the schedules some pods always want their GPUs, have idle times, or say when
-    their answers are in time. Drawn from the pod's name, so that seeds that once found something
-    find the rest as it was."""
+    """In a part of the schedules some pods always want their GPUs, have idle times, say when their
+    answers are in time, or may be on any GPU. Drawn from the pod's name, so that seeds that once
+    found something find the rest as it was."""
     if plan.seed % 5 in _WITH_LIMITS:
         rng = random.Random(f"limits-{plan.kind}-{plan.seed}-{pod.name}")
         pod = replace(pod, ready_within=rng.choice([None, 0.1, 1.0, 3.0, 30.0]))
+    if plan.kind in _ONE_NODE and plan.seed % 2 and len(pod.group.gpus) == 1:
+        rng = random.Random(f"places-{plan.kind}-{plan.seed}-{pod.name}")
+        pod = replace(pod, anywhere=rng.random() < _ANYWHERE)
     if plan.seed % 5 not in _WITH_WISHES:
         return pod
     rng = random.Random(f"wishes-{plan.kind}-{plan.seed}-{pod.name}")

@@ -166,8 +166,18 @@ class Watch:
             wanted = ProcessState.CHECKPOINTED if process.handle in parked else ProcessState.RUNNING
             if process.cuda is not wanted:
                 found.append(f"{process.uid} is {process.cuda}, should be {wanted}")
+        self._look_for_strayed()
         self._look_for_starved()
         self._look_below()
+
+    def _look_for_strayed(self) -> None:
+        """Every seat that is awake is on the GPUs that its record names."""
+        for seat in self._seats.values():
+            trees = [p for p in self._life.machine.procs.values() if p.handle == seat.tree.handle]
+            there = {gpu for one in trees if one.alive for gpu in one.memory}
+            if seat.state is SeatState.ACTIVE and not there <= set(seat.identity.gpus):
+                said = ", ".join(seat.identity.gpus)
+                self._life.found.append(f"{seat.identity.name} is on {sorted(there)}, not {said}")
 
     def _look_for_starved(self) -> None:
         """Nobody who always wants its GPUs rests in RAM beside GPUs that are free."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from kybernate.core.simulate.world import Where
 from kybernate.core.swap.swap import ActionKind, decide, next_check
-from kybernate.core.swap.swapview import SeatView, SwapPolicy, SwapView
+from kybernate.core.swap.swapview import SPARE, SeatView, SwapPolicy, SwapView
 from kybernate.types import GpuUuid, GroupName, PodUid, SeatName, SeatState
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ _STATES = {
 }
 _GROUP = GroupName("all")
 _GB = 10**9
-SPARE: Final = 4
-"""Of so many GPUs one is kept free: see `SwapPolicy.spare`."""
 CALLS_HOLD: Final = 10.0
 """Seconds for which it is not asked anew how often models are called."""
 
@@ -32,7 +30,7 @@ class Ours:
     """`kybernate.core.swap.swap.decide`, with every model free to wake on any GPU of the node."""
 
     def __init__(self, world: World, policy: SwapPolicy | None = None) -> None:
-        self._policy = policy or SwapPolicy(spare=world.gpus // SPARE)
+        self._policy = policy or SwapPolicy(spare=SPARE)
         self._gpus = tuple(GpuUuid(f"GPU-{n}") for n in range(world.gpus))
         self._places = tuple(frozenset({gpu}) for gpu in self._gpus)
         self._memory = {gpu: round(world.costs.gpu_gb * _GB) for gpu in self._gpus}
@@ -58,7 +56,8 @@ class Ours:
 
     def _has_spare(self, world: World) -> bool:
         free = [all(world.state[m] is Where.PARKING for m in there) for there in world.on]
-        return sum(free) >= self._policy.spare and not any(world.closed)
+        spare = world.gpus // self._policy.spare if self._policy.spare else 0
+        return sum(free) >= spare and not any(world.closed)
 
     def _do(self, world: World, action: Action) -> None:
         m = int(action.uid)
@@ -88,7 +87,8 @@ class Ours:
             if m not in self._seats:
                 self._seats[m] = self._seat(world, m)
         seats = tuple([self._seats[m] for m in there])
-        return SwapView(seats, self._memory, self._slots)
+        absent = len(there) < len(world.size)
+        return SwapView(seats, self._memory, self._slots, absent=absent)
 
     def _seat(self, world: World, m: int) -> SeatView:
         where, running, queue = world.state[m], world.running[m], world.queue[m]

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 
 _GIB = 1 << 30
+_NOWHERE: Final[frozenset[GpuUuid]] = frozenset()
 SPENT: Final = "its namespace has used up its GPU-seconds, so seats of others come first"
 
 
@@ -131,14 +132,30 @@ def fits(view: SwapView, uid: PodUid) -> bool:
 
 def barred(view: SwapView, seat: SeatView) -> bool:
     """Whether the seat could not be in GPU memory now even if nobody else were."""
-    return bool(view.draining) or not _fits(seat, (), view)
+    return bool(view.draining) or not _fits_alone(seat, view)
+
+
+def _fits_alone(seat: SeatView, view: SwapView) -> bool:
+    return any(_fits(seat, (), view, place) for place in seat.places or (seat.gpus,))
+
+
+def _reach(seat: SeatView) -> frozenset[GpuUuid]:
+    """All GPUs that it may be on."""
+    return seat.gpus.union(*seat.places)
+
+
+def _unclear(seat: SeatView) -> frozenset[GpuUuid]:
+    """GPUs of which it is not known whether the seat uses them."""
+    if not seat.unverified:
+        return _NOWHERE
+    return _reach(seat) if seat.state is SeatState.UNVERIFIED else seat.gpus
 
 
 def obstacle(view: SwapView, policy: SwapPolicy, uid: PodUid, now: float) -> str:
     """Why a seat that asks for its turn hasn't got it yet, as a sentence; empty if nothing stands
     in its way."""
     (seat,) = (s for s in view.seats if s.uid == uid)
-    in_its_way = [s for s in view.seats if s.state in OCCUPYING and s.gpus & seat.gpus]
+    in_its_way = [s for s in view.seats if s.state in OCCUPYING and s.gpus & _reach(seat)]
     bar = _bar(seat, view, now)
     bar = bar or decided(view, policy, now).why.get(uid, "")
     if bar or not in_its_way:
@@ -154,14 +171,14 @@ def _bar(seat: SeatView, view: SwapView, now: float) -> str:
     if view.draining:
         return f"the node is drained: {view.draining}"
     missing = sorted(gpu for gpu in seat.gpus if gpu not in view.gpu_memory)
-    if missing:
+    if missing and not seat.places:
         return f"GPU {', '.join(missing)} isn't healthy, or isn't in the plugin's inventory"
-    if not _fits(seat, (), view):
+    if not _fits_alone(seat, view):
         return "its GPUs have less memory free of other processes than it declares"
     if now < seat.not_before:
         return f"the last attempt was refused; the next is in {seat.not_before - now:.1f} s"
-    unclear = [s.name for s in view.seats if s.unverified and s.gpus & seat.gpus]
-    if unclear:
+    unclear = [s.name for s in view.seats if _unclear(s) & seat.gpus]
+    if unclear and not seat.places:
         return f"it is not known yet what seat {', '.join(unclear)} does on its GPUs"
     return ""
 
@@ -320,7 +337,6 @@ _TO_BE_PARKED = (SeatState.WAKING, SeatState.ACTIVE, SeatState.DRAINING)
 """From here a park has yet to take its room in RAM. A start has no known end, and keeps none."""
 _OFFLOADED = (SeatState.PARKED_NVME, SeatState.PARKED_OBJECT)
 _ENTERING = (ActionKind.START, ActionKind.WAKE)
-_NOWHERE: Final[frozenset[GpuUuid]] = frozenset()
 
 
 def _value(seats: Iterable[SeatView]) -> float:
@@ -364,7 +380,7 @@ class _Decision:
         self._occupying = _Seats([seat for seat in view.seats if seat.state in OCCUPYING])
         self._held = _Seats()
         self._held_for_starts = _Seats()
-        self._unclear = {gpu for seat in view.seats if seat.unverified for gpu in seat.gpus}
+        self._unclear = {gpu for seat in view.seats for gpu in _unclear(seat)}
         self._next_turns: list[SeatView] = []
         self._needed: set[PodUid] = set()
         self._room = math.inf if view.park_room is None else view.park_room
@@ -543,11 +559,13 @@ class _Decision:
 
     def _keep_spare(self) -> None:
         """Empty places whose seats are idle, so that whoever is called next waits for no park."""
-        want = self._policy.spare
+        share = self._policy.spare if self._may_be_called() else 0
         # Mostly all seats have the same: each is looked at once.
-        several = {id(seat.places): seat.places for seat in self._view.seats} if want else {}
+        several = {id(seat.places): seat.places for seat in self._view.seats} if share else {}
+        every = {place for places in several.values() for place in places}
+        want = len(every) // share if share else 0
         found = []
-        for place in {place for places in several.values() for place in places}:
+        for place in every if want else ():
             there = [*self._occupying.on_any(place), *self._held.on_any(place)]
             stay = [s for s in there if s.state is not SeatState.PARKING]
             if all(s.state in _SERVES and self._rests(s) for s in stay):
@@ -558,6 +576,13 @@ class _Decision:
                     self._needed.add(seat.uid)
                     why = "its GPUs are kept for whoever is called next"
                     self._send_away(seat, why, at_once=True)
+
+    def _may_be_called(self) -> bool:
+        """Whether a spare place would serve anybody: one who isn't in GPU memory and is called now
+        and then."""
+        return self._view.absent or any(
+            s.calls > 0 and s.places and s.state not in OCCUPYING for s in self._view.seats
+        )
 
     def _rests(self, seat: SeatView) -> bool:
         """Whether it may be parked though nobody asks for its GPUs yet."""

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from kybernate.types import GpuUuid
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kybernate.core.tiers.tiering import TierView
-    from kybernate.types import GpuUuid, GroupName, PodUid, SeatName, SeatState
+    from kybernate.types import GroupName, PodUid, SeatName, SeatState
+
+Places = tuple[frozenset[GpuUuid], ...]
+"""Sets of GPUs, on any of which a seat may be."""
+
+
+SPARE: Final = 4
+"""One of so many places is kept free: see `SwapPolicy.spare`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +46,13 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a seat's swaps are expected to take (s), and how often a second it is asked for."""
+    """What a seat's swaps are expected to take (s), and how often a second it is asked for.
+    `within`: when its requests are in time, where the seat itself doesn't say (s)."""
 
     wakes_in: float = 0.0
     parks_in: float = 0.0
     calls: float = 0.0
+    within: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +102,7 @@ class SeatView:
     unverified: bool = False
     turn: Turn | None = None
     idle_limit: float | None = None
-    places: tuple[frozenset[GpuUuid], ...] = ()
+    places: Places = ()
     within: float | None = None
     wakes_in: float = 0.0
     parks_in: float = 0.0
@@ -101,8 +112,8 @@ class SeatView:
 @dataclass(frozen=True, slots=True)
 class SwapPolicy:
     """Seconds. `drain_limit`: how long requests in flight may hold up a switch. `max_wait`: demand
-    this old comes before all priorities. `spare`: so many of the places on which seats may be woken
-    are emptied ahead of need, once nobody uses what is on them."""
+    this old comes before all priorities. `spare`: one of so many of the places on which seats may
+    be woken is emptied ahead of need, once nobody uses what is on it; 0: none."""
 
     min_residency: float = 1.0
     idle_after: float = 0.5
@@ -120,7 +131,8 @@ class SwapView:
     who take turns. `park_room`: bytes of host memory that seats may be parked into now, None if
     nobody counts them; `park_bytes`: what each seat's park puts there. `tiers`: where the states of
     parked seats are and may go, whatever their turns; None where nobody says. `last`: seats that
-    come after all others, since their namespaces have used up what is theirs.
+    come after all others, since their namespaces have used up what is theirs. `absent`: there are
+    more seats, parked, which nobody asks for now.
     """
 
     seats: tuple[SeatView, ...]
@@ -134,6 +146,7 @@ class SwapView:
     park_bytes: Mapping[PodUid, int] = field(default_factory=dict)
     tiers: TierView | None = None
     last: frozenset[PodUid] = frozenset()
+    absent: bool = False
 
     def no_room(self, seat: SeatView) -> bool:
         """Whether the host's memory has no room for the seat's park now."""

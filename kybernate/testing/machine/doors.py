@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from kybernate import keys
+from kybernate.types import GpuUuid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -12,6 +15,8 @@ if TYPE_CHECKING:
     from kybernate.ports import CooperationPhase, SeatListener
     from kybernate.testing.machine.world import Machine
     from kybernate.types import PodUid
+
+_VISIBLE: Final = f"{keys.ENV_CUDA_VISIBLE}="
 
 
 class FakeDoors:
@@ -43,6 +48,9 @@ class FakeDoors:
     def go(self, uid: PodUid, generation: int, argv_prefix: Sequence[str]) -> None:
         """Open the gate."""
         self._machine.log.append(("go", uid, str(generation), *argv_prefix))
+        told = [word.partition("=")[2] for word in argv_prefix if word.startswith(_VISIBLE)]
+        if told:
+            self._machine.apps[uid].gpus = tuple(GpuUuid(gpu) for gpu in told[0].split(","))
         self._machine.go(uid, generation)
 
     def refuse(self, uid: PodUid, sentence: str) -> None:

@@ -60,8 +60,8 @@ class FakeHelper:
     park: helper-dies, helper-dies-midway (all are locked then), lock-timeout,
     lock-sticks (an unlock after it fails), lock-kills (a process dies of it), park-hangs,
     checkpoint-refused (taken back), checkpoint-fails (FAILED).
-    Of wake: helper-dies, wake-hangs, restore-fails (out of memory, for good). Of states:
-    states-hang.
+    Of wake: helper-dies, wake-hangs, restore-fails (out of memory, for good), remap-refused (it
+    stays as it was). Of states: states-hang.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -125,6 +125,9 @@ class FakeHelper:
             if self._machine.fault("wake-hangs"):
                 await asyncio.sleep(deadline)
                 raise DeadlineError("the helper did not answer")
+            moved = any(old != new for old, new in gpu_map.items())
+            if moved and self._machine.fault("remap-refused"):
+                raise DriverError(_RESTORE, 1, "INVALID_VALUE")
             for process in targets:
                 held = process.memory.items()
                 process.memory = {gpu_map.get(gpu, gpu): size for gpu, size in held}

@@ -228,7 +228,7 @@ class Machine:
         app = next(p for p in self.procs.values() if p.handle == handle and p.main)
         worker = self._new(app.uid, parent=app.parent)
         worker.handle, worker.cuda = handle, ProcessState.RUNNING
-        worker.memory = dict.fromkeys(self.apps[app.uid].gpus, 1)
+        worker.memory = dict.fromkeys(app.memory or self.apps[app.uid].gpus, 1)
         return worker
 
     def thaw(self, handle: str) -> None:

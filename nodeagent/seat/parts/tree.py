@@ -25,7 +25,8 @@ class Tree:
 
     `cuda` are its processes on the GPUs, `inner` their PIDs in the container, in the same order.
     `held` is bytes per GPU that they held when the seat was last parked; `gpu_map`: of a tree whose
-    GPU memory comes from other GPUs, those GPUs and, for each, the seat's own.
+    GPU memory comes from other GPUs, those GPUs and, for each, the seat's own. `stays_on`: why it
+    can't wake on another GPU than it was parked on, empty while it may.
     """
 
     init: Process | None = None
@@ -35,6 +36,7 @@ class Tree:
     inner: tuple[int, ...] = ()
     held: Mapping[GpuUuid, int] = field(default_factory=dict)
     gpu_map: Mapping[GpuUuid, GpuUuid] = field(default_factory=dict)
+    stays_on: str = ""
 
     def greeted(self, init: Process) -> None:
         """Its kyb-init has called."""
@@ -63,6 +65,21 @@ class Tree:
         """It is to be recreated from a state of another container."""
         self.cuda, self.inner, self.held, self.gpu_map = (), inner, held, gpu_map
 
+    def moves(self, onto: Mapping[GpuUuid, GpuUuid]) -> None:
+        """Its memory comes onto other GPUs than its own: for each of these, which."""
+        before = self.gpu_map or {gpu: gpu for gpu in onto}
+        moved = {old: onto.get(own, own) for old, own in before.items()}
+        self.gpu_map = moved if any(old != new for old, new in moved.items()) else {}
+        self.held = {onto.get(gpu, gpu): size for gpu, size in self.held.items()}
+
+    def stands(self) -> None:
+        """Its memory is on its own GPUs."""
+        self.gpu_map = {}
+
+    def is_tied(self, why: str) -> None:
+        """It can't wake on other GPUs than it was parked on."""
+        self.stays_on = why
+
     def follows_none(self) -> None:
         """It is to be recreated from no state."""
         self.inner, self.gpu_map = (), {}
@@ -87,4 +104,4 @@ class Tree:
     def ended(self) -> None:
         """Nothing of it is left, kyb-init included."""
         self.unknown()
-        self.init, self.held = None, {}
+        self.init, self.held, self.gpu_map, self.stays_on = None, {}, {}, ""

@@ -236,6 +236,7 @@ class Rig:
             model=name,
             image=more.pop("image", "img"),
             port=more.pop("port", 8000),
+            anywhere=more.pop("anywhere", False),
         )
         seat = Seat(identity, self.clock.time(), 0.0)
         seat.contact.pod_ip, seat.wishes.restore = "10.0.0.1", more.pop("restore", None)
