@@ -1,4 +1,8 @@
-"""RebalanceRequests: planned by the extender, carried out by CheckpointRequests and evictions."""
+"""RebalanceRequests: planned by the extender, carried out by CheckpointRequests and evictions.
+
+Plans are made by one thread, one after the other, and namespaces take turns: however many requests
+one of them makes, no step of another waits for a plan, and the extender makes one at a time.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ from kybernate.api.rebalances.reading import read_plan
 from kybernate.api.requests import to_evict, to_wake
 from kybernate.core.plans.steps import Kind
 from kybernate.core.requests import rebalance
+from kybernate.core.requests.asked import Decision
 from kybernate.core.requests.rebalance import (
     MADE,
     SAVE_S,
@@ -41,7 +46,6 @@ if TYPE_CHECKING:
     from controller.base.known import PodsSeen, Requests
     from controller.base.queue import Queue
     from kybernate.core.requests import checkpoint
-    from kybernate.core.requests.asked import Decision
     from kybernate.core.requests.rebalance import Status, Step
     from kybernate.runtime.lead import Fence
 
@@ -92,7 +96,8 @@ def _question(request: rebalance.Request, within: str) -> str:
 
 
 class RebalanceWorker(RequestWorker[rebalance.Request]):
-    """Carries out RebalanceRequests. `made` are all CheckpointRequests, `pods` all with seats."""
+    """Carries out RebalanceRequests; what needs a plan goes into `plans`. `made` are all
+    CheckpointRequests, `pods` all with seats; `standing` as for `decide`."""
 
     kind = "rebalance"
 
@@ -102,29 +107,38 @@ class RebalanceWorker(RequestWorker[rebalance.Request]):
         requests: Requests[rebalance.Request],
         made: Requests[checkpoint.Request],
         pods: PodsSeen,
-        planner: Planner,
+        plans: Queue,
         cluster: Cluster,
         fence: Fence,
         wall: Callable[[], float] = time.time,
+        *,
+        standing: int,
     ) -> None:
         super().__init__(queue, requests, cluster, fence, wall)
         self._made = made
         self._pods = pods
-        self._planner = planner
+        self._plans = plans
+        self._standing = standing
 
     def decided(self, request: rebalance.Request) -> Decision[Status, Act]:
         """See `RequestWorker`."""
-        step, now = current(request), self._wall()
-        seen = Observed(request, pods=self._pods.all(), checkpoint=self._of(request, step))
-        decision = decide(seen, now)
+        step, seen = current(request), self.observed(request)
+        decision = decide(seen, self._wall(), self._standing)
         if decision.act is Act.PLAN:
-            found = self._planner.plan(request)
-            decision = decide(replace(seen, found=found), self._wall())
+            self._plans.add((request.namespace, request.name))
         elif step is not None and decision.act is not None:
             held = self._carry_out(decision.act, request, step)
             if held:
-                decision = decide(replace(seen, held=held), self._wall())
+                decision = decide(replace(seen, held=held), self._wall(), self._standing)
         return decision
+
+    def observed(self, request: rebalance.Request) -> Observed:
+        """The request, and what was seen for it."""
+        others = self._requests.of(request.namespace)
+        older = (one for one in others if _age(one) < _age(request))
+        ahead = sum(not (one.ended or one.status.began_at) for one in older)
+        made = self._of(request, current(request))
+        return Observed(request, pods=self._pods.all(), checkpoint=made, ahead=ahead)
 
     def call_off(self, request: rebalance.Request) -> None:
         """No more steps begin; the one under way is taken back."""
@@ -179,6 +193,51 @@ class RebalanceWorker(RequestWorker[rebalance.Request]):
         if not made and known is not None and not _is_mine(known.request):
             return f"somebody else has made CheckpointRequest {name}"
         return ""
+
+
+class PlanWorker(RequestWorker[rebalance.Request]):
+    """Has the plans made that `plans` names; all else is for `worker`, by its queue `steps`."""
+
+    kind = "plan"
+
+    def __init__(  # noqa: PLR0913, PLR0917 - what a look needs, each of one owner
+        self,
+        plans: Queue,
+        steps: Queue,
+        requests: Requests[rebalance.Request],
+        worker: RebalanceWorker,
+        planner: Planner,
+        cluster: Cluster,
+        fence: Fence,
+        wall: Callable[[], float] = time.time,
+        *,
+        standing: int,
+    ) -> None:
+        super().__init__(plans, requests, cluster, fence, wall)
+        self._then = steps
+        self._worker = worker
+        self._planner = planner
+        self._standing = standing
+
+    def decided(self, request: rebalance.Request) -> Decision[Status, Act]:
+        """See `RequestWorker`."""
+        seen = self._worker.observed(request)
+        if decide(seen, self._wall(), self._standing).act is not Act.PLAN:
+            return Decision(request.status, again=0.0)
+        found = self._planner.plan(request)
+        return decide(replace(seen, found=found), self._wall(), self._standing)
+
+    def call_off(self, request: rebalance.Request) -> None:
+        """See `RequestWorker`."""
+        self._worker.call_off(request)
+
+    def counted(self, request: rebalance.Request) -> str:
+        """See `RequestWorker`."""
+        return self._worker.counted(request)
+
+
+def _age(request: rebalance.Request) -> tuple[float, str]:
+    return request.created_at, request.uid
 
 
 def _is_mine(one: checkpoint.Request) -> bool:

@@ -17,7 +17,7 @@ from controller.checkpoints.lost import LostPods, LostWorker, Remains
 from controller.checkpoints.worker import Worker
 from controller.policies import MANAGED, Policies, PolicyWorker, slim_pod
 from controller.preempts import PreemptWorker, Victims, Waiters
-from controller.rebalances import Planner, RebalanceWorker
+from controller.rebalances import Planner, PlanWorker, RebalanceWorker
 from controller.restoring.artifacts import Artifacts, Projection, describing, slim_artifact
 from controller.restoring.restores import RestoreWorker, Sources
 from controller.shares import Shares
@@ -65,7 +65,7 @@ class Service:
         self._waiters = Waiters(self._preempt_queue.add)
         self._nodes = Nodes(self._changed, self._templates.touch)
         self._policies = Policies(self._policy_queue.add, self._changed)
-        self._rebalance_queue, self._pods = Queue(), PodsSeen()
+        self._rebalance_queue, self._plan_queue, self._pods = Queue(), Queue(), PodsSeen()
         self._rebalances = Requests(REBALANCE, self._rebalance_queue.add)
         self._requests = Requests(CHECKPOINT, self._queue.add, self._told)
         self._restore_queue, self._grants = Queue(), ArtifactGrants()
@@ -95,22 +95,17 @@ class Service:
             *(self._template_queue, self._templates, self._requests, self._nodes, cluster),
             *(self._agents, fence, settings.sidecar_image),
         )
-        rebalances = RebalanceWorker(
-            *(self._rebalance_queue, self._rebalances, self._requests, self._pods),
-            *(Planner(settings.extender, settings.tls_dir), cluster, fence),
-        )
         workers = self._checkpoints(settings, cluster, fence)
         workers |= {f"policies-{number}": policies.run for number in range(_POLICY_THREADS)}
         workers |= {f"templates-{number}": templates.run for number in range(_POLICY_THREADS)}
         restores = self._restoring(cluster, fence)
         workers |= {f"restores-{number}": restores.run for number in range(_RESTORE_THREADS)}
-        workers |= {f"rebalances-{number}": rebalances.run for number in range(_POLICY_THREADS)}
+        workers |= self._rebalancing(settings, cluster, fence)
         workers |= self._preempting(settings, cluster, fence)
         if settings.registry_url:
             workers["artifacts"] = self._projection(settings, fence).run
         self._shares = Shares(self._nodes, self._policies.pods, self._why_not, cluster, fence)
         workers |= {
-            "rebalances-tidy": partial(rebalances.keep_tidy, settings.sweep_s),
             "zero": zero.run,
             "shares": self._shares.run,
         }
@@ -183,6 +178,24 @@ class Service:
         leader = Leader(leases, settings.lease, identity, terms, self)
         return leader, leader
 
+    def _rebalancing(
+        self, settings: ControllerSettings, cluster: Cluster, fence: Fence
+    ) -> dict[str, Callable[[threading.Event], None]]:
+        standing, requests = settings.plans_standing, self._rebalances
+        worker = RebalanceWorker(
+            *(self._rebalance_queue, requests, self._requests, self._pods, self._plan_queue),
+            *(cluster, fence),
+            standing=standing,
+        )
+        plans = PlanWorker(
+            *(self._plan_queue, self._rebalance_queue, requests, worker),
+            *(Planner(settings.extender, settings.tls_dir), cluster, fence),
+            standing=standing,
+        )
+        found = {f"rebalances-{number}": worker.run for number in range(_POLICY_THREADS)}
+        tidy = partial(worker.keep_tidy, settings.sweep_s)
+        return {**found, "plans": plans.run, "rebalances-tidy": tidy}
+
     def _preempting(
         self, settings: ControllerSettings, cluster: Cluster, fence: Fence
     ) -> dict[str, Callable[[threading.Event], None]]:
@@ -219,6 +232,7 @@ class Service:
             "checkpoint": self._queue,
             "restore": self._restore_queue,
             "rebalance": self._rebalance_queue,
+            "plan": self._plan_queue,
             "policy": self._policy_queue,
             "template": self._template_queue,
             "namespace": self._zero_queue,

@@ -84,6 +84,8 @@ class RequestWorker(Shift, Generic[R]):
         wall: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(queue, fence)
+        self._then = queue
+        """Where a request waits for its next look."""
         self._requests = requests
         self._cluster = cluster
         self._wall = wall
@@ -103,7 +105,7 @@ class RequestWorker(Shift, Generic[R]):
         if decision.status != seen.request.status:
             self._write(seen, decision.status)
         if decision.again is not None:
-            self._queue.add(key, decision.again)
+            self._then.add(key, decision.again)
 
     def decided(self, request: R) -> Decision[Any, Any]:
         """What is decided once no act is left but to remove it. Raises KybernateError."""

@@ -3,10 +3,14 @@
 `*` stands for all: all pods that wait, or all namespaces. The query may say `moves`, `seconds` and
 `effort` (`defrag.Budget`); `node` and `group`, where a pod that has a seat is to go; or `empty`, a
 node that all pods are to leave. `within` names the only namespace whose pods may be moved.
+
+One plan is made at a time, as it may take seconds of the time of all who bind; who asks meanwhile
+is told to ask again.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from dataclasses import replace
 from math import inf
@@ -19,7 +23,7 @@ from kybernate import keys
 from kybernate.core.defrag import Budget, Cluster, Pending, Seated, document, plan
 from kybernate.core.placement import Demand
 from kybernate.core.tiers.tiers import rebalance_seconds
-from kybernate.errors import NotFoundError, RefusedError
+from kybernate.errors import NotFoundError, RefusedError, RetryableError
 from kybernate.types import GroupName, NodeName
 
 if TYPE_CHECKING:
@@ -44,9 +48,19 @@ class Defragmenter:
     def __init__(self, snapshot: Snapshot, cluster: cluster.Cluster) -> None:
         self._snapshot = snapshot
         self._cluster = cluster
+        self._turn = threading.Lock()
 
     def page(self, namespace: str, name: str) -> Json:
         """The plan for one pod or all, as JSON. Raises KybernateError."""
+        if not self._turn.acquire(blocking=False):
+            # Who waits here keeps a thread from the scheduler.
+            raise RetryableError("another plan is being made; ask again")
+        try:
+            return self._page(namespace, name)
+        finally:
+            self._turn.release()
+
+    def _page(self, namespace: str, name: str) -> Json:
         query = flask.request.args
         budget, empty = read_budget(query), query.get("empty")
         if empty is not None:

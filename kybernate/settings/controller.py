@@ -60,6 +60,12 @@ class ControllerSettings(Settings):
     snapshots_at_once: int = Field(
         4, ge=1, description="Snapshots of one namespace that may be under way at once."
     )
+    plans_standing: int = Field(
+        10,
+        ge=1,
+        description="RebalanceRequests of one namespace that get plans before one of them is "
+        "approved; the others wait as Queued.",
+    )
     preempt_after_s: float = Field(
         5.0,
         ge=0,

@@ -1699,11 +1699,11 @@ spec:
                 type: object
               approvedPlan:
                 description: 'status.plan.hash, written by somebody with the verb `approve` for RebalanceRequests: has that plan carried out. Leave it out when you
-                  create one.'
+                  create one. It may be written again for a plan that has changed, until status.startTime is there.'
                 maxLength: 64
                 type: string
               deadlineSeconds:
-                description: Seconds from its approval in which steps begin.
+                description: Seconds from its creation in which a plan has to be approved, and from then on in which steps begin.
                 format: int32
                 maximum: 86400
                 minimum: 1
@@ -1849,6 +1849,10 @@ spec:
                 required:
                 - hash
                 type: object
+              planTime:
+                description: When the plan was made. It is made again once it is approved, and once pods are not where it has them.
+                format: date-time
+                type: string
               movesDone:
                 description: Pods that continue where they are to.
                 format: int64

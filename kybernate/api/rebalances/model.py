@@ -102,11 +102,17 @@ class Spec:
         texts(
             64,
             "status.plan.hash, written by somebody with the verb `approve` for RebalanceRequests: "
-            "has that plan carried out. Leave it out when you create one.",
+            "has that plan carried out. Leave it out when you create one. It may be written again "
+            "for a plan that has changed, until status.startTime is there.",
         ),
     ] = ""
     deadline_seconds: Annotated[
-        int, deadline("Seconds from its approval in which steps begin.", DEADLINE_S)
+        int,
+        deadline(
+            "Seconds from its creation in which a plan has to be approved, and from then on in "
+            "which steps begin.",
+            DEADLINE_S,
+        ),
     ] = DEADLINE_S
     ttl_seconds_after_finished: TimeToLive = None
     requested_by: RequestedBy = ""
@@ -162,6 +168,14 @@ class RebalanceStatus:
     __pydantic_config__ = CAMEL
     observed_generation: Annotated[int, wholes()] = 1
     plan: Annotated[PlanRow | None, Field(description="What is to be done, and its cost.")] = None
+    plan_time: Annotated[
+        str | None,
+        TIME,
+        Field(
+            description="When the plan was made. It is made again once it is approved, and "
+            "once pods are not where it has them."
+        ),
+    ] = None
     moves_done: Annotated[int | None, wholes(told="Pods that continue where they are to.")] = None
     bytes_done: Annotated[int | None, wholes(told="What was moved.")] = None
     start_time: Annotated[str | None, TIME, Field(description="When its first step began.")] = None

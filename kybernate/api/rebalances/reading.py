@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
-from kybernate.api.asked import DAY_S, dump, how_far, reading, seconds_of, to_create
+from kybernate.api.asked import DAY_S, created_at, dump, how_far, reading, seconds_of, to_create
 from kybernate.api.lenient import mapping, mappings, number, text, whole
 from kybernate.api.rebalances.model import DEADLINE_S
 from kybernate.core.plans.steps import Kind
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-_READY_AT = "estimatedCompletionTime"
+_READY_AT, _PLANNED_AT = "estimatedCompletionTime", "planTime"
 
 
 def read_rebalance(item: Mapping[str, Any]) -> Request:
@@ -43,6 +43,7 @@ def read_rebalance(item: Mapping[str, Any]) -> Request:
             empty=text(spec.get("emptyNode")),
             budget=Budget(whole(budget.get("moves"), 10), float(whole(budget.get("seconds")))),
             approved=text(spec.get("approvedPlan")),
+            created_at=created_at(item),
             status=_read_status(mapping(item.get("status"))),
         )
 
@@ -69,7 +70,7 @@ def read_plan(document: Mapping[str, Any], why: str = "") -> Plan:
 
 def dump_rebalance(status: Status, before: object, generation: int, now: float) -> Json:
     """The status as the API server is to have it, given what it has (`before`)."""
-    times = {_READY_AT: status.ready_at}
+    times = {_READY_AT: status.ready_at, _PLANNED_AT: status.planned_at}
     found = dump(status, RebalanceReason.PLANNING, before, generation, now, **times)
     if plan := status.plan:
         done = [one for one in plan.steps if one.stage is Stage.DONE and one.kind is Kind.MOVE]
@@ -127,6 +128,7 @@ def _read_status(status: Json) -> Status:
         plan=read_plan({**plan, "id": plan.get("hash")}, text(plan.get("message")))
         if plan
         else None,
+        planned_at=seconds_of(status.get(_PLANNED_AT)),
         ready_at=seconds_of(status.get(_READY_AT)),
     )
 

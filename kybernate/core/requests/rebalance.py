@@ -1,7 +1,7 @@
 """What a RebalanceRequest needs next. Pure.
 
     nothing begun      have it planned, and the plan's hash approved; a plan that has changed since
-                       needs another approval
+                       needs another approval, and a request without one ends at its deadline
     begun              its steps, one after the other: a pod's state is put into the object store,
                        the pod is evicted, and its successor is bound where the plan says
 
@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from kybernate.core.plans.steps import Kind
-from kybernate.core.requests.asked import Asked, Decision, ends, rests
+from kybernate.core.requests.asked import Decision, Timed, ends, rests
 from kybernate.core.requests.checkpoint import Mode
 from kybernate.core.requests.evictions import continues
 from kybernate.core.requests.reasons import DONE, OPEN, OVER, Reasoned
@@ -36,7 +36,12 @@ SAVE_S = 3600.0
 """Seconds that a state may take into the object store."""
 _ARRIVE_S = 900.0
 """Seconds after a state is there in which its successor has to be ready."""
-_LOOK_S, _REPLAN_S, _TROUBLE_S = 2.0, 30.0, 5.0
+_LOOK_S, _TROUBLE_S, _GLANCE_S = 2.0, 5.0, 30.0
+"""Between two looks: at a step, for a plan that could not be had, at a plan that stands."""
+_REPLAN_S, _SELDOM_S, _REPLAN_PART = 30.0, 600.0, 0.2
+"""Between two plans of a request, at first and at last, and the part of its age between these."""
+STANDING = 10
+"""Requests of a namespace that have plans made before one is approved."""
 _LEAVE_S = 300.0
 """Seconds for which an eviction is tried."""
 
@@ -44,6 +49,7 @@ _LEAVE_S = 300.0
 class RebalanceReason(Reasoned):
     """Reasons of the condition Complete of a RebalanceRequest."""
 
+    QUEUED = "Queued", OPEN, "others go first; the message says which limit is reached"
     PLANNING = "Planning", OPEN, "the extender can't be asked for a plan now"
     AWAITING_APPROVAL = (
         "AwaitingApproval",
@@ -65,7 +71,8 @@ class RebalanceReason(Reasoned):
     DEADLINE_EXCEEDED = (
         "DeadlineExceeded",
         OVER,
-        "not done within spec.deadlineSeconds of its beginning; no more steps begin",
+        "not begun within spec.deadlineSeconds of its creation, or not done within these of its "
+        "beginning; no more steps begin",
     )
 
 
@@ -123,9 +130,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How far a request is. Times in seconds since 1970, 0 for not yet."""
+    """How far a request is. Times in seconds since 1970, 0 for not yet; `planned_at`: of `plan`."""
 
     plan: Plan | None = None
+    planned_at: float = 0.0
     began_at: float = 0.0
     ended_at: float = 0.0
     ready_at: float = 0.0
@@ -142,9 +150,10 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Request(Asked):
+class Request(Timed):
     """A RebalanceRequest: a `pod` that is to go to a place (`target`), a node to be emptied, or
-    pods that wait to be given room. `approved`: the hash of the plan that may be carried out."""
+    pods that wait to be given room. `approved`: the hash of the plan that may be carried out. Its
+    deadline counts from its creation, and from its beginning once that has come."""
 
     uid: str
     namespace: str
@@ -155,6 +164,7 @@ class Request(Asked):
     budget: Budget
     approved: str
     by: str
+    created_at: float
     deadline_s: float
     keep_s: float | None
     status: Status
@@ -183,13 +193,15 @@ class NoPlan:
 class Observed:
     """A request and what was seen for it. `found`: a plan of just now, None if none was asked for.
     `checkpoint`: the CheckpointRequest of the step under way; `pods` by UID; `held`: why the
-    act of just now could not be done."""
+    act of just now could not be done; `ahead`: older requests of its namespace that have begun
+    nothing yet."""
 
     request: Request
     found: Plan | NoPlan | None = None
     checkpoint: checkpoint.Request | None = None
     pods: Mapping[str, PodSeen] = field(default_factory=dict)
     held: str = ""
+    ahead: int = 0
 
 
 class Act(StrEnum):
@@ -202,13 +214,14 @@ class Act(StrEnum):
     REMOVE = "remove"
 
 
-def decide(seen: Observed, now: float) -> Decision[Status, Act]:
-    """What becomes of the request now, in seconds since 1970."""
+def decide(seen: Observed, now: float, standing: int = STANDING) -> Decision[Status, Act]:
+    """What becomes of the request now, in seconds since 1970. `standing`: so many of a namespace
+    have plans that nobody has approved yet."""
     request = seen.request
     if request.ended:
         return rests(request, now)
     if not request.status.began_at:
-        return _plan(seen, now)
+        return _unbegun(seen, now, standing)
     step = current(request)
     if step is None:
         return _over(request, RebalanceReason.MOVED, _sum_up(request.status), now)
@@ -256,15 +269,50 @@ def _stays(pod: PodSeen | None) -> bool:
 # --- until it begins --------------------------------------------------------------------------
 
 
-def _plan(seen: Observed, now: float) -> Decision[Status, Act]:
-    request, found = seen.request, seen.found
-    if found is None:
-        return Decision(request.status, Act.PLAN)
+def _unbegun(seen: Observed, now: float, standing: int) -> Decision[Status, Act]:
+    request = seen.request
+    left = request.left(now)
+    if left <= 0:
+        why = f"not begun within {request.deadline_s:g} s of its creation; create another"
+        return _over(request, RebalanceReason.DEADLINE_EXCEEDED, why, now)
+    if seen.ahead >= standing:
+        why = f"{seen.ahead} older requests of the namespace wait for an approval; delete some"
+        found = _open(request.status, RebalanceReason.QUEUED, why, _GLANCE_S)
+    elif seen.found is None:
+        found = _planned_at(seen, now)
+    else:
+        found = _plan(request, seen.found, now)
+    return replace(found, again=min(found.again, left)) if found.again is not None else found
+
+
+def _planned_at(seen: Observed, now: float) -> Decision[Status, Act]:
+    """Whether a plan is asked for now. One costs the extender seconds in a large cluster: it is
+    asked once there is an approval, and when pods are not where the plan has them; seldom then."""
+    request, status = seen.request, seen.request.status
+    if status.plan is None or request.approved == status.plan.hash:
+        return Decision(status, Act.PLAN)
+    age = now - request.created_at
+    due = status.planned_at + min(max(_REPLAN_S, age * _REPLAN_PART), _SELDOM_S)
+    if all(_holds(seen, step) for step in status.plan.steps):
+        return Decision(status, again=_GLANCE_S)
+    return Decision(status, Act.PLAN) if now >= due else Decision(status, again=due - now)
+
+
+def _holds(seen: Observed, step: Step) -> bool:
+    """Whether the step's pod is where the plan has it."""
+    pod = seen.pods.get(step.uid)
+    if pod is None or pod.leaving:
+        return False
+    return not pod.node if step.kind is Kind.PLACE else _is_at(pod, step.source)
+
+
+def _plan(request: Request, found: Plan | NoPlan, now: float) -> Decision[Status, Act]:
     if isinstance(found, NoPlan):
         if found.for_now:
-            return _open(request.status, RebalanceReason.PLANNING, found.why, _TROUBLE_S)
+            pause = min(max(_TROUBLE_S, (now - request.created_at) * _REPLAN_PART), _GLANCE_S)
+            return _open(request.status, RebalanceReason.PLANNING, found.why, pause)
         return _over(request, RebalanceReason.NO_PLAN, found.why, now)
-    status = replace(request.status, plan=found)
+    status = replace(request.status, plan=found, planned_at=now)
     if reason := _unfit(found, request.budget):
         return _over(request, reason, found.told, now, plan=found)
     if request.approved == found.hash:
@@ -274,7 +322,7 @@ def _plan(seen: Observed, now: float) -> Decision[Status, Act]:
     if request.approved:
         reason = RebalanceReason.PLAN_CHANGED
     told = f"{found.told} Approve it by spec.approvedPlan: {found.hash}"
-    return _open(status, reason, told, _REPLAN_S)
+    return _open(status, reason, told, _GLANCE_S)
 
 
 def _unfit(plan: Plan, budget: Budget) -> RebalanceReason | None:
@@ -303,8 +351,9 @@ def _waiting(seen: Observed, step: Step, now: float) -> Decision[Status, Act]:
         why = f"pod {step.told} has room, and is to be bound"
         return _open(request.status, RebalanceReason.MOVING, why, _LOOK_S)
     if pod is None or pod.leaving or not _is_at(pod, step.source):
-        # Whoever approved that plan approved another cluster.
-        status = replace(request.status, plan=None, began_at=0.0, ready_at=0.0)
+        # Whoever approved that plan approved another cluster. The deadline is that of a request
+        # which has not begun, from its creation.
+        status = replace(request.status, plan=None, planned_at=0.0, began_at=0.0, ready_at=0.0)
         why = f"pod {step.told} is not where the plan has it; planned again"
         return _open(status, RebalanceReason.PLAN_CHANGED, why, 0.0)
     return _next(request, replace(step, stage=Stage.SAVING), now)

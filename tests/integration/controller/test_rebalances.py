@@ -186,6 +186,28 @@ def test_only_the_plan_as_it_stands_is_carried_out(
         approve(api, "h1")
 
 
+def test_requests_that_nobody_approves_cost_few_plans_and_end(
+    api: Api, extender: Extender, controller: Controller, replaced: str
+) -> None:
+    names = [f"r{number}" for number in range(12)]
+
+    def reasons() -> list[str]:
+        return [complete(api.get(f"{RBAL}/{name}"))[1] for name in names]
+
+    for name in names:
+        moving(api, name)
+    ends = ["AwaitingApproval"] * 10 + ["Queued"] * 2
+    until(lambda: sorted(reasons()) == ends, "not planned", LIMIT_S)
+    for number in range(3):
+        for name in names:
+            api.patch(f"{RBAL}/{name}", {"metadata": {"annotations": {"touched": str(number)}}})
+    moving(api, "late", deadlineSeconds=1)
+    at(api, "DeadlineExceeded", "late")
+    assert sorted(reasons()) == ends
+    assert len(extender.asked) == 10
+    assert api.get(REQUESTS)["items"] == []
+
+
 def test_what_a_deleted_request_has_begun_is_taken_back(
     api: Api, controller: Controller, door: Door, replaced: str
 ) -> None:

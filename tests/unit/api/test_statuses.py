@@ -65,6 +65,7 @@ MOVE = rebalance.Step(
 )
 REBALANCE = rebalance.Status(
     plan=rebalance.Plan(hash="h", steps=(MOVE,), moves=1, seconds=1.5, told="t"),
+    planned_at=4.0,
     began_at=1.0,
     ended_at=2.0,
     ready_at=3.0,

@@ -8,7 +8,7 @@ from controller import rebalances
 from controller.base.kinds import CHECKPOINT, REBALANCE
 from controller.base.known import PodsSeen, Requests
 from controller.base.queue import Queue
-from controller.rebalances import Planner, RebalanceWorker
+from controller.rebalances import Planner, PlanWorker, RebalanceWorker
 from kybernate import keys
 from kybernate.api.rebalances.reading import dump_rebalance, read_rebalance
 from kybernate.core.requests.rebalance import NoPlan
@@ -37,6 +37,7 @@ ANSWER = {
 
 def item(**spec):
     meta = {"namespace": "shop", "name": "once", "uid": "r1", "resourceVersion": "1"}
+    meta["creationTimestamp"] = "2026-01-01T00:00:00Z"
     move = {"pod": "a", "to": {"group": "G1"}}
     return {"metadata": {**meta, "generation": 1}, "spec": {"move": move, **spec}}
 
@@ -100,8 +101,12 @@ class Site:
 
         monkeypatch.setattr(rebalances.extender, "ask", ask)
         world, planner = self.world, Planner("https://x", None)
-        parts = Queue(), self.requests, self.made, self.pods, planner, world, world
-        self.worker = RebalanceWorker(*parts, lambda: 1767225600.0)
+        self.now, wall = 1767225600.0, lambda: self.now
+        self.steps, self.plans = Queue(wall), Queue(wall)
+        parts = self.steps, self.requests, self.made, self.pods, self.plans, world, world
+        self.worker = RebalanceWorker(*parts, wall, standing=2)
+        parts = self.plans, self.steps, self.requests, self.worker, planner, world, world
+        self.planning = PlanWorker(*parts, wall, standing=2)
         self.told()
 
     def told(self, **spec):
@@ -114,6 +119,10 @@ class Site:
     def look(self, times=1):
         for _ in range(times):
             self.worker.look(KEY)
+            if len(self.plans):
+                assert self.plans.get() == KEY
+                self.plans.done(KEY)
+                self.planning.look(KEY)
         return self.world.item["status"]
 
     def saved(self, by=keys.CONTROLLER_USER, reason="Evicted", name=MADE, successor=""):
@@ -163,6 +172,36 @@ def test_a_move_from_its_plan_to_its_end(site):
     status = site.look(2)
     assert (reason(status), status["movesDone"], status["bytesDone"]) == ("Moved", 1, 7)
     assert status["plan"]["steps"][0]["successor"] == "u2"
+
+
+def test_who_carries_out_steps_asks_for_no_plan(site):
+    site.worker.look(KEY)
+    assert (site.asked, "status" in site.world.item) == ([], False)
+    assert len(site.plans) == 1
+
+
+def test_a_plan_that_nobody_approves_is_asked_for_once_however_often_it_is_touched(site):
+    for _ in range(20):
+        site.look()
+        site.told()
+        site.now += 100.0
+    assert len(site.asked) == 1
+    assert site.world.item["status"]["planTime"] == "2026-01-01T00:00:00Z"
+    site.now += 3600.0
+    assert reason(site.look()) == "DeadlineExceeded"
+
+
+def test_a_namespace_has_so_many_plans_that_nobody_has_approved(site):
+    for name, uid in (("x", "q1"), ("y", "q2")):
+        older = item()
+        older["metadata"] |= {"name": name, "uid": uid, "namespace": "other"}
+        site.requests.on_event("ADDED", older)
+        older["metadata"] |= {"namespace": "shop"}
+        site.requests.on_event("ADDED", older)
+    assert reason(site.look()) == "Queued"
+    assert site.asked == []
+    site.requests.on_event("DELETED", older)
+    assert reason(site.look()) == "AwaitingApproval"
 
 
 def test_why_a_pod_does_not_go_is_told(site):

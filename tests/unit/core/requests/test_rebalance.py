@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -53,6 +54,7 @@ def request(status=None, **more):
         "budget": Budget(5),
         "approved": "",
         "by": "ann",
+        "created_at": NOW - 20,
         "deadline_s": 600.0,
         "keep_s": None,
         **more,
@@ -187,6 +189,80 @@ def test_a_pod_that_is_elsewhere_has_the_rest_planned_and_approved_again():
     found = decide(seen, NOW)
     assert (found.status.plan, found.status.began_at) == (None, 0.0)
     assert found.status.reason is RebalanceReason.PLAN_CHANGED
+
+
+def test_without_an_approval_a_request_ends_at_its_deadline_from_its_creation():
+    waits = request(Status(plan=plan(step()), planned_at=NOW), created_at=NOW)
+    assert decide(Observed(waits, pods=AT_HOME), NOW + 590).again == 10.0
+    over = decide(Observed(waits, pods=AT_HOME), NOW + 600)
+    assert over.status.reason is RebalanceReason.DEADLINE_EXCEEDED
+    assert "600 s of its creation" in over.status.message
+    assert over.status.ended_at == NOW + 600
+
+
+def test_a_plan_that_changes_after_the_start_has_the_deadline_of_one_that_has_not_begun():
+    elsewhere = {"uid-a": PodSeen("n2", "G0")}
+    changed = decide(Observed(begun(step()), pods=elsewhere), NOW + 570)
+    assert changed.status.reason is RebalanceReason.PLAN_CHANGED
+    one = replace(begun(step()), status=changed.status)
+    assert decide(Observed(one, found=plan(step(), name="h2")), NOW + 579).again == 1.0
+    over = decide(Observed(one, found=plan(step(), name="h2")), NOW + 580)
+    assert over.status.reason is RebalanceReason.DEADLINE_EXCEEDED
+
+
+AT_HOME = {"uid-a": PodSeen("n1", "G0", ready=True)}
+
+
+def test_a_plan_that_stands_is_made_again_for_its_approval_alone():
+    stands = request(Status(plan=plan(step()), planned_at=NOW - 500), deadline_s=86_400.0)
+    assert decide(Observed(stands, pods=AT_HOME), NOW).act is None
+    assert decide(Observed(replace(stands, approved="h1"), pods=AT_HOME), NOW).act is Act.PLAN
+    assert decide(Observed(replace(stands, approved="h0"), pods=AT_HOME), NOW).act is None
+
+
+@pytest.mark.parametrize(
+    ("steps", "pods"),
+    [
+        ([step()], {}),
+        ([step()], {"uid-a": PodSeen("n1", "G1")}),
+        ([step()], {"uid-a": PodSeen("n1", "G0", leaving=True)}),
+        ([step(), step("w", Kind.PLACE)], {**AT_HOME, "uid-w": PodSeen("n1", "G0")}),
+    ],
+)
+def test_a_plan_is_made_again_once_its_pods_are_elsewhere_but_not_at_once(steps, pods):
+    stands = request(Status(plan=plan(*steps), planned_at=NOW - 20), created_at=NOW - 60)
+    waits = decide(Observed(stands, pods=pods), NOW)
+    assert (waits.act, waits.again) == (None, 10.0)
+    assert decide(Observed(stands, pods=pods), NOW + 10).act is Act.PLAN
+
+
+def test_those_beyond_the_limit_of_a_namespace_wait_for_older_ones():
+    queued = decide(Observed(request(), ahead=2), NOW, 2)
+    assert (queued.status.reason, queued.act) == (RebalanceReason.QUEUED, None)
+    assert queued.again == 30.0
+    assert decide(Observed(request(), ahead=1), NOW, 2).act is Act.PLAN
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_whoever_touches_what_nobody_approves_has_few_plans_made_and_it_ends(seed):
+    """The cluster changes all the time, the plan with it, and somebody looks all the time."""
+    chance, now, plans = Random(seed), NOW, []
+    one = request(created_at=NOW, deadline_s=86_400.0)
+    while not one.ended:
+        at = chance.choice([G0, G1])
+        seen = Observed(one, pods={"uid-a": PodSeen(at.node, at.group)})
+        decision = decide(seen, now)
+        if decision.act is Act.PLAN:
+            plans.append(now)
+            found = plan(step(source=chance.choice([G0, G1])), name=f"h{chance.randint(1, 9)}")
+            decision = decide(replace(seen, found=found), now)
+        one = replace(one, status=decision.status)
+        assert not one.status.began_at
+        now += chance.choice([1.0, 5.0, 60.0, 600.0])
+    gaps = [after - before for before, after in pairwise(plans)]
+    assert min(gaps, default=30.0) >= 30.0
+    assert len(plans) <= 20 + 86_400 / 600
+    assert one.status.ended_at <= NOW + 86_400 + 600
 
 
 def test_after_the_deadline_no_step_begins():

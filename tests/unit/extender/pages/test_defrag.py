@@ -6,6 +6,7 @@ import io
 import json
 from math import inf
 
+import flask
 import orjson
 import pytest
 from click.testing import CliRunner
@@ -19,7 +20,7 @@ from kybernate.cli.planning.rebalance import show
 from kybernate.core.defrag import Budget
 from kybernate.core.ledger.ledger import Claim
 from kybernate.core.tiers.tiers import rebalance_seconds
-from kybernate.errors import NotFoundError, RefusedError
+from kybernate.errors import NotFoundError, RefusedError, RetryableError
 from kybernate.types import GroupName, NodeName
 from tests.unit.extender.conftest import FakeCluster
 from tests.unit.extender.objects import GIB, gpu_node, pod
@@ -73,6 +74,21 @@ def test_a_plan_for_pods_that_wait(scene, who):
     assert found["seconds"] == move["seconds"] == rebalance_seconds(12 * GIB)
     assert len(found["sentences"]) == 3
     assert orjson.loads(orjson.dumps(found)) == found
+
+
+def test_one_plan_is_made_at_a_time_so_that_who_binds_has_the_rest(scene, monkeypatch):
+    asked = Defragmenter(*scene)
+    with flask.Flask("pages", static_folder=None).test_request_context("/"):
+        within = asked.plan
+
+        def meanwhile(*of):
+            with pytest.raises(RetryableError, match="another plan is being made"):
+                asked.page("default", "new")
+            return within(*of)
+
+        monkeypatch.setattr(asked, "plan", meanwhile)
+        assert asked.page("default", "new")["room"]
+        assert asked.page("default", "new")["room"], "the first is done"
 
 
 def test_a_plan_costs_what_moves_and_not_what_was_asked_for(scene):
