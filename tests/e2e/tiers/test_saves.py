@@ -200,7 +200,7 @@ spec: {{pod: a, mode: {mode}, ttlSecondsAfterFinished: 86400}}
 
 
 def test_a_snapshot_is_requested_with_kubectl_alone(site: Site, seats: Pods) -> None:
-    """As docs/how-to/request-a-checkpoint.md has it; the controller is killed meanwhile."""
+    """docs/how-to/workloads/request-a-checkpoint.md; the controller is killed meanwhile."""
     seats.create(SeatPod("a", bytes_="1GiB"))
     original = seats.wait(["a"], ready, 60, "Ready")["a"]
     assert Direct.to(original).ask(limit=20).counter == 1
