@@ -71,8 +71,7 @@ class RebalanceReason(Reasoned):
     DEADLINE_EXCEEDED = (
         "DeadlineExceeded",
         OVER,
-        "not begun within spec.deadlineSeconds of its creation, or not done within these of its "
-        "beginning; no more steps begin",
+        "not begun within spec.deadlineSeconds of its creation, or not done so long after it began",
     )
 
 
