@@ -39,7 +39,7 @@ from proxy.actions import (
     Serve,
 )
 from proxy.quotas import Bodies, Wakes
-from proxy.seats import Queue, Seat, end, load, order
+from proxy.seats import Queue, Seat, Seats, end, load, order
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -56,12 +56,13 @@ class Admission:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._seats: dict[PodUid, Seat] = {}
+        self._seats = Seats()
         self._queues: dict[str, Queue] = {}
         self._in_flight: dict[int, Seat] = {}
         self._waiting: dict[int, tuple[str, Place]] = {}
         self._away = routing.Away(limits.name_memory)
         self._asleep: dict[str, SeatInfo] = {}
+        self._asleep_as: dict[str, list[SeatInfo]] = {}
         self._bodies = Bodies(limits.bodies, limits.client_bodies)
         self._wakes = Wakes(limits.client_wakes, limits.namespace_wakes)
         self._proxies: dict[NodeName, int] = {}
@@ -97,12 +98,9 @@ class Admission:
 
     def routes(self, name: str, now: float, client: Client = ANYONE) -> list[str]:
         """The full names of models that this name may stand for; see `routing`."""
-        return routing.routes(
-            self._open_to(client),
-            name,
-            self._limits.first_namespaces,
-            self._left_of(client, now),
-        )
+        here = [info for info in self._named(name) if client.may(info.namespace)]
+        left = [info for info in self._away.named(name, now) if client.may(info.namespace)]
+        return routing.routes(here, name, self._limits.first_namespaces, left)
 
     def leave(self, ticket: int, now: float, *, answered: bool = False) -> list[Action]:
         """The request is over, or its client has gone. Unknown tickets are ignored."""
@@ -119,7 +117,7 @@ class Admission:
         actions: list[Action] = []
         for model in list(self._queues):
             actions += self._expire(model, now)
-        for seat in list(self._seats.values()):
+        for seat in self._seats:
             if seat.ends_at is not None and seat.ends_at <= now:
                 seat.ends_at = None
                 actions += end(seat, f"The connection to node {seat.info.node} was lost.")
@@ -130,7 +128,7 @@ class Admission:
     def connected(self, node: NodeName) -> list[Action]:
         """A new stream: the agent will name its seats and leases anew; repeat our demand."""
         actions: list[Action] = []
-        for seat in self._of(node):
+        for seat in self._seats.on(node):
             seat.connected, seat.confirmed, seat.lease, seat.draining = True, False, None, False
             actions += self._report(seat, urgent=True)
         return actions
@@ -139,16 +137,17 @@ class Admission:
         """A seat exists or changed."""
         seat = self._seats.get(info.uid)
         if seat is None:
-            seat = self._seats[info.uid] = self._add(info)
+            seat = self._add(info)
         if seat.info.route != info.route:
             self._away.left(seat.info, now)
-        old, seat.info, seat.confirmed = seat.info.route, info, True
+        old, seat.confirmed = seat.info.route, True
+        self._seats.change(seat, info)
         actions = self._settle(info.route, now)
         return actions + (self._settle(old, now) if old != info.route else [])
 
     def gone(self, uid: PodUid, now: float) -> list[Action]:
         """A seat is no more. What is in flight there ends by itself, with its connection."""
-        seat = self._seats.pop(uid, None)
+        seat = self._seats.remove(uid)
         if seat is None:
             return []
         self._away.left(seat.info, now)
@@ -158,6 +157,7 @@ class Admission:
         """These models, and no others, have Deployments that are scaled to zero, or were and have
         no pod on a node yet: who asks for one is held, and it is scaled up (Rouse)."""
         before, self._asleep = self._asleep, {info.route: info for info in models}
+        self._asleep_as = routing.by_model(self._asleep.values())
         new = self._asleep.keys() - before.keys()
         return [action for model in sorted(new) for action in self._settle(model, now)]
 
@@ -195,7 +195,7 @@ class Admission:
         self._share()
         ends_at = now + self._limits.lease_break
         models = []
-        for seat in self._of(node):
+        for seat in self._seats.on(node):
             seat.connected, seat.lease, seat.draining = False, None, False
             seat.ends_at = ends_at
             models.append(seat.info.route)
@@ -218,12 +218,13 @@ class Admission:
 
     def forget_unconfirmed(self, node: NodeName, now: float) -> list[Action]:
         """Drop seats that the agent did not name again on its new stream."""
-        gone = [seat.info.uid for seat in self._of(node) if seat.connected and not seat.confirmed]
+        here = self._seats.on(node)
+        gone = [seat.info.uid for seat in here if seat.connected and not seat.confirmed]
         return [action for uid in gone for action in self.gone(uid, now)]
 
     def forget_node(self, node: NodeName, now: float) -> list[Action]:
         """The node has left the cluster; all its seats are gone."""
-        gone = [seat.info.uid for seat in self._of(node)]
+        gone = [seat.info.uid for seat in self._seats.on(node)]
         return [action for uid in gone for action in self.gone(uid, now)]
 
     def refuse(self, uid: PodUid, reason: str, now: float) -> list[Action]:
@@ -257,7 +258,7 @@ class Admission:
         """
         self._resigned = True
         actions: list[Action] = []
-        for seat in self._seats.values():
+        for seat in self._seats:
             seat.draining = seat.lease is not None
             actions += self._if_drained(seat)
         return actions
@@ -293,7 +294,7 @@ class Admission:
 
     def seats(self) -> Iterator[SeatView]:
         """All seats, by model, node and name."""
-        for seat in sorted(self._seats.values(), key=order):
+        for seat in sorted(self._seats, key=order):
             yield SeatView(
                 seat.info,
                 seat.connected,
@@ -327,8 +328,16 @@ class Admission:
 
     # --- inside -------------------------------------------------------------------------------
 
+    def _named(self, name: str) -> Iterator[SeatInfo]:
+        """What a request for this name may mean: a full name, or a plain one."""
+        for seat in (*self._seats.of_route(name), *self._seats.of_model(name)):
+            yield seat.info
+        if name in self._asleep:
+            yield self._asleep[name]
+        yield from self._asleep_as.get(name, ())
+
     def _open_to(self, client: Client) -> list[SeatInfo]:
-        every = (*(seat.info for seat in self._seats.values()), *self._asleep.values())
+        every = (*(seat.info for seat in self._seats), *self._asleep.values())
         return [info for info in every if client.may(info.namespace)]
 
     def _left_of(self, client: Client, now: float) -> list[SeatInfo]:
@@ -339,6 +348,7 @@ class Admission:
         tickets = {t for t, old in self._in_flight.items() if old.info.uid == info.uid}
         seat = Seat(info, in_flight=tickets)
         self._in_flight.update(dict.fromkeys(tickets, seat))
+        self._seats.add(seat)
         return seat
 
     def _serve(self, ticket: int, seat: Seat, held: float) -> list[Action]:
@@ -355,14 +365,14 @@ class Admission:
         """The seat that the next request goes to, the one with the least."""
         most = self._limits.at_seat
         return min(
-            (s for s in self._seats_of(model) if s.open and not 0 < most <= len(s.in_flight)),
+            (s for s in self._seats.of_route(model) if s.open and not 0 < most <= len(s.in_flight)),
             key=load,
             default=None,
         )
 
     def _only_full(self, model: str) -> bool:
         """Whether nothing is left to wake, and who comes waits for others to be answered."""
-        some = any(seat.open for seat in self._seats_of(model))
+        some = any(seat.open for seat in self._seats.of_route(model))
         return some and self._cheapest(model, None) is None
 
     def _hold(
@@ -420,7 +430,7 @@ class Admission:
         return actions + self._settle(model, now, changed=True)
 
     def _why_late(self, model: str, waited: float) -> tuple[int, str, str]:
-        seats = [seat.info for seat in self._seats.values() if seat.info.route == model]
+        seats = [seat.info for seat in self._seats.of_route(model)]
         if seats and all(info.state is SeatState.FAILED for info in seats):
             why = seats[0].reason or "its workload failed"
             return 503, "seat_failed", f"No seat of {model} can be woken: {why}"
@@ -470,15 +480,16 @@ class Admission:
         return reports + (self._report(new, urgent=True) if new else [])
 
     def _sleeps(self, model: str) -> bool:
-        there = (seat for seat in self._seats_of(model) if seat.info.state is not SeatState.GONE)
-        return model in self._asleep and not any(there)
+        states = {seat.info.state for seat in self._seats.of_route(model)}
+        return model in self._asleep and states <= {SeatState.GONE}
 
     def _cheapest(self, model: str, old: Seat | None) -> Seat | None:
         # What is open is full; another one of its group could only take its place.
-        full = {(seat.info.node, seat.info.group) for seat in self._seats_of(model) if seat.open}
+        known = self._seats.of_route(model)
+        full = {(seat.info.node, seat.info.group) for seat in known if seat.open}
         usable = [
             seat
-            for seat in self._seats_of(model)
+            for seat in known
             if seat.connected
             and seat.info.state is not SeatState.GONE
             and (seat.info.node, seat.info.group) not in full
@@ -512,7 +523,7 @@ class Admission:
         """Requests on other seats of the same group: they would have to be drained first."""
         return sum(
             len(other.in_flight) + len(self._waiting_for(other))
-            for other in self._of(seat.info.node)
+            for other in self._seats.on(seat.info.node)
             if other is not seat and other.info.group == seat.info.group
         )
 
@@ -529,9 +540,3 @@ class Admission:
         if self._seats.get(seat.info.uid) is not seat:
             return []
         return [Report(seat.info.node, seat.info.uid, urgent)]
-
-    def _of(self, node: NodeName) -> Iterable[Seat]:
-        return [seat for seat in self._seats.values() if seat.info.node == node]
-
-    def _seats_of(self, model: str) -> Iterable[Seat]:
-        return [seat for seat in self._seats.values() if seat.info.route == model]

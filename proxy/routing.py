@@ -30,6 +30,7 @@ class Away:
 
     keep: float
     _until: dict[str, tuple[float, SeatInfo]] = field(default_factory=dict)
+    _routes: dict[str, set[str]] = field(default_factory=dict)  # of each plain name
 
     def left(self, seat: SeatInfo, now: float) -> None:
         """This seat, maybe the model's last, is no more."""
@@ -37,14 +38,27 @@ class Away:
             oldest = next(iter(self._until))
             if self._until[oldest][0] > now and len(self._until) < _MOST_AWAY:
                 break
-            del self._until[oldest]
-        self._until.pop(seat.route, None)
+            self._forget(oldest)
+        self._forget(seat.route)
         if seat.model and self.keep:
             self._until[seat.route] = (now + self.keep, seat)
+            self._routes.setdefault(seat.model, set()).add(seat.route)
+
+    def _forget(self, route: str) -> None:
+        _, seat = self._until.pop(route, (0.0, None))
+        if seat is not None:
+            self._routes[seat.model].discard(route)
+            if not self._routes[seat.model]:
+                del self._routes[seat.model]
 
     def seats(self, now: float) -> list[SeatInfo]:
         """What is remembered; some of it may be back."""
         return [seat for until, seat in self._until.values() if until > now]
+
+    def named(self, model: str, now: float) -> list[SeatInfo]:
+        """Those of them that have this plain name."""
+        found = (self._until[route] for route in self._routes.get(model, ()))
+        return [seat for until, seat in found if until > now]
 
 
 def routes(
@@ -74,7 +88,7 @@ def names(
 ) -> dict[str, str]:
     """Each model's full name, and the shortest name that leads to it."""
     every = {seat.route: seat.model for seat in seats if seat.model}
-    here, left = _by_model(seats), _by_model(away)
+    here, left = by_model(seats), by_model(away)
     return {
         route: plain
         if plain not in every and routes(here[plain], plain, first, left.get(plain, ())) == [route]
@@ -83,7 +97,8 @@ def names(
     }
 
 
-def _by_model(seats: Iterable[SeatInfo]) -> dict[str, list[SeatInfo]]:
+def by_model(seats: Iterable[SeatInfo]) -> dict[str, list[SeatInfo]]:
+    """Seats by the plain names of their models."""
     found: dict[str, list[SeatInfo]] = {}
     for seat in seats:
         found.setdefault(seat.model, []).append(seat)

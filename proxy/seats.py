@@ -10,7 +10,9 @@ from kybernate.types import SeatState
 from proxy.actions import Abort, Close
 
 if TYPE_CHECKING:
-    from kybernate.types import PodUid
+    from collections.abc import Collection, Iterator
+
+    from kybernate.types import NodeName, PodUid
     from proxy.actions import Action, SeatInfo
 
 _WAKE_COST: dict[SeatState, int] = {
@@ -79,6 +81,74 @@ class Seat:
         """Who asked for it in this state waited so long."""
         before = self.waits.get(state, took)
         self.waits[state] = before + (took - before) * _NEWEST
+
+
+class Seats:
+    """All seats, and those of one model or node without a look at all others."""
+
+    def __init__(self) -> None:
+        self._all: dict[PodUid, Seat] = {}
+        self._by: dict[tuple[str, str], dict[PodUid, Seat]] = {}
+
+    def __iter__(self) -> Iterator[Seat]:
+        return iter(tuple(self._all.values()))
+
+    def get(self, uid: PodUid) -> Seat | None:
+        """The seat of this pod."""
+        return self._all.get(uid)
+
+    def add(self, seat: Seat) -> None:
+        """A seat that wasn't there."""
+        self._all[seat.info.uid] = seat
+        self._enter(seat)
+
+    def change(self, seat: Seat, info: SeatInfo) -> None:
+        """From now on this is what is known of the seat, which has the same UID."""
+        if _found_by(info) == _found_by(seat.info):
+            seat.info = info
+            return
+        self._strike(seat)
+        seat.info = info
+        self._enter(seat)
+
+    def remove(self, uid: PodUid) -> Seat | None:
+        """The seat, which is no more; None if there was none."""
+        seat = self._all.pop(uid, None)
+        if seat is not None:
+            self._strike(seat)
+        return seat
+
+    def of_route(self, route: str) -> Collection[Seat]:
+        """Those of the model with this full name."""
+        return self._of(_ROUTE, route)
+
+    def of_model(self, model: str) -> Collection[Seat]:
+        """Those whose pods call their model so, of all namespaces."""
+        return self._of(_MODEL, model)
+
+    def on(self, node: NodeName) -> Collection[Seat]:
+        """Those of one node."""
+        return self._of(_NODE, node)
+
+    def _of(self, what: str, name: str) -> Collection[Seat]:
+        return tuple(self._by.get((what, name), {}).values())
+
+    def _enter(self, seat: Seat) -> None:
+        for key in _found_by(seat.info):
+            self._by.setdefault(key, {})[seat.info.uid] = seat
+
+    def _strike(self, seat: Seat) -> None:
+        for key in _found_by(seat.info):
+            del self._by[key][seat.info.uid]
+            if not self._by[key]:
+                del self._by[key]
+
+
+_ROUTE, _MODEL, _NODE = "route", "model", "node"
+
+
+def _found_by(info: SeatInfo) -> tuple[tuple[str, str], ...]:
+    return (_ROUTE, info.route), (_MODEL, info.model), (_NODE, info.node)
 
 
 @dataclass(slots=True)
