@@ -23,5 +23,6 @@ def test_the_test_of_a_claim_is_there(file: str, name: str) -> None:
 
 
 def test_every_file_of_attacks_has_a_claim() -> None:
-    files = {f"hostile/{path.name}" for path in (REPOSITORY / "tests/hostile").glob("test_*.py")}
+    tests = REPOSITORY / "tests"
+    files = {str(path.relative_to(tests)) for path in tests.glob("hostile/**/test_*.py")}
     assert files <= {file for file, _ in NAMED}

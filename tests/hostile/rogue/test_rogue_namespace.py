@@ -28,8 +28,8 @@ from kybernate.errors import (
     RefusedError,
 )
 from kybernate.lib.deadline import Deadline
-from tests.hostile.test_rogue_node import place
-from tests.hostile.test_rogue_store import KEYS, Node
+from tests.hostile.rogue.test_rogue_node import place
+from tests.hostile.rogue.test_rogue_store import KEYS, Node
 from tests.integration.hooks import until
 from tests.kit.servers import s3
 from tests.kit.servers.registryserver import Server, certificates

@@ -1,0 +1,1 @@
+"""Attacks on a real container, agent or service, as a hostile tenant would make them."""
