@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,6 +48,20 @@ def process(argv: list[str]) -> Iterator[int]:
             running.wait(20)
         except subprocess.TimeoutExpired:
             running.kill()
+
+
+@contextmanager
+def hogs(count: int) -> Iterator[None]:
+    """So many processes that compute without pause meanwhile. Each ends with this one, too."""
+    script = f"import os\nwhile os.getppid() == {os.getpid()}:\n    sum(range(1 << 16))"
+    running = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for one in running:
+            one.kill()
+        for one in running:
+            one.wait()
 
 
 def worker(master: int) -> int:

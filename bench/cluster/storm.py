@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bench.cluster.stormpods import Fate, Unit, by_unit, failed_by_kubelet, units
+from bench.processes import hogs
 from bench.report import emit, say
 from kybernate import keys
 from kybernate.errors import NotFoundError, RetryableError
@@ -84,11 +85,13 @@ class Tally:
 @click.command()
 @click.option("--pods", "count", default=200, show_default=True, help="Pods in all.")
 @click.option("--seed", default=1, show_default=True, help="Order of sizes and restarts.")
+@click.option("--hog", "hungry", default=0, show_default=True, help="CPU hogs beside it.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON line on stdout.")
-def main(count: int, seed: int, as_json: bool) -> None:
+def main(count: int, seed: int, hungry: int, as_json: bool) -> None:
     """Create and delete pods in waves while parts restart; count wrong GPUs and lost pods."""
     tally, started = Tally(), time.monotonic()
-    with running(ClusterSpec(images=("toy",), seats=SEATS, host_memory=8 * TIB), say) as cluster:
+    spec = ClusterSpec(images=("toy",), seats=SEATS, host_memory=8 * TIB)
+    with hogs(hungry), running(spec, say) as cluster:
         Storm(cluster, tally, random.Random(seed)).run(count)
     metrics = {
         "mismatches": (float(tally.mismatches), "pods"),
@@ -97,6 +100,7 @@ def main(count: int, seed: int, as_json: bool) -> None:
         "pods": (float(tally.pods), "pods"),
         "kubelet_agreed_percent": (100 * tally.agreed / max(1, tally.tokens), "%"),
         "restarts": (float(tally.restarts), "restarts"),
+        "hogs": (float(hungry), "processes"),
         "seconds": (time.monotonic() - started, "s"),
     }
     baseline = {"name": "correct", "mismatches": 0, "lost": 0}

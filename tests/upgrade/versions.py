@@ -26,7 +26,7 @@ RELEASES = {
 TODAY = "today"
 ORDER = (*RELEASES, TODAY)
 PAIRS = tuple(itertools.pairwise(ORDER))
-"""Releases that may stand side by side: see docs/adr/0112."""
+"""Releases that may stand side by side: see docs/design/0112."""
 MAKE_LIMIT = 300.0
 """Seconds that building a release's native programs, its CRIU or an image may take."""
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench.cluster.stormpods import Fate, Owner, Unit, by_unit, failed_by_kubelet, units
+from bench.processes import REPOSITORY, hogs
 
 SEAT = "kyb.ai/gpu-1x-seat"
 READY = {
@@ -105,3 +111,36 @@ def test_an_owners_pods_carry_the_units_name_and_ask_for_its_seat() -> None:
     assert job["spec"]["template"]["spec"]["restartPolicy"] == "Never"
     assert (bare["kind"], owned["kind"], job["kind"]) == ("Pod", "ReplicaSet", "Job")
     assert by_unit([pod(READY), {"metadata": {}}]) == {"s1": [pod(READY)]}
+
+
+def children(pid: int) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_hogs_compute_beside_it_and_end_with_it() -> None:
+    before = set(children(os.getpid()))
+    with hogs(2):
+        made = set(children(os.getpid())) - before
+        assert len(made) == 2
+    assert not any(Path(f"/proc/{pid}").exists() for pid in made)
+
+
+def test_hogs_outlive_no_bench_that_is_killed() -> None:
+    script = "import time\nfrom bench.processes import hogs\nwith hogs(1):\n    time.sleep(60)"
+    bench = subprocess.Popen([sys.executable, "-c", script], cwd=REPOSITORY)
+    until = time.monotonic() + 60
+    while not (made := children(bench.pid)):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    bench.kill()
+    bench.wait()
+    while any(alive(pid) for pid in made):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
