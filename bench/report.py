@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 import statistics
 import sys
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -38,6 +42,19 @@ def skip(bench: str, why: str) -> None:
     """Nothing was measured: say so to people, and to machines with a line that has no figures."""
     say(f"SKIPPED: {why}")
     print(json.dumps({"bench": bench, "skipped": why}), flush=True)
+
+
+def where(commit: str) -> dict[str, object]:
+    """When and where something runs, as lines that are kept in docs/results begin."""
+    version = 2 if Path("/sys/fs/cgroup/cgroup.controllers").exists() else 1
+    kernel = platform.release().partition("-")[0]
+    return {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, kernel {kernel}, "
+        f"cgroup v{version}",
+        "commit": commit[:8],
+        "load": [f"{one:.2f}" for one in os.getloadavg()[:2]],
+    }
 
 
 def percentile(values: Sequence[float], percent: float) -> float:

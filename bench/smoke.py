@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import resource
 import shlex
 import signal
@@ -18,13 +17,12 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from bench.report import emit, say
+from bench.report import emit, say, where
 from tests.slices import Slice, head
 
 if TYPE_CHECKING:
@@ -143,13 +141,8 @@ def chosen(names: Sequence[str], *, cluster: bool, part: Slice | None = None) ->
 def described(name: str, options: str, runs: Sequence[Outcome]) -> dict[str, object]:
     """What is kept of runs of a bench, one after the other: `docs/results/twice.jsonl` has a line
     of each."""
-    version = 2 if Path("/sys/fs/cgroup/cgroup.controllers").exists() else 1
     return {
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}, kernel {platform.release()}, "
-        f"cgroup v{version}",
-        "commit": head()[:8],
-        "load": [f"{one:.2f}" for one in os.getloadavg()[:2]],
+        **where(head()),
         "bench": name,
         "command": f"python -m bench.{name} {options} --json",
         "form": "smallest",
