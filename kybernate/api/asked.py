@@ -34,12 +34,15 @@ NAME = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 _LONGEST_MESSAGE = 32768
 
 TimeToLive = Annotated[
-    int | None, number(32, "Seconds until it is deleted, once it is done or failed; absent: never.")
+    int | None,
+    number(
+        32, "Seconds after which a request that is done or has failed is deleted; absent: never."
+    ),
 ]
 RequestedBy = Annotated[str, texts(1024, "Who created it. The webhook writes it; leave it out.")]
 Conditions = Annotated[
     tuple[Condition, ...],
-    items(8, "type", "Complete: True once it is done; the reason says why not."),
+    items(8, "type", "Complete: True once the request is done; the reason says why not."),
 ]
 
 

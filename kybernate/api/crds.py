@@ -74,9 +74,10 @@ CRDS = {
         keys.ARTIFACT_KIND,
         "art",
         Artifact,
-        "What the registry knows of an artifact of this namespace: the newest ones are shown. "
-        "Written by the controller, and gone when the registry drops the artifact; deleting it "
-        "deletes no artifact, and the controller writes it again.",
+        "What the registry knows of an artifact of this namespace; there are Artifacts of the "
+        "newest ones. The controller writes an Artifact, and deletes it when the registry has "
+        "dropped the artifact. Deleting an Artifact deletes nothing else: the controller writes "
+        "it again.",
         (
             ("Pod", "string", ".status.pod"),
             ("Tier", "string", _label(keys.TIER_LABEL)),
@@ -93,10 +94,10 @@ CRDS = {
         keys.ARTIFACT_GRANT_KIND,
         "artg",
         ArtifactGrant,
-        "Lets pods of other namespaces start as copies of artifacts of this one: as a template "
-        "or a clone, by the annotations kyb.ai/restore-from and kyb.ai/restore-as. An artifact "
-        "is all memory of its pod, secrets too: whoever is named gets them. Deleting the "
-        "ArtifactGrant takes that back for what doesn't run yet.",
+        "Lets pods of other namespaces start as copies of artifacts of this one: as a template or "
+        "a clone, by the annotations kyb.ai/restore-from and kyb.ai/restore-as. An artifact holds "
+        "all memory of its pod, secrets included, and the named namespaces get them. Deleting the "
+        "ArtifactGrant ends it for pods that don't run yet.",
         (
             ("To", "string", ".spec.to"),
             ("Artifacts", "string", ".spec.artifacts"),
@@ -109,9 +110,10 @@ CRDS = {
         keys.CHECKPOINT_POLICY_KIND,
         "cpol",
         CheckpointPolicy,
-        "Says of pods with seats, chosen by their labels, what they don't say themselves by "
-        "annotations: whose turn it is and when seats rest, by the clock if need be. It holds at "
-        "once for pods that run. Who writes it must have the right to change the namespace's pods.",
+        "Sets, for pods with seats that it selects by their labels, what their annotations leave "
+        "open: who takes turns, and after how long seats leave a tier, also by the clock. It "
+        "holds at once, for running pods too. Whoever writes it needs the right to patch pods in "
+        "the namespace.",
         (
             ("Governs", "integer", ".status.governed"),
             ("Turn", "string", ".spec.turn.mode"),
@@ -129,9 +131,9 @@ CRDS = {
         keys.CHECKPOINT_REQUEST_KIND,
         "ckpt",
         CheckpointRequest,
-        "Asks once that a pod with a seat is parked, woken, kept as a snapshot, or made ready to "
-        "go. Who creates it must have the right to do the like to the pod itself. Deleting it "
-        "cancels what is not done yet; an artifact that was made stays.",
+        "Asks once that a pod with a seat is parked, woken, snapshotted or prepared for its "
+        "eviction. Whoever creates it needs the right to do the like to the pod itself. Deleting "
+        "it cancels what isn't done yet; an artifact that was made stays.",
         (
             ("Pod", "string", ".spec.pod"),
             ("Mode", "string", ".spec.mode"),
@@ -147,10 +149,10 @@ CRDS = {
         keys.REBALANCE_REQUEST_KIND,
         "rbal",
         RebalanceRequest,
-        "Asks once that a pod goes to another group or node, that a node is emptied, or that pods "
-        "which wait get room. The plan and its cost stand in the status; nothing is done before "
-        "somebody approves it. Of namespace kyb-system it may move pods of all namespaces, "
-        "elsewhere those of its own. Deleting it has no more steps begin.",
+        "Asks once for a plan that moves a pod to another group or node, empties a node, or makes "
+        "room for pods that wait. The plan and its cost are in the status, and nothing happens "
+        "before somebody approves it. A request in kyb-system may move pods of all namespaces, "
+        "one elsewhere only those of its own. If you delete it, no further step begins.",
         (
             ("Pod", "string", ".spec.move.pod"),
             ("Node", "string", ".spec.emptyNode"),
@@ -167,9 +169,9 @@ CRDS = {
         keys.RESTORE_REQUEST_KIND,
         "rst",
         RestoreRequestObject,
-        "Asks once for a pod that continues from an artifact: in the place of the artifact's pod, "
-        "or as a copy. Who creates it must have the right to create pods in the namespace, and to "
-        "restore the artifact. A clone goes with it; other pods stay.",
+        "Asks once for a pod that continues from an artifact: as the successor of the artifact's "
+        "pod, or as a copy. Whoever creates it needs the right to create pods in the namespace "
+        "and to restore the artifact. Deleting it deletes a clone that it made; other pods stay.",
         (
             ("As", "string", ".spec.as"),
             ("Pod", "string", ".status.pod"),
@@ -185,11 +187,11 @@ CRDS = {
         keys.SNAPSHOT_TEMPLATE_KIND,
         "stpl",
         SnapshotTemplate,
-        "A workload that has started and is warmed up, of which pods start as copies, by the "
-        "annotation kyb.ai/restore-from: template/NAME. The controller makes one pod of it, has "
-        "its state kept in the object store, and ends the pod; again when the image, the spec, or "
-        "the GPUs' product or driver change. Who writes it must have the right to create the "
-        "namespace's pods and to run commands in them.",
+        "A workload that is started and warmed up once. Pods with the annotation "
+        "kyb.ai/restore-from: template/NAME start as copies of it. The controller makes one pod "
+        "from the spec, keeps an artifact of it in the object store, and deletes the pod; it does "
+        "so again when the image, the spec, or the GPUs' product or driver change. Whoever writes "
+        "it needs the rights to create pods in the namespace and to run commands in them.",
         (
             ("Ready", "string", f"{_READY}.status"),
             ("State", "string", f"{_READY}.reason"),
@@ -205,8 +207,8 @@ CRDS = {
         keys.SHARE_KIND,
         "shr",
         ShareObject,
-        "Says what the namespace of its name gets of GPUs that seats of several namespaces want, "
-        "and how much it may use of GPUs and of RAM. An administrator's.",
+        "Says how much the namespace of the same name gets of GPUs that seats of several "
+        "namespaces want, and how much of GPUs and RAM it may use. Administrators write Shares.",
         (
             ("Weight", "integer", ".spec.weight"),
             ("GPU-Seconds", "number", ".status.used.gpuSeconds"),

@@ -99,7 +99,9 @@ class GpuRow:
     product: Annotated[str, text(256)]
     memory_bytes: Annotated[int, whole()]
     healthy: Annotated[bool, flag()]
-    numa: Annotated[int, whole(32, "NUMA node, or -1 where the platform has none.", least=-1)] = -1
+    numa: Annotated[
+        int, whole(32, "NUMA node of the GPU; -1: the platform has none.", least=-1)
+    ] = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,8 @@ class Budget:
     available_bytes: Annotated[
         int,
         whole(
-            told="What the node has available, told again when it changes by 5 %; 0 until known."
+            told="Bytes of RAM that the node has available, written again when it changes by 5 %; "
+            "0: not known yet."
         ),
     ] = 0
 
@@ -155,7 +158,7 @@ class TierRow:
     name: Annotated[str, one_of(Tier)]
     seats: Annotated[int, whole(32)] = 0
     used_bytes: Annotated[int, whole()] = 0
-    budget_bytes: Annotated[int, whole(told="0 is no limit.")] = 0
+    budget_bytes: Annotated[int, whole(told="Bytes that the tier may hold; 0: no limit.")] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +183,15 @@ class Activity:
     ]
     calls: Annotated[
         tuple[Annotated[float, number(-1)], ...],
-        items(HOURS, told="How often per hour demand began after quiet.", least=HOURS),
+        items(HOURS, told="How often per hour requests began after a pause.", least=HOURS),
     ]
     recent_busy: Annotated[
-        int, whole(32, "The same of about the last quarter of an hour.", most=1000)
+        int,
+        whole(
+            32,
+            "Thousandths of about the last quarter of an hour in which requests were in flight.",
+            most=1000,
+        ),
     ] = 0
     recent_calls: Annotated[float, number()] = 0.0
 
@@ -200,13 +208,16 @@ class SeatRow:
     pod: Annotated[str, text(253)]
     state: Annotated[str, one_of(_STATES)]
     model: Annotated[str, text(1024)] = ""
-    tier: Annotated[str | None, one_of(Tier, "Where the state of a parked seat is.")] = None
+    tier: Annotated[str | None, one_of(Tier, "Tier in which the parked seat rests.")] = None
     saved_bytes: Annotated[
-        int | None, whole(told="The size of its artifact, if it is offloaded.")
+        int | None, whole(told="Size of the seat's artifact, if the seat is offloaded (bytes).")
     ] = None
     held_bytes: Annotated[
         int | None,
-        whole(told="The GPU memory that it was seen to hold, rounded up by a fifth at most."),
+        whole(
+            told="GPU memory that the agent has seen the seat hold, rounded up by a fifth at most "
+            "(bytes)."
+        ),
     ] = None
     reason: Annotated[str, text(LONGEST_MESSAGE)] = ""
     since: Annotated[str | None, TIME] = None
@@ -217,33 +228,42 @@ class SeatRow:
     activity: Annotated[
         Activity | None,
         Field(
-            description="When the seat is used. 24 numbers, of the hours of the day in UTC; newer "
-            "days weigh more, -1 is an hour that nobody has looked at yet."
+            description="At which hours the seat is used: 24 numbers, one for each hour of the "
+            "day in UTC. Newer days weigh more; -1: the agent hasn't seen that hour "
+            "yet."
         ),
     ] = None
     operation: Annotated[
         str,
-        text(63, "What somebody asked for and is under way, such as park, evict, save or move."),
+        text(63, "Operation that is under way for the seat, such as park, evict, save or move."),
     ] = ""
-    movable: Annotated[bool, flag("Parked; a GPU of its group is lost.")] = False
+    movable: Annotated[
+        bool,
+        flag(
+            "True: a GPU of the seat's group is lost, and the seat is parked, so its pod can "
+            "continue elsewhere."
+        ),
+    ] = False
     movable_reason: Annotated[str, text(LONGEST_MESSAGE)] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a namespace has used since a window of its Share began."""
+    """What the namespace has used since the window of its Share began."""
 
     __pydantic_config__ = CAMEL
     since: Annotated[str | None, TIME] = None
-    gpu_seconds: Annotated[float, number(description="Of GPUs that its seats had.")] = 0.0
+    gpu_seconds: Annotated[
+        float, number(description="GPU-seconds in which the namespace's seats were active.")
+    ] = 0.0
     parked_gib_hours: Annotated[
         float,
         Field(alias="parkedGiBHours"),
-        number(description="GiB of RAM that its parked seats took, times hours."),
+        number(description="GiB of RAM that the namespace's parked seats took, times hours."),
     ] = 0.0
-    wakes: Annotated[int, whole(told="How often its seats woke.")] = 0
+    wakes: Annotated[int, whole(told="Wakes of the namespace's seats.")] = 0
     parked_bytes: Annotated[
-        int, whole(told="What its parked seats take of all nodes' RAM now.")
+        int, whole(told="RAM of all nodes that the namespace's parked seats take now (bytes).")
     ] = 0
 
 
@@ -272,8 +292,9 @@ class Status:
         str,
         one_of(
             ["", "cdi", "nodes"],
-            "How containers get their GPUs. With nodes, a container gets those of its device ID, "
-            "so that pods of one group only may be under way to the node at a time.",
+            "How containers get their GPUs. cdi: by CDI device names. nodes: by the device ID "
+            "that the kubelet allocates, so only pods of one group may be on their way to the "
+            "node at a time.",
         ),
     ] = ""
     gpus: Annotated[tuple[GpuRow, ...], items(64, "uuid")] = ()
@@ -285,23 +306,26 @@ class Status:
     budget: Annotated[Budget | None, Field(description="Host memory for parked seats.")] = None
     tiers: Annotated[
         tuple[TierRow, ...],
-        items(
-            3, "name", "Where the states of parked seats may be, from the fastest to the deepest."
-        ),
+        items(3, "name", "Tiers in which parked seats may rest, from the fastest to the deepest."),
     ] = ()
     saved: Annotated[
         tuple[ArtifactRow, ...],
         items(
             MOST_SAVED,
             "artifact tier",
-            "Artifacts that lie on the node, or that it has put into the object store; of more "
-            "the newest.",
+            "Artifacts that lie on the node, or that the node has put into the object store: the "
+            "newest ones.",
         ),
     ] = ()
     seats: Annotated[tuple[SeatRow, ...], items(1024, "uid")] = ()
     usage: Annotated[
         tuple[UseRow, ...],
-        items(MOST_USES, "namespace", "What namespaces with a Share have used, told now and then."),
+        items(
+            MOST_USES,
+            "namespace",
+            "What namespaces with a Share have used on this node, written every "
+            "`usage_interval_s`.",
+        ),
     ] = ()
 
     def dump(self) -> Json:

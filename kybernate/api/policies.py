@@ -68,7 +68,7 @@ class Expression:
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Labels of pods. Empty, it selects all pods of the namespace."""
+    """Labels of the pods; {}: all pods of the namespace."""
 
     __pydantic_config__ = CAMEL
     match_labels: Annotated[
@@ -77,13 +77,13 @@ class Selector:
     ] = None
     match_expressions: Annotated[
         tuple[Expression, ...],
-        items(_MOST_LABELS, "atomic", "What else is wanted of a pod's labels; all must be so."),
+        items(_MOST_LABELS, "atomic", "Further conditions on a pod's labels; all must be true."),
     ] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Whose turn it is, in the words of the annotation kyb.ai/turn."""
+    """When the seat wants its GPUs, in the words of the annotation kyb.ai/turn."""
 
     __pydantic_config__ = checked(
         rule(
@@ -96,20 +96,25 @@ class Turn:
         str | None,
         one_of(
             CHOICES,
-            "on-request: its seat wakes when it is requested. always: it takes turns with others "
-            "that always want their GPUs. auto: always for a Job's pod, and for one without a "
-            "model and a port.",
+            "on-request: the seat wakes for a request. always: the seat always wants its GPUs, "
+            "and takes turns with others of this mode. auto: always for pods of Jobs and for pods "
+            "without a model and a port, on-request for others.",
         ),
     ] = None
     weight: Annotated[
         int | None,
-        number(32, "Among seats of the namespace that take turns.", least=1, most=MOST_WEIGHT),
+        number(
+            32,
+            "Weight of the seat among seats of its namespace that take turns.",
+            least=1,
+            most=MOST_WEIGHT,
+        ),
     ] = None
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """After how long without use a seat leaves a tier, as in the annotation kyb.ai/idle."""
+    """After how long without use a seat leaves each tier, as in the annotation kyb.ai/idle."""
 
     __pydantic_config__ = checked(
         rule(
@@ -117,15 +122,22 @@ class Idle:
             "name a tier: vram, ram, nvme or object",
         )
     )
-    vram: Annotated[str | None, _duration("GPU memory, for RAM.")] = None
-    ram: Annotated[str | None, _duration("RAM, for NVMe.")] = None
-    nvme: Annotated[str | None, _duration("NVMe, for the object store.")] = None
+    vram: Annotated[
+        str | None, _duration("Time after which the seat leaves GPU memory for RAM, such as 10m.")
+    ] = None
+    ram: Annotated[
+        str | None, _duration("Time after which the seat leaves RAM for NVMe, such as 1h.")
+    ] = None
+    nvme: Annotated[
+        str | None,
+        _duration("Time after which the seat leaves NVMe for the object store, such as 4h."),
+    ] = None
     object: Annotated[
         str | None,
         _duration(
-            "The object store, with its pod: once all pods of a Deployment have rested there for "
-            "so long it is scaled to zero, until a request for its model comes. No annotation says "
-            "this."
+            "Time after which a Deployment is scaled to zero, until a request for its model "
+            "comes: all its pods must have rested in the object store for so long. No annotation "
+            "sets this."
         ),
     ] = None
 
@@ -139,15 +151,15 @@ class Scheduled:
         str,
         words(
             100,
-            'When it begins: minute, hour, day of month, month and day of week, such as "0 8 * * '
-            '1-5".',
+            'When the entry begins: minute, hour, day of month, month and day of week, such as "0 '
+            '8 * * 1-5".',
             pattern=_CRON,
         ),
     ]
-    duration: Annotated[str, _duration("How long it lasts, such as 10h; at most 8784h.")]
+    duration: Annotated[str, _duration("How long the entry holds, such as 10h; at most 8784h.")]
     time_zone: Annotated[
         str,
-        words(64, "The clocks by which it begins, such as Europe/Berlin; absent: UTC.", least=1),
+        words(64, "Time zone of cron, such as Europe/Berlin; absent: UTC.", least=1),
     ] = "UTC"
     turn: Turn | None = None
     idle: Idle | None = None
@@ -159,35 +171,52 @@ class Keep:
 
     __pydantic_config__ = CAMEL
     last: Annotated[
-        int, number(32, "So many of each pod, the newest.", least=1, most=1000, default=1)
+        int,
+        number(
+            32, "Keep this many of the newest snapshots of each pod.", least=1, most=1000, default=1
+        ),
     ] = 1
     daily: Annotated[
-        int, number(32, "Of so many days, by UTC and today's too, the last one.", most=366)
+        int,
+        number(
+            32, "Keep the last snapshot of each of this many days in UTC, today included.", most=366
+        ),
     ] = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Regular:
-    """Snapshots that are made again and again while a pod runs."""
+    """Regular snapshots of each pod while it runs."""
 
     __pydantic_config__ = CAMEL
-    every: Annotated[str, _duration("How often, from 1m to 168h. Each pod has other moments.")]
+    every: Annotated[
+        str,
+        _duration(
+            "Interval between two snapshots of a pod, from 1m to 168h. Each pod has its own "
+            "moments within it."
+        ),
+    ]
     to: Annotated[
         str | None,
         one_of(
             (Tier.NVME, Tier.OBJECT),
-            "Where they are kept; absent: the deepest tier that the node has and the pod lets it.",
+            "Tier of the snapshots; absent: the deepest tier that the node has and "
+            "kyb.ai/park-tier allows.",
         ),
     ] = None
-    keep: Annotated[Keep | None, Field(description="Which are kept; absent: the newest.")] = None
+    keep: Annotated[
+        Keep | None,
+        Field(description="How many snapshots of each pod are kept; absent: the newest one."),
+    ] = None
     parallel: Annotated[
-        int, number(32, "So many pods at a time.", least=1, most=100, default=1)
+        int, number(32, "How many pods are snapshotted at a time.", least=1, most=100, default=1)
     ] = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """Which pods, and what counts for them unless their own annotations say otherwise."""
+    """Which pods the policy selects, and what holds for them unless their own annotations say
+    otherwise."""
 
     __pydantic_config__ = checked(
         rule(
@@ -201,8 +230,8 @@ class Spec:
         int,
         number(
             32,
-            "Of several policies that select a pod the one with the highest governs it, of several "
-            "such the first by name.",
+            "If several policies select a pod, the one with the highest precedence governs it; "
+            "among equals, the first by name.",
             most=_MOST_PRECEDENCE,
         ),
     ] = 0
@@ -210,49 +239,55 @@ class Spec:
     idle: Idle | None = None
     schedule: Annotated[
         tuple[Scheduled, ...],
-        items(_MOST_TIMES, "atomic", "What counts at times. Of several that are now, the first."),
+        items(
+            _MOST_TIMES,
+            "atomic",
+            "What holds at certain times instead. If several entries hold now, the first one "
+            "counts.",
+        ),
     ] = ()
     snapshots: Regular | None = None
     on_preempt: Annotated[
         str | None,
         one_of(
             ON_PREEMPT,
-            "What becomes of a pod whose seat one of a higher priority gets: pause: its state is "
-            "saved, and the pod in its place continues. kill: it is deleted.",
+            "What happens to a pod whose seat a pod of higher priority gets. pause: its state "
+            "goes into the object store, and the pod that replaces it continues. kill: it is "
+            "deleted.",
         ),
     ] = None
     on_restore_failure: Annotated[
         str | None,
         one_of(
             ELSE,
-            "What becomes of a pod whose artifact (kyb.ai/restore-from) can't be had: start: it "
-            "starts cold. fail: it waits, and fails.",
+            "What happens to a pod whose artifact (kyb.ai/restore-from) can't be restored. start: "
+            "it starts cold. fail: it waits for the artifact, then fails; it never starts cold.",
         ),
     ] = None
 
 
 @dataclass(frozen=True, slots=True)
 class Artifacts:
-    """Its snapshots."""
+    """The policy's snapshots."""
 
     __pydantic_config__ = CAMEL
-    total: Annotated[int, number(32, "How many there are.")] = 0
-    under_way: Annotated[int, number(32, "How many are being made.")] = 0
+    total: Annotated[int, number(32, "Number of snapshots that are kept.")] = 0
+    under_way: Annotated[int, number(32, "Number of snapshots under way.")] = 0
     newest: Annotated[str | None, TIME] = None
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyStatus:
-    """What comes of it, as the controller sees it. Agents act without it."""
+    """What the controller sees of the policy's effect. Agents don't read it."""
 
     __pydantic_config__ = CAMEL
     observed_generation: Annotated[int, number()] = 1
-    matched: Annotated[int, number(32, "Pods with seats that it selects.")] = 0
-    governed: Annotated[int, number(32, "Those of them that no other policy governs.")] = 0
+    matched: Annotated[int, number(32, "Number of pods with seats that the policy selects.")] = 0
+    governed: Annotated[int, number(32, "Number of those pods that this policy governs.")] = 0
     snapshots: Artifacts | None = None
     conditions: Annotated[
         tuple[Condition, ...],
-        items(8, "type", "Ready: whether it counts; the reason says why not."),
+        items(8, "type", "Ready: True if the policy holds; the reason says why not."),
     ] = ()
 
 

@@ -66,8 +66,8 @@ class SuccessorRow:
     """Where the pod that takes its place is to go."""
 
     __pydantic_config__ = CAMEL
-    node: Annotated[str, texts(253, "A node.", least=1, pattern=NAME)]
-    group: Annotated[str, texts(63, "A group of its GPUs; absent: any.")] = ""
+    node: Annotated[str, texts(253, "Name of a node.", least=1, pattern=NAME)]
+    group: Annotated[str, texts(63, "Name of one of the node's groups; absent: any group.")] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,36 +95,40 @@ class Spec:
     )
     pod: Annotated[
         str,
-        texts(253, "The pod, of this namespace, by its name.", least=1, pattern=NAME),
+        texts(253, "Name of the pod, in this namespace.", least=1, pattern=NAME),
     ]
     mode: Annotated[
         str,
         one_of(
             Mode,
-            "Park: its seat leaves GPU memory and rests until the next request. Snapshot: an "
-            "artifact of its state is kept while it runs on. Evict: it is parked and stays so, "
-            "until its pod is deleted or it is woken by hand. Wake: it comes back into GPU memory "
-            "in its turn, without a request; that takes an eviction back.",
+            "Park: the seat leaves GPU memory and rests until the next request. Snapshot: an "
+            "artifact of the pod is made, and the pod continues. Evict: the seat is parked and "
+            "stays parked until its pod is deleted or somebody wakes it. Wake: the seat comes "
+            "back into GPU memory at its turn, without a request; this also ends an Evict.",
         ),
     ]
     tier: Annotated[
         str | None,
         one_of(
             Tier,
-            "Where its state is to rest, or its artifact to be kept. Park: ram, unless the node "
-            "moves it on. Snapshot: the deepest tier that the node has and the pod lets it. Evict: "
-            "where it is parked; with object it outlives its node.",
+            "Tier for the parked seat or for the snapshot. Default of Park: ram, from where the "
+            "node may offload it. Default of Snapshot: the deepest tier that the node has and "
+            "kyb.ai/park-tier allows. Default of Evict: the tier in which the seat is parked; in "
+            "object it outlives its node.",
         ),
     ] = None
     successor: Annotated[
         SuccessorRow | None,
         Field(
-            description="Of mode Evict: where the pod that takes its place is bound, if that pod "
-            "fits there then; else it goes wherever it fits."
+            description="For mode Evict: where the pod that replaces this one is bound, if it "
+            "fits there by then; otherwise it is bound wherever it fits."
         ),
     ] = None
     deadline_seconds: Annotated[
-        int, deadline("Seconds from its creation until it is cancelled, if it isn't done by then.")
+        int,
+        deadline(
+            "Seconds from the request's creation after which it is cancelled unless it is done."
+        ),
     ] = DEADLINE_S
     ttl_seconds_after_finished: TimeToLive = None
     requested_by: RequestedBy = ""
@@ -132,52 +136,60 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class ArtifactRow:
-    """What came of it."""
+    """The artifact that the request has made."""
 
     __pydantic_config__ = CAMEL
     name: Annotated[
-        str, texts(LONGEST_ARTIFACT, "Of a snapshot: the artifact, for kyb.ai/restore-from.")
+        str,
+        texts(LONGEST_ARTIFACT, "Of a snapshot: name of the artifact, for kyb.ai/restore-from."),
     ] = ""
     tier: Annotated[str, one_of(Tier)] = Tier.RAM.value
-    bytes: Annotated[int, number(told="Its size there.")] = 0
+    bytes: Annotated[int, number(told="Size of the artifact in that tier (bytes).")] = 0
 
 
 @dataclass(frozen=True, slots=True)
 class RequestStatus:
-    """How far it is."""
+    """How far the request is."""
 
     __pydantic_config__ = CAMEL
     observed_generation: Annotated[int, number()] = 1
     pod_uid: Annotated[
         str,
         Field(alias="podUID"),
-        texts(128, "The pod that it is about: another one of the name is none of it."),
+        texts(128, "UID of the pod; the request does nothing to another pod of the same name."),
     ] = ""
     owner: Annotated[
         str,
         texts(
             400,
-            "What makes another pod in its place: the UID of its controller, and which of its pods "
-            "it is where that matters, as in a StatefulSet.",
+            "What replaces the pod: the UID of its controller and, for a StatefulSet, which of "
+            "its pods this is.",
         ),
     ] = ""
     node: Annotated[str, texts(253, "The pod's node.")] = ""
-    operation: Annotated[str, texts(63, "The operation on the node's agent.")] = ""
+    operation: Annotated[str, texts(63, "Name of the operation on the node's agent.")] = ""
     start_time: Annotated[str | None, TIME] = None
     completion_time: Annotated[str | None, TIME] = None
-    artifact: Annotated[ArtifactRow | None, Field(description="What came of it.")] = None
+    artifact: Annotated[
+        ArtifactRow | None, Field(description="The artifact that the request has made.")
+    ] = None
     bytes_done: Annotated[
         int | None,
-        number(told="Of a snapshot: bytes of its artifact that are where it is to be kept."),
+        number(told="Of a snapshot: bytes of the artifact that have arrived in its tier."),
     ] = None
-    bytes_total: Annotated[int | None, number(told="The size of its artifact.")] = None
+    bytes_total: Annotated[
+        int | None, number(told="Of a snapshot: size of the artifact (bytes).")
+    ] = None
     estimated_completion_time: Annotated[
-        str | None, TIME, Field(description="When the rest is expected to be there.")
+        str | None, TIME, Field(description="When the rest is expected to have arrived.")
     ] = None
     scaled_up_time: Annotated[
         str | None,
         TIME,
-        Field(description="Of a Deployment's pod that was scaled to zero: when it was scaled up."),
+        Field(
+            description="Of a pod of a Deployment that was scaled to zero: when the Deployment "
+            "was scaled up again."
+        ),
     ] = None
     conditions: Conditions = ()
 

@@ -37,7 +37,7 @@ _DURATION = r"^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$"
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """How much the namespace may use."""
+    """How much the namespace may use; absent: no limit."""
 
     __pydantic_config__ = checked(
         rule(
@@ -48,8 +48,9 @@ class Quota:
     gpu_seconds: Annotated[
         int | None,
         integer(
-            told="Seconds in which its seats are active, times their GPUs, in each window. A "
-            "namespace that has used them up comes after others: its requests still wake a seat.",
+            told="Seconds in which the namespace's seats may be active in each window, times "
+            "their GPUs. After that its seats come after those of other namespaces; its "
+            "requests still wake them.",
         ),
     ] = None
     parked_gib_per_node: Annotated[
@@ -57,8 +58,8 @@ class Quota:
         Field(alias="parkedGiBPerNode"),
         integer(
             32,
-            "GiB of each node's RAM for states of its parked seats. What is beyond leaves RAM for "
-            "the next tier, as far as kyb.ai/park-tier lets it.",
+            "GiB of each node's RAM that the namespace's parked seats may take. Seats beyond that "
+            "leave RAM for the next tier, if kyb.ai/park-tier allows it.",
             most=1_000_000,
         ),
     ] = None
@@ -66,7 +67,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class ShareSpec:
-    """What the namespace gets, and how much it may use."""
+    """How much the namespace gets, and how much it may use."""
 
     __pydantic_config__ = checked(
         rule(
@@ -79,8 +80,9 @@ class ShareSpec:
         int,
         integer(
             32,
-            f"Against those of other namespaces whose seats always want the same GPUs; {PAR} for a "
-            "namespace without a Share. Its seats divide what it gets by their own weights.",
+            "Weight of the namespace against others whose seats always want the same GPUs; a "
+            f"namespace without a Share has {PAR}. The namespace's seats divide its part by their "
+            "own weights.",
             least=1,
             most=_MOST_WEIGHT,
             default=PAR,
@@ -90,8 +92,9 @@ class ShareSpec:
         str,
         words(
             32,
-            "How long use is counted before it is counted from zero again, from 1m to 744h. "
-            "Windows begin at multiples of it since 1970, UTC: 24h is a day.",
+            "Length of the window in which use is counted, from 1m to 744h; each window starts "
+            "from zero. Windows begin at multiples of this length since 1970 in UTC, so 24h is a "
+            "day.",
             pattern=_DURATION,
             **{DEFAULT: "24h"},
         ),
@@ -101,16 +104,24 @@ class ShareSpec:
 
 @dataclass(frozen=True, slots=True)
 class ShareStatus:
-    """What comes of it, as the controller sees it."""
+    """What the controller sees of the Share's effect."""
 
     __pydantic_config__ = CAMEL
     observed_generation: Annotated[int, integer()] = 1
     used: Annotated[
-        Use | None, Field(description="Since the window began, as nodes have told by now.")
+        Use | None,
+        Field(
+            description="What the namespace has used since the window began, as far as nodes have "
+            "reported."
+        ),
     ] = None
     conditions: Annotated[
         tuple[Condition, ...],
-        items(8, "type", "WithinQuota: whether the namespace is; the reason says why not."),
+        items(
+            8,
+            "type",
+            "WithinQuota: True if the namespace is within its quota; the reason says why not.",
+        ),
     ] = ()
 
 

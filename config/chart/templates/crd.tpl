@@ -52,8 +52,8 @@ spec:
     schema:
       openAPIV3Schema:
         type: object
-        description: 'What the registry knows of an artifact of this namespace: the newest ones are shown. Written by the controller, and gone when the registry drops
-          the artifact; deleting it deletes no artifact, and the controller writes it again.'
+        description: 'What the registry knows of an artifact of this namespace; there are Artifacts of the newest ones. The controller writes an Artifact, and deletes
+          it when the registry has dropped the artifact. Deleting an Artifact deletes nothing else: the controller writes it again.'
         properties:
           apiVersion:
             type: string
@@ -65,12 +65,12 @@ spec:
             description: What the registry knew when the controller last looked.
             properties:
               artifact:
-                description: Its name everywhere else, as for kyb.ai/restore-from.
+                description: Name of the artifact, as in kyb.ai/restore-from.
                 maxLength: 400
                 minLength: 1
                 type: string
               pod:
-                description: The pod whose state it is, by its name.
+                description: Name of the pod whose state the artifact is.
                 maxLength: 253
                 type: string
               podUID:
@@ -81,7 +81,7 @@ spec:
                 maxLength: 1024
                 type: string
               bytes:
-                description: Its size; a copy may take less.
+                description: Size of the artifact (bytes); a copy may take less.
                 format: int64
                 minimum: 0
                 type: integer
@@ -89,7 +89,7 @@ spec:
                 format: date-time
                 type: string
               copies:
-                description: Where it lies.
+                description: Places that hold the artifact.
                 items:
                   description: A copy of it.
                   properties:
@@ -99,14 +99,14 @@ spec:
                       - object
                       type: string
                     state:
-                      description: 'pending: on its way, or not read back yet. verified: read back from there. missing: lost or damaged.'
+                      description: 'pending: the copy is being written, or wasn''t read back yet. verified: it was read back. missing: it is lost or damaged.'
                       enum:
                       - pending
                       - verified
                       - missing
                       type: string
                     node:
-                      description: The node that has it, if it is on a node.
+                      description: 'Node that holds the copy; absent: the copy is in the object store.'
                       maxLength: 253
                       type: string
                     bytes:
@@ -162,8 +162,8 @@ spec:
       openAPIV3Schema:
         type: object
         description: 'Lets pods of other namespaces start as copies of artifacts of this one: as a template or a clone, by the annotations kyb.ai/restore-from and
-          kyb.ai/restore-as. An artifact is all memory of its pod, secrets too: whoever is named gets them. Deleting the ArtifactGrant takes that back for what doesn''t
-          run yet.'
+          kyb.ai/restore-as. An artifact holds all memory of its pod, secrets included, and the named namespaces get them. Deleting the ArtifactGrant ends it for
+          pods that don''t run yet.'
         required:
         - spec
         properties:
@@ -175,11 +175,11 @@ spec:
             type: object
           spec:
             description: |-
-              Which saved states whose pods may have. All of it is required: what is misspelled would be
-              dropped, and grant more than was meant.
+              Which artifacts of this namespace the pods of which namespaces may restore, and until when.
+              Each field is required, so that a misspelled field can't grant more than was meant.
             properties:
               to:
-                description: The namespaces whose pods may restore, by their names, such as team-b.
+                description: Namespaces whose pods may restore the artifacts, such as team-b.
                 items:
                   maxLength: 63
                   type: string
@@ -191,8 +191,8 @@ spec:
                 - message: 'name namespaces, such as team-b: lower-case letters, digits and -; there is no name for all of them'
                   rule: self.all(n, n.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$'))
               artifacts:
-                description: 'Whose artifacts: names of pods, such as llama-0, which stand between / and @ in the name of an artifact. Those are granted that there
-                  are, and those to come. "*", alone, is all of this namespace.'
+                description: 'Names of the pods whose artifacts are granted, such as llama-0: the part between / and @ of an artifact''s name. The grant holds for
+                  artifacts that there are and for those to come. "*", alone: all artifacts of this namespace.'
                 items:
                   maxLength: 253
                   type: string
@@ -208,7 +208,7 @@ spec:
                 - format: date-time
                 - enum:
                   - never
-                description: When it ends, such as 2028-01-01T00:00:00Z; never for when it is deleted. What runs by then continues.
+                description: 'When the grant ends, such as 2028-01-01T00:00:00Z; never: when the ArtifactGrant is deleted. Pods that run by then continue.'
                 maxLength: 64
                 type: string
             required:
@@ -273,8 +273,8 @@ spec:
     schema:
       openAPIV3Schema:
         type: object
-        description: 'Says of pods with seats, chosen by their labels, what they don''t say themselves by annotations: whose turn it is and when seats rest, by the
-          clock if need be. It holds at once for pods that run. Who writes it must have the right to change the namespace''s pods.'
+        description: 'Sets, for pods with seats that it selects by their labels, what their annotations leave open: who takes turns, and after how long seats leave
+          a tier, also by the clock. It holds at once, for running pods too. Whoever writes it needs the right to patch pods in the namespace.'
         required:
         - spec
         properties:
@@ -285,10 +285,12 @@ spec:
           metadata:
             type: object
           spec:
-            description: Which pods, and what counts for them unless their own annotations say otherwise.
+            description: |-
+              Which pods the policy selects, and what holds for them unless their own annotations say
+              otherwise.
             properties:
               selector:
-                description: Labels of pods. Empty, it selects all pods of the namespace.
+                description: 'Labels of the pods; {}: all pods of the namespace.'
                 properties:
                   matchLabels:
                     additionalProperties:
@@ -298,7 +300,7 @@ spec:
                     maxProperties: 16
                     type: object
                   matchExpressions:
-                    description: What else is wanted of a pod's labels; all must be so.
+                    description: Further conditions on a pod's labels; all must be true.
                     items:
                       description: What is wanted of one label.
                       properties:
@@ -333,24 +335,24 @@ spec:
                     x-kubernetes-list-type: atomic
                 type: object
               precedence:
-                description: Of several policies that select a pod the one with the highest governs it, of several such the first by name.
+                description: If several policies select a pod, the one with the highest precedence governs it; among equals, the first by name.
                 format: int32
                 maximum: 1000000
                 minimum: 0
                 type: integer
               turn:
-                description: Whose turn it is, in the words of the annotation kyb.ai/turn.
+                description: When the seat wants its GPUs, in the words of the annotation kyb.ai/turn.
                 properties:
                   mode:
-                    description: 'on-request: its seat wakes when it is requested. always: it takes turns with others that always want their GPUs. auto: always for
-                      a Job''s pod, and for one without a model and a port.'
+                    description: 'on-request: the seat wakes for a request. always: the seat always wants its GPUs, and takes turns with others of this mode. auto:
+                      always for pods of Jobs and for pods without a model and a port, on-request for others.'
                     enum:
                     - on-request
                     - always
                     - auto
                     type: string
                   weight:
-                    description: Among seats of the namespace that take turns.
+                    description: Weight of the seat among seats of its namespace that take turns.
                     format: int32
                     maximum: 1000
                     minimum: 1
@@ -362,29 +364,29 @@ spec:
                 - message: write mode, weight or both
                   rule: has(self.mode) || has(self.weight)
               idle:
-                description: After how long without use a seat leaves a tier, as in the annotation kyb.ai/idle.
+                description: After how long without use a seat leaves each tier, as in the annotation kyb.ai/idle.
                 properties:
                   vram:
-                    description: GPU memory, for RAM.
+                    description: Time after which the seat leaves GPU memory for RAM, such as 10m.
                     maxLength: 32
                     minLength: 1
                     pattern: ^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$
                     type: string
                   ram:
-                    description: RAM, for NVMe.
+                    description: Time after which the seat leaves RAM for NVMe, such as 1h.
                     maxLength: 32
                     minLength: 1
                     pattern: ^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$
                     type: string
                   nvme:
-                    description: NVMe, for the object store.
+                    description: Time after which the seat leaves NVMe for the object store, such as 4h.
                     maxLength: 32
                     minLength: 1
                     pattern: ^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$
                     type: string
                   object:
-                    description: 'The object store, with its pod: once all pods of a Deployment have rested there for so long it is scaled to zero, until a request
-                      for its model comes. No annotation says this.'
+                    description: 'Time after which a Deployment is scaled to zero, until a request for its model comes: all its pods must have rested in the object
+                      store for so long. No annotation sets this.'
                     maxLength: 32
                     minLength: 1
                     pattern: ^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$
@@ -394,39 +396,39 @@ spec:
                 - message: 'name a tier: vram, ram, nvme or object'
                   rule: has(self.vram) || has(self.ram) || has(self.nvme) || has(self.object)
               schedule:
-                description: What counts at times. Of several that are now, the first.
+                description: What holds at certain times instead. If several entries hold now, the first one counts.
                 items:
                   description: What counts for a while, from certain times on.
                   properties:
                     cron:
-                      description: 'When it begins: minute, hour, day of month, month and day of week, such as "0 8 * * 1-5".'
+                      description: 'When the entry begins: minute, hour, day of month, month and day of week, such as "0 8 * * 1-5".'
                       maxLength: 100
                       pattern: ^[0-9A-Za-z*/,-]+( [0-9A-Za-z*/,-]+){4}$
                       type: string
                     duration:
-                      description: How long it lasts, such as 10h; at most 8784h.
+                      description: How long the entry holds, such as 10h; at most 8784h.
                       maxLength: 32
                       minLength: 1
                       pattern: ^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$
                       type: string
                     timeZone:
-                      description: 'The clocks by which it begins, such as Europe/Berlin; absent: UTC.'
+                      description: 'Time zone of cron, such as Europe/Berlin; absent: UTC.'
                       maxLength: 64
                       minLength: 1
                       type: string
                     turn:
-                      description: Whose turn it is, in the words of the annotation kyb.ai/turn.
+                      description: When the seat wants its GPUs, in the words of the annotation kyb.ai/turn.
                       properties:
                         mode:
-                          description: 'on-request: its seat wakes when it is requested. always: it takes turns with others that always want their GPUs. auto: always
-                            for a Job''s pod, and for one without a model and a port.'
+                          description: 'on-request: the seat wakes for a request. always: the seat always wants its GPUs, and takes turns with others of this mode.
+                            auto: always for pods of Jobs and for pods without a model and a port, on-request for others.'
                           enum:
                           - on-request
                           - always
                           - auto
                           type: string
                         weight:
-                          description: Among seats of the namespace that take turns.
+                          description: Weight of the seat among seats of its namespace that take turns.
                           format: int32
                           maximum: 1000
                           minimum: 1
@@ -438,29 +440,29 @@ spec:
                       - message: write mode, weight or both
                         rule: has(self.mode) || has(self.weight)
                     idle:
-                      description: After how long without use a seat leaves a tier, as in the annotation kyb.ai/idle.
+                      description: After how long without use a seat leaves each tier, as in the annotation kyb.ai/idle.
                       properties:
                         vram:
-                          description: GPU memory, for RAM.
+                          description: Time after which the seat leaves GPU memory for RAM, such as 10m.
                           maxLength: 32
                           minLength: 1
                           pattern: ^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$
                           type: string
                         ram:
-                          description: RAM, for NVMe.
+                          description: Time after which the seat leaves RAM for NVMe, such as 1h.
                           maxLength: 32
                           minLength: 1
                           pattern: ^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$
                           type: string
                         nvme:
-                          description: NVMe, for the object store.
+                          description: Time after which the seat leaves NVMe for the object store, such as 4h.
                           maxLength: 32
                           minLength: 1
                           pattern: ^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$
                           type: string
                         object:
-                          description: 'The object store, with its pod: once all pods of a Deployment have rested there for so long it is scaled to zero, until a
-                            request for its model comes. No annotation says this.'
+                          description: 'Time after which a Deployment is scaled to zero, until a request for its model comes: all its pods must have rested in the
+                            object store for so long. No annotation sets this.'
                           maxLength: 32
                           minLength: 1
                           pattern: ^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$
@@ -480,39 +482,39 @@ spec:
                 type: array
                 x-kubernetes-list-type: atomic
               snapshots:
-                description: Snapshots that are made again and again while a pod runs.
+                description: Regular snapshots of each pod while it runs.
                 properties:
                   every:
-                    description: How often, from 1m to 168h. Each pod has other moments.
+                    description: Interval between two snapshots of a pod, from 1m to 168h. Each pod has its own moments within it.
                     maxLength: 32
                     minLength: 1
                     pattern: ^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$
                     type: string
                   to:
-                    description: 'Where they are kept; absent: the deepest tier that the node has and the pod lets it.'
+                    description: 'Tier of the snapshots; absent: the deepest tier that the node has and kyb.ai/park-tier allows.'
                     enum:
                     - nvme
                     - object
                     type: string
                   keep:
-                    description: 'Which are kept; absent: the newest.'
+                    description: 'How many snapshots of each pod are kept; absent: the newest one.'
                     properties:
                       last:
-                        description: So many of each pod, the newest.
+                        description: Keep this many of the newest snapshots of each pod.
                         format: int32
                         maximum: 1000
                         minimum: 1
                         type: integer
                         default: 1
                       daily:
-                        description: Of so many days, by UTC and today's too, the last one.
+                        description: Keep the last snapshot of each of this many days in UTC, today included.
                         format: int32
                         maximum: 366
                         minimum: 0
                         type: integer
                     type: object
                   parallel:
-                    description: So many pods at a time.
+                    description: How many pods are snapshotted at a time.
                     format: int32
                     maximum: 100
                     minimum: 1
@@ -522,14 +524,15 @@ spec:
                 - every
                 type: object
               onPreempt:
-                description: 'What becomes of a pod whose seat one of a higher priority gets: pause: its state is saved, and the pod in its place continues. kill:
-                  it is deleted.'
+                description: 'What happens to a pod whose seat a pod of higher priority gets. pause: its state goes into the object store, and the pod that replaces
+                  it continues. kill: it is deleted.'
                 enum:
                 - pause
                 - kill
                 type: string
               onRestoreFailure:
-                description: 'What becomes of a pod whose artifact (kyb.ai/restore-from) can''t be had: start: it starts cold. fail: it waits, and fails.'
+                description: 'What happens to a pod whose artifact (kyb.ai/restore-from) can''t be restored. start: it starts cold. fail: it waits for the artifact,
+                  then fails; it never starts cold.'
                 enum:
                 - start
                 - fail
@@ -542,32 +545,32 @@ spec:
               rule: has(self.turn) || has(self.idle) || has(self.onPreempt) || has(self.onRestoreFailure) || has(self.snapshots) || (has(self.schedule) && self.schedule.size()
                 > 0)
           status:
-            description: What comes of it, as the controller sees it. Agents act without it.
+            description: What the controller sees of the policy's effect. Agents don't read it.
             properties:
               observedGeneration:
                 format: int64
                 minimum: 0
                 type: integer
               matched:
-                description: Pods with seats that it selects.
+                description: Number of pods with seats that the policy selects.
                 format: int32
                 minimum: 0
                 type: integer
               governed:
-                description: Those of them that no other policy governs.
+                description: Number of those pods that this policy governs.
                 format: int32
                 minimum: 0
                 type: integer
               snapshots:
-                description: Its snapshots.
+                description: The policy's snapshots.
                 properties:
                   total:
-                    description: How many there are.
+                    description: Number of snapshots that are kept.
                     format: int32
                     minimum: 0
                     type: integer
                   underWay:
-                    description: How many are being made.
+                    description: Number of snapshots under way.
                     format: int32
                     minimum: 0
                     type: integer
@@ -576,7 +579,7 @@ spec:
                     type: string
                 type: object
               conditions:
-                description: 'Ready: whether it counts; the reason says why not.'
+                description: 'Ready: True if the policy holds; the reason says why not.'
                 items:
                   description: As Kubernetes' own conditions are.
                   properties:
@@ -674,8 +677,8 @@ spec:
     schema:
       openAPIV3Schema:
         type: object
-        description: Asks once that a pod with a seat is parked, woken, kept as a snapshot, or made ready to go. Who creates it must have the right to do the like
-          to the pod itself. Deleting it cancels what is not done yet; an artifact that was made stays.
+        description: Asks once that a pod with a seat is parked, woken, snapshotted or prepared for its eviction. Whoever creates it needs the right to do the like
+          to the pod itself. Deleting it cancels what isn't done yet; an artifact that was made stays.
         required:
         - spec
         properties:
@@ -689,15 +692,15 @@ spec:
             description: What is asked for.
             properties:
               pod:
-                description: The pod, of this namespace, by its name.
+                description: Name of the pod, in this namespace.
                 maxLength: 253
                 minLength: 1
                 pattern: ^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$
                 type: string
               mode:
-                description: 'Park: its seat leaves GPU memory and rests until the next request. Snapshot: an artifact of its state is kept while it runs on. Evict:
-                  it is parked and stays so, until its pod is deleted or it is woken by hand. Wake: it comes back into GPU memory in its turn, without a request;
-                  that takes an eviction back.'
+                description: 'Park: the seat leaves GPU memory and rests until the next request. Snapshot: an artifact of the pod is made, and the pod continues.
+                  Evict: the seat is parked and stays parked until its pod is deleted or somebody wakes it. Wake: the seat comes back into GPU memory at its turn,
+                  without a request; this also ends an Evict.'
                 enum:
                 - Park
                 - Snapshot
@@ -705,38 +708,38 @@ spec:
                 - Wake
                 type: string
               tier:
-                description: 'Where its state is to rest, or its artifact to be kept. Park: ram, unless the node moves it on. Snapshot: the deepest tier that the
-                  node has and the pod lets it. Evict: where it is parked; with object it outlives its node.'
+                description: 'Tier for the parked seat or for the snapshot. Default of Park: ram, from where the node may offload it. Default of Snapshot: the deepest
+                  tier that the node has and kyb.ai/park-tier allows. Default of Evict: the tier in which the seat is parked; in object it outlives its node.'
                 enum:
                 - ram
                 - nvme
                 - object
                 type: string
               successor:
-                description: 'Of mode Evict: where the pod that takes its place is bound, if that pod fits there then; else it goes wherever it fits.'
+                description: 'For mode Evict: where the pod that replaces this one is bound, if it fits there by then; otherwise it is bound wherever it fits.'
                 properties:
                   node:
-                    description: A node.
+                    description: Name of a node.
                     maxLength: 253
                     minLength: 1
                     pattern: ^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$
                     type: string
                   group:
-                    description: 'A group of its GPUs; absent: any.'
+                    description: 'Name of one of the node''s groups; absent: any group.'
                     maxLength: 63
                     type: string
                 required:
                 - node
                 type: object
               deadlineSeconds:
-                description: Seconds from its creation until it is cancelled, if it isn't done by then.
+                description: Seconds from the request's creation after which it is cancelled unless it is done.
                 format: int32
                 maximum: 86400
                 minimum: 1
                 type: integer
                 default: 600
               ttlSecondsAfterFinished:
-                description: 'Seconds until it is deleted, once it is done or failed; absent: never.'
+                description: 'Seconds after which a request that is done or has failed is deleted; absent: never.'
                 format: int32
                 minimum: 0
                 type: integer
@@ -758,18 +761,18 @@ spec:
             - message: a wake brings the seat into GPU memory; leave tier out
               rule: self.mode != 'Wake' || !has(self.tier)
           status:
-            description: How far it is.
+            description: How far the request is.
             properties:
               observedGeneration:
                 format: int64
                 minimum: 0
                 type: integer
               podUID:
-                description: 'The pod that it is about: another one of the name is none of it.'
+                description: UID of the pod; the request does nothing to another pod of the same name.
                 maxLength: 128
                 type: string
               owner:
-                description: 'What makes another pod in its place: the UID of its controller, and which of its pods it is where that matters, as in a StatefulSet.'
+                description: 'What replaces the pod: the UID of its controller and, for a StatefulSet, which of its pods this is.'
                 maxLength: 400
                 type: string
               node:
@@ -777,7 +780,7 @@ spec:
                 maxLength: 253
                 type: string
               operation:
-                description: The operation on the node's agent.
+                description: Name of the operation on the node's agent.
                 maxLength: 63
                 type: string
               startTime:
@@ -787,10 +790,10 @@ spec:
                 format: date-time
                 type: string
               artifact:
-                description: What came of it.
+                description: The artifact that the request has made.
                 properties:
                   name:
-                    description: 'Of a snapshot: the artifact, for kyb.ai/restore-from.'
+                    description: 'Of a snapshot: name of the artifact, for kyb.ai/restore-from.'
                     maxLength: 400
                     type: string
                   tier:
@@ -800,31 +803,31 @@ spec:
                     - object
                     type: string
                   bytes:
-                    description: Its size there.
+                    description: Size of the artifact in that tier (bytes).
                     format: int64
                     minimum: 0
                     type: integer
                 type: object
               bytesDone:
-                description: 'Of a snapshot: bytes of its artifact that are where it is to be kept.'
+                description: 'Of a snapshot: bytes of the artifact that have arrived in its tier.'
                 format: int64
                 minimum: 0
                 type: integer
               bytesTotal:
-                description: The size of its artifact.
+                description: 'Of a snapshot: size of the artifact (bytes).'
                 format: int64
                 minimum: 0
                 type: integer
               estimatedCompletionTime:
-                description: When the rest is expected to be there.
+                description: When the rest is expected to have arrived.
                 format: date-time
                 type: string
               scaledUpTime:
-                description: 'Of a Deployment''s pod that was scaled to zero: when it was scaled up.'
+                description: 'Of a pod of a Deployment that was scaled to zero: when the Deployment was scaled up again.'
                 format: date-time
                 type: string
               conditions:
-                description: 'Complete: True once it is done; the reason says why not.'
+                description: 'Complete: True once the request is done; the reason says why not.'
                 items:
                   description: As Kubernetes' own conditions are.
                   properties:
@@ -993,8 +996,8 @@ spec:
                     type: string
                 type: object
               deviceStrategy:
-                description: How containers get their GPUs. With nodes, a container gets those of its device ID, so that pods of one group only may be under way to
-                  the node at a time.
+                description: 'How containers get their GPUs. cdi: by CDI device names. nodes: by the device ID that the kubelet allocates, so only pods of one group
+                  may be on their way to the node at a time.'
                 enum:
                 - ''
                 - cdi
@@ -1022,7 +1025,7 @@ spec:
                     healthy:
                       type: boolean
                     numa:
-                      description: NUMA node, or -1 where the platform has none.
+                      description: 'NUMA node of the GPU; -1: the platform has none.'
                       format: int32
                       minimum: -1
                       type: integer
@@ -1123,13 +1126,13 @@ spec:
                     minimum: 0
                     type: integer
                   availableBytes:
-                    description: What the node has available, told again when it changes by 5 %; 0 until known.
+                    description: 'Bytes of RAM that the node has available, written again when it changes by 5 %; 0: not known yet.'
                     format: int64
                     minimum: 0
                     type: integer
                 type: object
               tiers:
-                description: Where the states of parked seats may be, from the fastest to the deepest.
+                description: Tiers in which parked seats may rest, from the fastest to the deepest.
                 items:
                   description: One tier of the node.
                   properties:
@@ -1148,7 +1151,7 @@ spec:
                       minimum: 0
                       type: integer
                     budgetBytes:
-                      description: 0 is no limit.
+                      description: 'Bytes that the tier may hold; 0: no limit.'
                       format: int64
                       minimum: 0
                       type: integer
@@ -1161,7 +1164,7 @@ spec:
                 - name
                 x-kubernetes-list-type: map
               saved:
-                description: Artifacts that lie on the node, or that it has put into the object store; of more the newest.
+                description: 'Artifacts that lie on the node, or that the node has put into the object store: the newest ones.'
                 items:
                   description: A saved state, and where it lies.
                   properties:
@@ -1236,19 +1239,19 @@ spec:
                       maxLength: 1024
                       type: string
                     tier:
-                      description: Where the state of a parked seat is.
+                      description: Tier in which the parked seat rests.
                       enum:
                       - ram
                       - nvme
                       - object
                       type: string
                     savedBytes:
-                      description: The size of its artifact, if it is offloaded.
+                      description: Size of the seat's artifact, if the seat is offloaded (bytes).
                       format: int64
                       minimum: 0
                       type: integer
                     heldBytes:
-                      description: The GPU memory that it was seen to hold, rounded up by a fifth at most.
+                      description: GPU memory that the agent has seen the seat hold, rounded up by a fifth at most (bytes).
                       format: int64
                       minimum: 0
                       type: integer
@@ -1274,8 +1277,8 @@ spec:
                       nullable: true
                       type: number
                     activity:
-                      description: When the seat is used. 24 numbers, of the hours of the day in UTC; newer days weigh more, -1 is an hour that nobody has looked
-                        at yet.
+                      description: 'At which hours the seat is used: 24 numbers, one for each hour of the day in UTC. Newer days weigh more; -1: the agent hasn''t
+                        seen that hour yet.'
                       properties:
                         busy:
                           description: Thousandths of the hour in which requests were in flight.
@@ -1288,7 +1291,7 @@ spec:
                           minItems: 24
                           type: array
                         calls:
-                          description: How often per hour demand began after quiet.
+                          description: How often per hour requests began after a pause.
                           items:
                             minimum: -1
                             type: number
@@ -1296,7 +1299,7 @@ spec:
                           minItems: 24
                           type: array
                         recentBusy:
-                          description: The same of about the last quarter of an hour.
+                          description: Thousandths of about the last quarter of an hour in which requests were in flight.
                           format: int32
                           maximum: 1000
                           minimum: 0
@@ -1309,11 +1312,11 @@ spec:
                       - calls
                       type: object
                     operation:
-                      description: What somebody asked for and is under way, such as park, evict, save or move.
+                      description: Operation that is under way for the seat, such as park, evict, save or move.
                       maxLength: 63
                       type: string
                     movable:
-                      description: Parked; a GPU of its group is lost.
+                      description: 'True: a GPU of the seat''s group is lost, and the seat is parked, so its pod can continue elsewhere.'
                       type: boolean
                     movableReason:
                       maxLength: 4096
@@ -1332,7 +1335,7 @@ spec:
                 - uid
                 x-kubernetes-list-type: map
               usage:
-                description: What namespaces with a Share have used, told now and then.
+                description: What namespaces with a Share have used on this node, written every `usage_interval_s`.
                 items:
                   description: What a namespace with a Share has used of the node.
                   properties:
@@ -1341,26 +1344,26 @@ spec:
                       minLength: 1
                       type: string
                     used:
-                      description: What a namespace has used since a window of its Share began.
+                      description: What the namespace has used since the window of its Share began.
                       properties:
                         since:
                           format: date-time
                           type: string
                         gpuSeconds:
-                          description: Of GPUs that its seats had.
+                          description: GPU-seconds in which the namespace's seats were active.
                           minimum: 0
                           type: number
                         parkedGiBHours:
-                          description: GiB of RAM that its parked seats took, times hours.
+                          description: GiB of RAM that the namespace's parked seats took, times hours.
                           minimum: 0
                           type: number
                         wakes:
-                          description: How often its seats woke.
+                          description: Wakes of the namespace's seats.
                           format: int64
                           minimum: 0
                           type: integer
                         parkedBytes:
-                          description: What its parked seats take of all nodes' RAM now.
+                          description: RAM of all nodes that the namespace's parked seats take now (bytes).
                           format: int64
                           minimum: 0
                           type: integer
@@ -1433,7 +1436,8 @@ spec:
     schema:
       openAPIV3Schema:
         type: object
-        description: Says what the namespace of its name gets of GPUs that seats of several namespaces want, and how much it may use of GPUs and of RAM. An administrator's.
+        description: Says how much the namespace of the same name gets of GPUs that seats of several namespaces want, and how much of GPUs and RAM it may use. Administrators
+          write Shares.
         x-kubernetes-validations:
         - message: 'a Share has the name of its namespace: at most 63 of a-z, 0-9 and -'
           rule: self.metadata.name.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')
@@ -1447,35 +1451,35 @@ spec:
           metadata:
             type: object
           spec:
-            description: What the namespace gets, and how much it may use.
+            description: How much the namespace gets, and how much it may use.
             properties:
               weight:
-                description: Against those of other namespaces whose seats always want the same GPUs; 100 for a namespace without a Share. Its seats divide what it
-                  gets by their own weights.
+                description: Weight of the namespace against others whose seats always want the same GPUs; a namespace without a Share has 100. The namespace's seats
+                  divide its part by their own weights.
                 format: int32
                 maximum: 100000
                 minimum: 1
                 type: integer
                 default: 100
               window:
-                description: 'How long use is counted before it is counted from zero again, from 1m to 744h. Windows begin at multiples of it since 1970, UTC: 24h
-                  is a day.'
+                description: Length of the window in which use is counted, from 1m to 744h; each window starts from zero. Windows begin at multiples of this length
+                  since 1970 in UTC, so 24h is a day.
                 maxLength: 32
                 pattern: ^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$
                 type: string
                 default: 24h
               quota:
-                description: How much the namespace may use.
+                description: 'How much the namespace may use; absent: no limit.'
                 properties:
                   gpuSeconds:
-                    description: 'Seconds in which its seats are active, times their GPUs, in each window. A namespace that has used them up comes after others: its
-                      requests still wake a seat.'
+                    description: Seconds in which the namespace's seats may be active in each window, times their GPUs. After that its seats come after those of other
+                      namespaces; its requests still wake them.
                     format: int64
                     minimum: 0
                     type: integer
                   parkedGiBPerNode:
-                    description: GiB of each node's RAM for states of its parked seats. What is beyond leaves RAM for the next tier, as far as kyb.ai/park-tier lets
-                      it.
+                    description: GiB of each node's RAM that the namespace's parked seats may take. Seats beyond that leave RAM for the next tier, if kyb.ai/park-tier
+                      allows it.
                     format: int32
                     maximum: 1000000
                     minimum: 0
@@ -1489,39 +1493,39 @@ spec:
             - message: window must be between 1m and 744h (31 days)
               rule: '!has(self.window) || (duration(self.window) >= duration(''1m'') && duration(self.window) <= duration(''744h''))'
           status:
-            description: What comes of it, as the controller sees it.
+            description: What the controller sees of the Share's effect.
             properties:
               observedGeneration:
                 format: int64
                 minimum: 0
                 type: integer
               used:
-                description: Since the window began, as nodes have told by now.
+                description: What the namespace has used since the window began, as far as nodes have reported.
                 properties:
                   since:
                     format: date-time
                     type: string
                   gpuSeconds:
-                    description: Of GPUs that its seats had.
+                    description: GPU-seconds in which the namespace's seats were active.
                     minimum: 0
                     type: number
                   parkedGiBHours:
-                    description: GiB of RAM that its parked seats took, times hours.
+                    description: GiB of RAM that the namespace's parked seats took, times hours.
                     minimum: 0
                     type: number
                   wakes:
-                    description: How often its seats woke.
+                    description: Wakes of the namespace's seats.
                     format: int64
                     minimum: 0
                     type: integer
                   parkedBytes:
-                    description: What its parked seats take of all nodes' RAM now.
+                    description: RAM of all nodes that the namespace's parked seats take now (bytes).
                     format: int64
                     minimum: 0
                     type: integer
                 type: object
               conditions:
-                description: 'WithinQuota: whether the namespace is; the reason says why not.'
+                description: 'WithinQuota: True if the namespace is within its quota; the reason says why not.'
                 items:
                   description: As Kubernetes' own conditions are.
                   properties:
@@ -1623,9 +1627,9 @@ spec:
     schema:
       openAPIV3Schema:
         type: object
-        description: Asks once that a pod goes to another group or node, that a node is emptied, or that pods which wait get room. The plan and its cost stand in
-          the status; nothing is done before somebody approves it. Of namespace kyb-system it may move pods of all namespaces, elsewhere those of its own. Deleting
-          it has no more steps begin.
+        description: Asks once for a plan that moves a pod to another group or node, empties a node, or makes room for pods that wait. The plan and its cost are in
+          the status, and nothing happens before somebody approves it. A request in kyb-system may move pods of all namespaces, one elsewhere only those of its own.
+          If you delete it, no further step begins.
         required:
         - spec
         properties:
@@ -1636,10 +1640,10 @@ spec:
           metadata:
             type: object
           spec:
-            description: What is asked for, and which plan may be carried out.
+            description: What is asked for, and which plan is approved.
             properties:
               move:
-                description: A pod is to go elsewhere.
+                description: Plan to move one pod.
                 properties:
                   pod:
                     description: The pod, of this namespace.
@@ -1648,15 +1652,15 @@ spec:
                     pattern: ^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$
                     type: string
                   to:
-                    description: Where it is to go. No other pod is moved for it.
+                    description: Target of the move. No other pod is moved for it.
                     properties:
                       node:
-                        description: 'A node; absent: the pod''s own.'
+                        description: 'Name of a node; absent: the pod''s own node.'
                         maxLength: 253
                         pattern: ^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$
                         type: string
                       group:
-                        description: 'A group of the node; absent: any where it fits.'
+                        description: 'Name of one of the node''s groups; absent: any group in which the pod fits.'
                         maxLength: 63
                         type: string
                     type: object
@@ -1668,49 +1672,49 @@ spec:
                 - to
                 type: object
               emptyNode:
-                description: All pods are to leave this node.
+                description: Plan to move all pods off this node.
                 maxLength: 253
                 minLength: 1
                 pattern: ^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$
                 type: string
               defragment:
-                description: Pods that wait are to get room.
+                description: Plan to make room for pods that wait.
                 properties:
                   pod:
-                    description: 'The pod, of this namespace, that is to get room; absent: all that wait.'
+                    description: 'Name of the pod, in this namespace; absent: all pods that wait.'
                     maxLength: 253
                     type: string
                 type: object
               budget:
-                description: What the plan may cost.
+                description: Most that the plan may cost.
                 properties:
                   moves:
-                    description: How many pods may be moved.
+                    description: Most pods that the plan may move.
                     format: int32
                     maximum: 100
                     minimum: 1
                     type: integer
                     default: 10
                   seconds:
-                    description: 'How long all moves together may take; absent: any time.'
+                    description: 'Most seconds that all moves may take together; absent: no limit.'
                     format: int32
                     minimum: 0
                     type: integer
                 type: object
               approvedPlan:
-                description: 'status.plan.hash, written by somebody with the verb `approve` for RebalanceRequests: has that plan carried out. Leave it out when you
-                  create one. It may be written again for a plan that has changed, until status.startTime is there.'
+                description: The value of status.plan.hash. Whoever has the verb `approve` for RebalanceRequests writes it, and so has that plan carried out. Leave
+                  it out when you create a request. It may be written again for a plan that has changed, until status.startTime is there.
                 maxLength: 64
                 type: string
               deadlineSeconds:
-                description: Seconds from its creation in which a plan has to be approved, and from then on in which steps begin.
+                description: Seconds from the request's creation in which a plan must be approved, and from the approval in which steps may begin.
                 format: int32
                 maximum: 86400
                 minimum: 1
                 type: integer
                 default: 3600
               ttlSecondsAfterFinished:
-                description: 'Seconds until it is deleted, once it is done or failed; absent: never.'
+                description: 'Seconds after which a request that is done or has failed is deleted; absent: never.'
                 format: int32
                 minimum: 0
                 type: integer
@@ -1738,30 +1742,30 @@ spec:
             - message: requestedBy stays as it was written, and a plan with it; delete the request and create another
               rule: has(self.requestedBy) == has(oldSelf.requestedBy) && (!has(self.requestedBy) || self.requestedBy == oldSelf.requestedBy)
           status:
-            description: How far it is.
+            description: How far the request is.
             properties:
               observedGeneration:
                 format: int64
                 minimum: 0
                 type: integer
               plan:
-                description: What is to be done, and its cost.
+                description: The plan and its cost.
                 properties:
                   hash:
-                    description: 'The same for the same steps: what is approved.'
+                    description: Hash of the steps, which an approval names.
                     maxLength: 64
                     type: string
                   moves:
-                    description: How many pods are moved.
+                    description: Number of pods that the plan moves.
                     format: int64
                     minimum: 0
                     type: integer
                   seconds:
-                    description: What that is expected to take.
+                    description: Expected duration (s).
                     minimum: 0
                     type: number
                   bytes:
-                    description: How much is moved.
+                    description: Bytes that the plan moves.
                     format: int64
                     minimum: 0
                     type: integer
@@ -1770,12 +1774,12 @@ spec:
                     maxLength: 1024
                     type: string
                   steps:
-                    description: In the order of their execution.
+                    description: Steps in the order of their execution.
                     items:
                       description: A step.
                       properties:
                         kind:
-                          description: 'move: it continues elsewhere. place: it waits, and is bound.'
+                          description: 'move: the pod continues elsewhere. place: the pod waits, and is bound.'
                           enum:
                           - move
                           - suspend
@@ -1784,19 +1788,19 @@ spec:
                           - place
                           type: string
                         namespace:
-                          description: The pod's namespace.
+                          description: Namespace of the pod.
                           maxLength: 63
                           type: string
                         pod:
-                          description: The pod.
+                          description: Name of the pod.
                           maxLength: 253
                           type: string
                         uid:
-                          description: Its UID.
+                          description: UID of the pod.
                           maxLength: 128
                           type: string
                         from:
-                          description: What it leaves.
+                          description: Where the pod is.
                           properties:
                             node:
                               maxLength: 253
@@ -1806,7 +1810,7 @@ spec:
                               type: string
                           type: object
                         to:
-                          description: Where it goes.
+                          description: Where the pod is to be.
                           properties:
                             node:
                               maxLength: 253
@@ -1816,16 +1820,16 @@ spec:
                               type: string
                           type: object
                         bytes:
-                          description: What is moved.
+                          description: Bytes that the step moves.
                           format: int64
                           minimum: 0
                           type: integer
                         seconds:
-                          description: What that is expected to take.
+                          description: Expected duration (s).
                           minimum: 0
                           type: number
                         stage:
-                          description: How far it is.
+                          description: How far the step is.
                           enum:
                           - Waiting
                           - Saving
@@ -1834,7 +1838,7 @@ spec:
                           - Done
                           type: string
                         successor:
-                          description: The UID of the pod that continues.
+                          description: UID of the pod that continues.
                           maxLength: 128
                           type: string
                       required:
@@ -1854,17 +1858,17 @@ spec:
                 format: date-time
                 type: string
               movesDone:
-                description: Pods that continue where they are to.
+                description: Number of pods that continue where they are to be.
                 format: int64
                 minimum: 0
                 type: integer
               bytesDone:
-                description: What was moved.
+                description: Bytes that were moved.
                 format: int64
                 minimum: 0
                 type: integer
               startTime:
-                description: When its first step began.
+                description: When the first step began.
                 format: date-time
                 type: string
               completionTime:
@@ -1875,7 +1879,7 @@ spec:
                 format: date-time
                 type: string
               conditions:
-                description: 'Complete: True once it is done; the reason says why not.'
+                description: 'Complete: True once the request is done; the reason says why not.'
                 items:
                   description: As Kubernetes' own conditions are.
                   properties:
@@ -1973,8 +1977,8 @@ spec:
     schema:
       openAPIV3Schema:
         type: object
-        description: 'Asks once for a pod that continues from an artifact: in the place of the artifact''s pod, or as a copy. Who creates it must have the right to
-          create pods in the namespace, and to restore the artifact. A clone goes with it; other pods stay.'
+        description: 'Asks once for a pod that continues from an artifact: as the successor of the artifact''s pod, or as a copy. Whoever creates it needs the right
+          to create pods in the namespace and to restore the artifact. Deleting it deletes a clone that it made; other pods stay.'
         required:
         - spec
         properties:
@@ -1988,22 +1992,22 @@ spec:
             description: What is asked for.
             properties:
               source:
-                description: 'What is restored: an artifact by its name, or the newest one of a pod.'
+                description: 'What is restored: an artifact, or the newest artifact of a pod.'
                 properties:
                   artifact:
-                    description: The Artifact, by its name.
+                    description: Name of the Artifact.
                     maxLength: 253
                     minLength: 1
                     pattern: ^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$
                     type: string
                   pod:
-                    description: The pod whose newest artifact is meant, by its name.
+                    description: Name of the pod whose newest artifact is restored.
                     maxLength: 253
                     minLength: 1
                     pattern: ^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$
                     type: string
                   namespace:
-                    description: 'The namespace of it, if it is another one: takes an ArtifactGrant there.'
+                    description: 'Namespace of the artifact or pod; absent: this one. Another one needs an ArtifactGrant there.'
                     maxLength: 63
                     minLength: 1
                     pattern: ^[a-z0-9]([-a-z0-9]*[a-z0-9])?$
@@ -2013,18 +2017,18 @@ spec:
                 - message: name either an artifact or a pod
                   rule: has(self.artifact) != has(self.pod)
               as:
-                description: 'successor: it takes that pod''s place, once, when that one has stopped. template: a copy. clone: a copy to look at, without network,
-                  which ends with this request.'
+                description: 'successor: the new pod continues in the place of the artifact''s pod, once that one has stopped; there is one successor. template: the
+                  new pod is a copy. clone: the new pod is a copy to look into, without network, and ends with this request.'
                 enum:
                 - successor
                 - template
                 - clone
                 type: string
               stopped:
-                description: 'Of a clone: not one instruction of it is executed.'
+                description: 'Of a clone: every process of the clone stays stopped before its first instruction.'
                 type: boolean
               podName:
-                description: The pod to make; as the request, if unset.
+                description: 'Name of the new pod; absent: the request''s name.'
                 maxLength: 253
                 minLength: 1
                 pattern: ^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$
@@ -2033,22 +2037,22 @@ spec:
                 additionalProperties:
                   maxLength: 63
                   type: string
-                description: Labels of the nodes that it may come to.
+                description: Labels of the nodes to which the new pod may be bound.
                 maxProperties: 16
                 type: object
               template:
-                description: The pod to make, with metadata and spec, as in a Deployment. Without it one like the artifact's pod is made, as long as that is there.
+                description: 'The new pod''s metadata and spec, as in a Deployment; absent: those of the artifact''s pod, which must still exist.'
                 type: object
                 x-kubernetes-preserve-unknown-fields: true
               deadlineSeconds:
-                description: Seconds from its creation until it has failed, if it isn't done by then.
+                description: Seconds from the request's creation after which it has failed unless it is done.
                 format: int32
                 maximum: 86400
                 minimum: 1
                 type: integer
                 default: 600
               ttlSecondsAfterFinished:
-                description: 'Seconds until it is deleted, and a clone with it, once it is done or failed; absent: never.'
+                description: 'Seconds after which a request that is done or has failed is deleted, with its clone; absent: never.'
                 format: int32
                 minimum: 0
                 type: integer
@@ -2066,30 +2070,30 @@ spec:
             - message: 'a pod succeeds only one of its own namespace; write as: template or clone'
               rule: '!has(self.source.__namespace__) || self.__as__ != ''successor'''
           status:
-            description: How far it is.
+            description: How far the request is.
             properties:
               observedGeneration:
                 format: int64
                 minimum: 0
                 type: integer
               artifact:
-                description: The artifact, as kyb.ai/restore-from names it.
+                description: Name of the artifact, as in kyb.ai/restore-from.
                 maxLength: 400
                 type: string
               sourceUID:
-                description: The pod whose state it is.
+                description: UID of the pod whose state is restored.
                 maxLength: 128
                 type: string
               pod:
-                description: The pod that is made.
+                description: Name of the new pod.
                 maxLength: 253
                 type: string
               podUID:
-                description: 'It, once it is there: no second one is made.'
+                description: UID of the new pod; the controller makes no second one.
                 maxLength: 128
                 type: string
               node:
-                description: Its node.
+                description: Node of the new pod.
                 maxLength: 253
                 type: string
               startTime:
@@ -2099,7 +2103,7 @@ spec:
                 format: date-time
                 type: string
               conditions:
-                description: 'Complete: True once it is done; the reason says why not.'
+                description: 'Complete: True once the request is done; the reason says why not.'
                 items:
                   description: As Kubernetes' own conditions are.
                   properties:
@@ -2194,9 +2198,9 @@ spec:
     schema:
       openAPIV3Schema:
         type: object
-        description: 'A workload that has started and is warmed up, of which pods start as copies, by the annotation kyb.ai/restore-from: template/NAME. The controller
-          makes one pod of it, has its state kept in the object store, and ends the pod; again when the image, the spec, or the GPUs'' product or driver change. Who
-          writes it must have the right to create the namespace''s pods and to run commands in them.'
+        description: 'A workload that is started and warmed up once. Pods with the annotation kyb.ai/restore-from: template/NAME start as copies of it. The controller
+          makes one pod from the spec, keeps an artifact of it in the object store, and deletes the pod; it does so again when the image, the spec, or the GPUs''
+          product or driver change. Whoever writes it needs the rights to create pods in the namespace and to run commands in them.'
         required:
         - spec
         properties:
@@ -2207,17 +2211,17 @@ spec:
           metadata:
             type: object
           spec:
-            description: The pod, and what it does before its state is kept.
+            description: The pod, and what it does before its artifact is made.
             properties:
               template:
                 description: The pod, as in a Deployment.
                 properties:
                   spec:
-                    description: The pod's spec, as of those that ask for it.
+                    description: The pod's spec, the same as that of the pods that start from the template.
                     type: object
                     x-kubernetes-preserve-unknown-fields: true
                   metadata:
-                    description: What the pod's metadata may say.
+                    description: The pod's metadata.
                     properties:
                       labels:
                         additionalProperties:
@@ -2232,16 +2236,16 @@ spec:
                 - spec
                 type: object
               port:
-                description: 'Where it takes requests; absent: the first port of the container that has the seat.'
+                description: 'Port for the requests below; absent: the first port of the container with the seat.'
                 format: int32
                 maximum: 65535
                 minimum: 1
                 type: integer
               readyWhen:
-                description: When warmUp begins, besides the pod's own readiness probe.
+                description: Condition for warmUp to begin, besides the pod's own readiness probe.
                 properties:
                   get:
-                    description: The path that is answered with 2xx from then on.
+                    description: Path that the pod answers with 2xx once it is ready.
                     maxLength: 1024
                     minLength: 1
                     pattern: ^/[!-~]*$
@@ -2250,24 +2254,24 @@ spec:
                 - get
                 type: object
               warmUp:
-                description: Requests, one after another; each must be answered 2xx.
+                description: Requests that are sent one after another; the pod must answer each with 2xx.
                 items:
                   description: One request.
                   properties:
                     get:
-                      description: The path.
+                      description: Path of the request.
                       maxLength: 1024
                       minLength: 1
                       pattern: ^/[!-~]*$
                       type: string
                     post:
-                      description: The path.
+                      description: Path of the request.
                       maxLength: 1024
                       minLength: 1
                       pattern: ^/[!-~]*$
                       type: string
                     body:
-                      description: Posted as JSON.
+                      description: Body of a POST, sent as JSON.
                       type: object
                       x-kubernetes-preserve-unknown-fields: true
                   type: object
@@ -2280,7 +2284,7 @@ spec:
                 type: array
                 x-kubernetes-list-type: atomic
               deadlineSeconds:
-                description: Until its state is kept, from the pod's creation.
+                description: Seconds from the pod's creation in which its artifact must be made.
                 format: int32
                 maximum: 86400
                 minimum: 60
@@ -2290,25 +2294,25 @@ spec:
             - template
             type: object
           status:
-            description: How far it is. Written by the controller.
+            description: How far the template is; the controller writes it.
             properties:
               observedGeneration:
                 format: int64
                 minimum: 0
                 type: integer
               builds:
-                description: How many have been begun.
+                description: Number of artifacts that the controller has begun to make.
                 format: int32
                 minimum: 0
                 type: integer
               artifact:
-                description: What pods start from.
+                description: The artifact from which pods start.
                 properties:
                   name:
                     maxLength: 400
                     type: string
                   request:
-                    description: The CheckpointRequest that had it kept.
+                    description: The CheckpointRequest that made the artifact.
                     maxLength: 253
                     type: string
                   node:
@@ -2322,42 +2326,42 @@ spec:
                     format: date-time
                     type: string
                   madeOn:
-                    description: What its pod ran on.
+                    description: On what the artifact's pod ran.
                     properties:
                       spec:
-                        description: The hash of spec.
+                        description: Hash of the template's spec.
                         maxLength: 64
                         type: string
                       image:
-                        description: The image's digest.
+                        description: Digest of the image.
                         maxLength: 1024
                         type: string
                       product:
-                        description: The GPUs.
+                        description: Product of the GPUs.
                         maxLength: 256
                         type: string
                       driver:
-                        description: Their driver.
+                        description: Version of the GPUs' driver.
                         maxLength: 64
                         type: string
                     type: object
                   madeFor:
-                    description: What was wanted then.
+                    description: What the template asked for at that time.
                     properties:
                       spec:
-                        description: The hash of spec.
+                        description: Hash of the template's spec.
                         maxLength: 64
                         type: string
                       image:
-                        description: The image's digest.
+                        description: Digest of the image.
                         maxLength: 1024
                         type: string
                       product:
-                        description: The GPUs.
+                        description: Product of the GPUs.
                         maxLength: 256
                         type: string
                       driver:
-                        description: Their driver.
+                        description: Version of the GPUs' driver.
                         maxLength: 64
                         type: string
                     type: object
@@ -2366,7 +2370,7 @@ spec:
                 - request
                 type: object
               build:
-                description: An artifact in the making.
+                description: The artifact that is being made.
                 properties:
                   number:
                     format: int32
@@ -2382,7 +2386,7 @@ spec:
                     maxLength: 253
                     type: string
                   failures:
-                    description: How many before it came to nothing.
+                    description: Number of attempts in a row that have failed before this one.
                     format: int32
                     minimum: 0
                     type: integer
@@ -2393,19 +2397,19 @@ spec:
                     description: What an artifact fits.
                     properties:
                       spec:
-                        description: The hash of spec.
+                        description: Hash of the template's spec.
                         maxLength: 64
                         type: string
                       image:
-                        description: The image's digest.
+                        description: Digest of the image.
                         maxLength: 1024
                         type: string
                       product:
-                        description: The GPUs.
+                        description: Product of the GPUs.
                         maxLength: 256
                         type: string
                       driver:
-                        description: Their driver.
+                        description: Version of the GPUs' driver.
                         maxLength: 64
                         type: string
                     type: object
@@ -2413,19 +2417,19 @@ spec:
                     description: What an artifact fits.
                     properties:
                       spec:
-                        description: The hash of spec.
+                        description: Hash of the template's spec.
                         maxLength: 64
                         type: string
                       image:
-                        description: The image's digest.
+                        description: Digest of the image.
                         maxLength: 1024
                         type: string
                       product:
-                        description: The GPUs.
+                        description: Product of the GPUs.
                         maxLength: 256
                         type: string
                       driver:
-                        description: Their driver.
+                        description: Version of the GPUs' driver.
                         maxLength: 64
                         type: string
                     type: object
@@ -2433,7 +2437,7 @@ spec:
                 - number
                 type: object
               conditions:
-                description: 'Ready: whether pods start from its artifact; the reason says more.'
+                description: 'Ready: True if pods start from the template''s artifact; the reason says more.'
                 items:
                   description: As Kubernetes' own conditions are.
                   properties:

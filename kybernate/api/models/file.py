@@ -15,20 +15,26 @@ from kybernate.api.models.values import NEVER, Bytes, Macros, Part, Seconds
 class Group(Part):
     """llama-swap's groups. Which models are active together is a matter of their GPUs and vram."""
 
-    members: tuple[str, ...] = Field(description="names of models")
-    swap: bool = Field(default=True, description="false, with persistent: its members are pinned")
+    members: tuple[str, ...] = Field(description="Names of the models in the group")
+    swap: bool = Field(
+        default=True,
+        description="With false, and `persistent`, the members of the group are pinned",
+    )
     exclusive: bool = Field(
-        default=True, description="read for llama-swap's sake: what fits stays active"
+        default=True,
+        description="Read for llama-swap's sake and without effect: models that fit stay active",
     )
     persistent: bool = Field(
-        default=False, description="other groups do not park its members; see swap"
+        default=False,
+        description="True: requests for models of other groups do not park members of this one; "
+        "see `swap`",
     )
 
 
 class OnStartup(Part):
     """What happens first."""
 
-    preload: tuple[str, ...] = Field(default=(), description="models that are started at once")
+    preload: tuple[str, ...] = Field(default=(), description="Models that are started with the box")
 
 
 class OnIdle(Part):
@@ -36,8 +42,8 @@ class OnIdle(Part):
 
     wake: tuple[str, ...] = Field(
         default=(),
-        description="models that are active whenever no other model is asked; their ttl does not "
-        "count",
+        description="Models that are active whenever no other model is asked; their `ttl` has no "
+        "effect",
     )
 
 
@@ -55,9 +61,13 @@ class Tiers(Part):
 
     ram: Bytes | None = Field(
         default=None,
-        description="host RAM for all parked models; half of it if absent",
+        description="Host RAM that all parked models may take together; absent: half of the host's",
     )
-    nvme: str | None = Field(default=None, description="folder for models that leave host RAM")
+    nvme: str | None = Field(
+        default=None,
+        description="Folder for models that leave host RAM. Without effect: parked models stay in "
+        "RAM",
+    )
 
 
 class Upstream(Part):
@@ -65,7 +75,7 @@ class Upstream(Part):
 
     ignore_paths: tuple[str, ...] = Field(
         default=(r".*\.(js|json|css|png|gif|jpg|jpeg|ico|txt)$",),
-        description="paths, as regular expressions, that do not wake a model",
+        description="Regular expressions for paths; requests for such a path do not wake a model",
     )
 
     @field_validator("ignore_paths")
@@ -84,14 +94,16 @@ class ModelsFile(Part):
 
     listen: str = Field(
         default="127.0.0.1:8080",
-        description="host:port of the API; other hosts than this machine need apiKeys",
+        description="Address of the API (host:port). Clients on other machines need `apiKeys`",
     )
     api_keys: tuple[str, ...] = Field(
-        default=(), description="keys that clients show; none: only this machine is answered"
+        default=(),
+        description="Keys that clients must send; without keys, only clients on this machine are "
+        "answered",
     )
     allowed_hosts: tuple[str, ...] = Field(
         default=(),
-        description="names of this box that clients may use, beside localhost",
+        description="Names by which clients may address this box, beside localhost",
     )
     tiers: Tiers = Field(default=Tiers(), description="where parked models may lie")
     macros: Macros = Field(default_factory=dict)
@@ -106,38 +118,41 @@ class ModelsFile(Part):
     upstream: Upstream = Field(default=Upstream(), description="paths of /upstream/MODEL")
     priority: dict[str, int] = Field(
         default_factory=dict,
-        description="models whose requests come first, the highest number first",
+        description="Numbers of models whose requests come before those of others, the highest "
+        "number first",
     )
     min_loaded: Seconds = Field(
         default=1.0,
         ge=0,
-        description="a woken model stays active for so long while it is asked, and answers all its "
-        "requests of that time, though others wait; counts from the next start",
+        description="A woken model that is asked stays active for at least this long, though "
+        "other models wait. A change holds from the next start",
     )
     max_wait: Seconds = Field(
         default=60.0,
         ge=0,
-        description="a request that has waited for so long comes before all priorities; counts "
-        "from the next start",
+        description="A request that has waited for this long comes before requests of any "
+        "priority. A change holds from the next start",
     )
-    start_port: int = Field(default=5800, ge=1, le=65535, description="the first ${PORT}")
+    start_port: int = Field(
+        default=5800, ge=1, le=65535, description="First port that ${PORT} gets"
+    )
     health_check_timeout: Seconds = Field(
-        default=120.0, gt=0, description="how long a model's start may take, at least 15 s"
+        default=120.0, gt=0, description="How long a model's start may take; at least 15 s"
     )
     global_ttl: Seconds = Field(
         default=NEVER,
         ge=0,
         alias="globalTTL",
-        description="ttl of models without; 0 is never",
+        description="The `ttl` of models that have none of their own; 0: never",
     )
     unload_timeout: Seconds = Field(
-        default=10.0, ge=0, description="how long a model may take to end"
+        default=10.0, ge=0, description="How long a model's server may take to end"
     )
     include_aliases_in_list: bool = Field(
-        default=False, description="GET /v1/models has aliases, too"
+        default=False, description="True: GET /v1/models lists aliases, too"
     )
     log_level: Literal["debug", "info", "warn", "error"] = Field(
-        default="info", description="what is logged"
+        default="info", description="Least severity of what is logged"
     )
 
     @field_validator("listen")

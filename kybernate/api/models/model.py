@@ -23,14 +23,17 @@ from kybernate.api.models.values import (
 class Filters(Part):
     """What is changed in the JSON of a model's requests. The field `model` never is."""
 
-    strip_params: Parameters = Field(default=(), description="fields that are taken out")
+    strip_params: Parameters = Field(
+        default=(), description="Fields that are removed from requests' bodies"
+    )
     set_params: dict[str, Any] = Field(
-        default_factory=dict, description="fields that are set, whatever the request says"
+        default_factory=dict,
+        description="Fields that are set in requests' bodies, whatever the request says",
     )
     set_params_by_id: dict[str, dict[str, Any]] = Field(
         default_factory=dict,
         alias="setParamsByID",
-        description="fields that are set where the request calls the model by this name; each name "
+        description="Fields that are set in requests which use this name of the model; each name "
         "is an alias, too",
     )
 
@@ -50,15 +53,23 @@ class Filters(Part):
 class Timeouts(Part):
     """How long the model's server may take. 0 is no limit."""
 
-    connect: Seconds = Field(default=30.0, ge=0, description="to accept a connection")
-    response_header: Seconds = Field(default=0.0, ge=0, description="to begin an answer")
+    connect: Seconds = Field(
+        default=30.0,
+        ge=0,
+        description="How long the model's server may take to accept a connection",
+    )
+    response_header: Seconds = Field(
+        default=0.0,
+        ge=0,
+        description="How long the model's server may take to begin an answer; 0: no limit",
+    )
 
 
 class Compat(Part):
     """What some servers need."""
 
     ignore_websockets: bool = Field(
-        default=False, description="websockets do not wake the model and do not keep it active"
+        default=False, description="True: websockets neither wake the model nor keep it active"
     )
 
 
@@ -66,94 +77,130 @@ class Capabilities(Part):
     """What GET /v1/models says that the model can do."""
 
     inputs: tuple[Literal["text", "audio", "image"], ...] = Field(
-        default=(), alias="in", description="what it understands"
+        default=(),
+        alias="in",
+        description="Kinds of input that the model understands, such as text or image",
     )
     outputs: tuple[Literal["text", "audio", "image"], ...] = Field(
-        default=(), alias="out", description="what it makes"
+        default=(), alias="out", description="Kinds of output that the model makes"
     )
-    tools: bool = Field(default=False, description="it calls functions")
-    reranker: bool = Field(default=False, description="it answers /v1/rerank")
-    context: int = Field(default=0, ge=0, description="its longest context, in tokens")
+    tools: bool = Field(default=False, description="True: the model calls functions")
+    reranker: bool = Field(default=False, description="True: the model answers /v1/rerank")
+    context: int = Field(
+        default=0, ge=0, description="Longest context of the model (tokens); 0: not told"
+    )
 
 
 class Idle(Part):
     """When an idle parked model leaves a tier. 0 is never."""
 
-    ram: Seconds = Field(default=NEVER, ge=0, description="from host RAM to NVMe")
+    ram: Seconds = Field(
+        default=NEVER,
+        ge=0,
+        description="Time after which a parked model leaves host RAM for NVMe. Without effect: "
+        "parked models stay in RAM",
+    )
 
 
 class Model(Part):
     """One model: a command that serves it on a port, and how it shares the GPUs."""
 
     cmd: str = Field(
-        description="the command that serves the model; ${PORT} in it is a free port. Lines that "
-        "begin with # are left out, and no shell reads it",
+        description="The command that serves the model. ${PORT} in it is replaced by the port on "
+        "which it must listen. No shell reads it; lines that begin with # are left "
+        "out",
     )
     macros: Macros = Field(default_factory=dict)
-    cmd_stop: str = Field(default="", description="the command that ends it; ${PID} is its process")
+    cmd_stop: str = Field(
+        default="",
+        description="Read for llama-swap's sake and without effect: SIGTERM ends the model's "
+        "server, then SIGKILL",
+    )
     proxy: str = Field(
         default="",
-        description="where the server answers; http://127.0.0.1:${PORT} if absent",
+        description="URL at which the model's server answers; absent: http://127.0.0.1:${PORT}",
     )
     port: int | None = Field(
         default=None,
         ge=1,
         le=65535,
-        description="what ${PORT} is; from startPort on if absent",
+        description="Port of the model, which replaces ${PORT}; absent: the next free one from "
+        "`startPort` on",
     )
-    env: Environment = Field(default=(), description="variables for the command")
-    aliases: tuple[str, ...] = Field(default=(), description="more names that requests may use")
-    name: str = Field(default="", description="its name for people, in GET /v1/models")
-    description: str = Field(default="", description="what GET /v1/models says of it")
+    env: Environment = Field(
+        default=(), description="Environment variables for the command, as NAME=VALUE"
+    )
+    aliases: tuple[str, ...] = Field(
+        default=(), description="Further names by which requests may ask for the model"
+    )
+    name: str = Field(default="", description="Name for people, in GET /v1/models")
+    description: str = Field(default="", description="Description for people, in GET /v1/models")
     metadata: dict[str, Any] = Field(
-        default_factory=dict, description="anything that GET /v1/models shall say of it"
+        default_factory=dict, description="Further fields that GET /v1/models shows for the model"
     )
     capabilities: Capabilities = Field(
         default=Capabilities(), description="what GET /v1/models says that it can do"
     )
     unlisted: bool = Field(
-        default=False, description="GET /v1/models leaves it out; it answers all the same"
+        default=False,
+        description="True: GET /v1/models leaves the model out; requests for it are answered all "
+        "the same",
     )
-    use_model_name: str = Field(default="", description="the name that its server knows it by")
+    use_model_name: str = Field(
+        default="",
+        description="Name by which the model's server knows it, which replaces the request's; "
+        "absent: the request's",
+    )
     filters: Filters = Field(default=Filters(), description="what is changed in requests")
     check_endpoint: str = Field(
         default="/health",
         pattern=r"^(/.*|none)$",
-        description="path that answers 200 once it serves, or none",
+        description="Path that the model's server answers with 200 once it serves; none: no "
+        "path is asked",
     )
     health_check_timeout: Seconds | None = Field(
         default=None,
         gt=0,
-        description="how long its start may take; the file's healthCheckTimeout if absent",
+        description="How long the model's start may take; absent: the file's `healthCheckTimeout`",
     )
     timeouts: Timeouts = Field(default=Timeouts(), description="how long its server may take")
     compat: Compat = Field(default=Compat(), description="what some servers need")
     concurrency_limit: int = Field(
         default=0,
         ge=0,
-        description="requests at once; one more is answered 429; 0: no limit",
+        description="Requests that the model may have at once; a further one is answered 429; 0: "
+        "no limit",
     )
     gpus: int | tuple[int, ...] | None = Field(
         default=None,
-        description="how many GPUs it needs, or their indices; without it, those of "
-        "CUDA_VISIBLE_DEVICES in env, or all of the box",
+        description="How many GPUs the model needs, or their indices; absent: those of "
+        "CUDA_VISIBLE_DEVICES in `env`, or else all of the box",
     )
     vram: Bytes | None = Field(
         default=None,
-        description="its GPU memory at most, on each GPU; all of each if absent",
+        description="Most GPU memory that the model takes on each of its GPUs; absent: all of each",
     )
     ttl: Seconds = Field(
         default=-1.0,
         ge=-1,
-        description="it is parked when no request came for so long; 0 is never, -1 the file's "
-        "globalTTL",
+        description="The model is parked once no request has come for this long; 0: never; -1: "
+        "the file's `globalTTL`",
     )
     idle: Idle = Field(default=Idle(), description="when it leaves the tiers below VRAM")
     unload_timeout: Seconds = Field(
-        default=0.0, ge=0, description="how long it may take to end; 0: the file's unloadTimeout"
+        default=0.0,
+        ge=0,
+        description="How long the model's server may take to end; 0: the file's `unloadTimeout`",
     )
-    pin: bool = Field(default=False, description="no other model's request parks it")
-    weight: int = Field(default=100, ge=1, le=10000, description="its share of turns beside others")
+    pin: bool = Field(
+        default=False, description="True: requests for other models never park this one"
+    )
+    weight: int = Field(
+        default=100,
+        ge=1,
+        le=10000,
+        description="Without effect: models take turns by their requests",
+    )
 
     @field_validator("cmd")
     @classmethod

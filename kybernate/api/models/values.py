@@ -151,7 +151,8 @@ Parameters = Annotated[tuple[str, ...], BeforeValidator(_parts, json_schema_inpu
 """Names of a request's fields, separated by commas."""
 
 Macros = Annotated[
-    dict[str, Scalar], Field(description="texts for ${NAME}; a macro may use those above it")
+    dict[str, Scalar],
+    Field(description="Texts that replace ${NAME} in other values; a macro may use those above it"),
 ]
 """What a file or a model defines."""
 

@@ -35,8 +35,12 @@ class PlaceRow:
     __pydantic_config__ = checked(
         rule("has(self.node) || has(self.group)", "name a node, a group, or both")
     )
-    node: Annotated[str, texts(253, "A node; absent: the pod's own.", pattern=NAME)] = ""
-    group: Annotated[str, texts(63, "A group of the node; absent: any where it fits.")] = ""
+    node: Annotated[
+        str, texts(253, "Name of a node; absent: the pod's own node.", pattern=NAME)
+    ] = ""
+    group: Annotated[
+        str, texts(63, "Name of one of the node's groups; absent: any group in which the pod fits.")
+    ] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,7 @@ class MoveRow:
 
     __pydantic_config__ = CAMEL
     pod: Annotated[str, texts(253, "The pod, of this namespace.", least=1, pattern=NAME)]
-    to: Annotated[PlaceRow, Field(description="Where it is to go. No other pod is moved for it.")]
+    to: Annotated[PlaceRow, Field(description="Target of the move. No other pod is moved for it.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ class DefragmentRow:
 
     __pydantic_config__ = CAMEL
     pod: Annotated[
-        str, texts(253, "The pod, of this namespace, that is to get room; absent: all that wait.")
+        str, texts(253, "Name of the pod, in this namespace; absent: all pods that wait.")
     ] = ""
 
 
@@ -64,16 +68,16 @@ class BudgetRow:
 
     __pydantic_config__ = CAMEL
     moves: Annotated[
-        int, wholes(32, "How many pods may be moved.", least=1, most=_MOST_MOVES, default=10)
+        int, wholes(32, "Most pods that the plan may move.", least=1, most=_MOST_MOVES, default=10)
     ] = 10
     seconds: Annotated[
-        int, wholes(32, "How long all moves together may take; absent: any time.", least=0)
+        int, wholes(32, "Most seconds that all moves may take together; absent: no limit.", least=0)
     ] = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What is asked for, and which plan may be carried out."""
+    """What is asked for, and which plan is approved."""
 
     __pydantic_config__ = checked(
         rule(
@@ -89,28 +93,28 @@ class Spec:
             for field in _FIXED
         ),
     )
-    move: Annotated[MoveRow | None, Field(description="A pod is to go elsewhere.")] = None
+    move: Annotated[MoveRow | None, Field(description="Plan to move one pod.")] = None
     empty_node: Annotated[
-        str | None, texts(253, "All pods are to leave this node.", least=1, pattern=NAME)
+        str | None, texts(253, "Plan to move all pods off this node.", least=1, pattern=NAME)
     ] = None
     defragment: Annotated[
-        DefragmentRow | None, Field(description="Pods that wait are to get room.")
+        DefragmentRow | None, Field(description="Plan to make room for pods that wait.")
     ] = None
-    budget: Annotated[BudgetRow | None, Field(description="What the plan may cost.")] = None
+    budget: Annotated[BudgetRow | None, Field(description="Most that the plan may cost.")] = None
     approved_plan: Annotated[
         str,
         texts(
             64,
-            "status.plan.hash, written by somebody with the verb `approve` for RebalanceRequests: "
-            "has that plan carried out. Leave it out when you create one. It may be written again "
-            "for a plan that has changed, until status.startTime is there.",
+            "The value of status.plan.hash. Whoever has the verb `approve` for RebalanceRequests "
+            "writes it, and so has that plan carried out. Leave it out when you create a request. "
+            "It may be written again for a plan that has changed, until status.startTime is there.",
         ),
     ] = ""
     deadline_seconds: Annotated[
         int,
         deadline(
-            "Seconds from its creation in which a plan has to be approved, and from then on in "
-            "which steps begin.",
+            "Seconds from the request's creation in which a plan must be approved, and from the "
+            "approval in which steps may begin.",
             DEADLINE_S,
         ),
     ] = DEADLINE_S
@@ -133,17 +137,19 @@ class StepRow:
 
     __pydantic_config__ = CAMEL
     kind: Annotated[
-        str, one_of(Kind, "move: it continues elsewhere. place: it waits, and is bound.")
+        str, one_of(Kind, "move: the pod continues elsewhere. place: the pod waits, and is bound.")
     ]
-    namespace: Annotated[str, texts(63, "The pod's namespace.")]
-    pod: Annotated[str, texts(253, "The pod.")]
-    uid: Annotated[str, texts(128, "Its UID.")]
-    source: Annotated[SpotRow | None, Field(alias="from", description="What it leaves.")] = None
-    target: Annotated[SpotRow | None, Field(alias="to", description="Where it goes.")] = None
-    bytes: Annotated[int, wholes(told="What is moved.")] = 0
-    seconds: Annotated[float, numbers(description="What that is expected to take.")] = 0.0
-    stage: Annotated[str, one_of(Stage, "How far it is.")] = Stage.WAITING.value
-    successor: Annotated[str, texts(128, "The UID of the pod that continues.")] = ""
+    namespace: Annotated[str, texts(63, "Namespace of the pod.")]
+    pod: Annotated[str, texts(253, "Name of the pod.")]
+    uid: Annotated[str, texts(128, "UID of the pod.")]
+    source: Annotated[SpotRow | None, Field(alias="from", description="Where the pod is.")] = None
+    target: Annotated[SpotRow | None, Field(alias="to", description="Where the pod is to be.")] = (
+        None
+    )
+    bytes: Annotated[int, wholes(told="Bytes that the step moves.")] = 0
+    seconds: Annotated[float, numbers(description="Expected duration (s).")] = 0.0
+    stage: Annotated[str, one_of(Stage, "How far the step is.")] = Stage.WAITING.value
+    successor: Annotated[str, texts(128, "UID of the pod that continues.")] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,23 +157,24 @@ class PlanRow:
     """The plan."""
 
     __pydantic_config__ = CAMEL
-    hash: Annotated[str, texts(64, "The same for the same steps: what is approved.")]
-    moves: Annotated[int, wholes(told="How many pods are moved.")] = 0
-    seconds: Annotated[float, numbers(description="What that is expected to take.")] = 0.0
-    bytes: Annotated[int, wholes(told="How much is moved.")] = 0
+    hash: Annotated[str, texts(64, "Hash of the steps, which an approval names.")]
+    moves: Annotated[int, wholes(told="Number of pods that the plan moves.")] = 0
+    seconds: Annotated[float, numbers(description="Expected duration (s).")] = 0.0
+    bytes: Annotated[int, wholes(told="Bytes that the plan moves.")] = 0
     message: Annotated[str, texts(1024, "The plan in a sentence.")] = ""
     steps: Annotated[
-        tuple[StepRow, ...], items(2 * _MOST_MOVES, "atomic", "In the order of their execution.")
+        tuple[StepRow, ...],
+        items(2 * _MOST_MOVES, "atomic", "Steps in the order of their execution."),
     ] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RebalanceStatus:
-    """How far it is."""
+    """How far the request is."""
 
     __pydantic_config__ = CAMEL
     observed_generation: Annotated[int, wholes()] = 1
-    plan: Annotated[PlanRow | None, Field(description="What is to be done, and its cost.")] = None
+    plan: Annotated[PlanRow | None, Field(description="The plan and its cost.")] = None
     plan_time: Annotated[
         str | None,
         TIME,
@@ -176,9 +183,11 @@ class RebalanceStatus:
             "once pods are not where it has them."
         ),
     ] = None
-    moves_done: Annotated[int | None, wholes(told="Pods that continue where they are to.")] = None
-    bytes_done: Annotated[int | None, wholes(told="What was moved.")] = None
-    start_time: Annotated[str | None, TIME, Field(description="When its first step began.")] = None
+    moves_done: Annotated[
+        int | None, wholes(told="Number of pods that continue where they are to be.")
+    ] = None
+    bytes_done: Annotated[int | None, wholes(told="Bytes that were moved.")] = None
+    start_time: Annotated[str | None, TIME, Field(description="When the first step began.")] = None
     completion_time: Annotated[str | None, TIME] = None
     estimated_completion_time: Annotated[
         str | None, TIME, Field(description="When the rest is expected to be done.")

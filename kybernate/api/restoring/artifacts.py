@@ -37,11 +37,13 @@ class CopyRow:
         str,
         one_of(
             _STATES,
-            "pending: on its way, or not read back yet. verified: read back from there. missing: "
-            "lost or damaged.",
+            "pending: the copy is being written, or wasn't read back yet. verified: it was read "
+            "back. missing: it is lost or damaged.",
         ),
     ]
-    node: Annotated[str, words(253, "The node that has it, if it is on a node.")] = ""
+    node: Annotated[
+        str, words(253, "Node that holds the copy; absent: the copy is in the object store.")
+    ] = ""
     bytes: Annotated[int, number()] = 0
 
 
@@ -51,14 +53,16 @@ class ArtifactStatus:
 
     __pydantic_config__ = CAMEL
     artifact: Annotated[
-        str, words(400, "Its name everywhere else, as for kyb.ai/restore-from.", least=1)
+        str, words(400, "Name of the artifact, as in kyb.ai/restore-from.", least=1)
     ]
-    pod: Annotated[str, words(253, "The pod whose state it is, by its name.")] = ""
+    pod: Annotated[str, words(253, "Name of the pod whose state the artifact is.")] = ""
     pod_uid: Annotated[str, Field(alias="podUID"), words(128)] = ""
     model: Annotated[str, words(1024, "The model that the pod serves.")] = ""
-    bytes: Annotated[int, number(told="Its size; a copy may take less.")] = 0
+    bytes: Annotated[int, number(told="Size of the artifact (bytes); a copy may take less.")] = 0
     taken_at: Annotated[str | None, TIME] = None
-    copies: Annotated[tuple[CopyRow, ...], items(MOST_COPIES, "atomic", "Where it lies.")] = ()
+    copies: Annotated[
+        tuple[CopyRow, ...], items(MOST_COPIES, "atomic", "Places that hold the artifact.")
+    ] = ()
 
 
 @dataclass(frozen=True, slots=True)

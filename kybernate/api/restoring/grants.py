@@ -25,8 +25,8 @@ _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """Which saved states whose pods may have. All of it is required: what is misspelled would be
-    dropped, and grant more than was meant."""
+    """Which artifacts of this namespace the pods of which namespaces may restore, and until when.
+    Each field is required, so that a misspelled field can't grant more than was meant."""
 
     __pydantic_config__ = CAMEL
     to: Annotated[
@@ -34,7 +34,7 @@ class Spec:
         items(
             64,
             "set",
-            "The namespaces whose pods may restore, by their names, such as team-b.",
+            "Namespaces whose pods may restore the artifacts, such as team-b.",
             least=1,
             rules=[
                 rule(
@@ -50,9 +50,9 @@ class Spec:
         items(
             64,
             "set",
-            "Whose artifacts: names of pods, such as llama-0, which stand between / and @ in "
-            "the name of an artifact. Those are granted that there are, and those to come. "
-            '"*", alone, is all of this namespace.',
+            "Names of the pods whose artifacts are granted, such as llama-0: the part between / "
+            "and @ of an artifact's name. The grant holds for artifacts that there are and for "
+            'those to come. "*", alone: all artifacts of this namespace.',
             least=1,
             rules=[
                 rule(
@@ -68,8 +68,8 @@ class Spec:
         str,
         text(
             64,
-            "When it ends, such as 2028-01-01T00:00:00Z; never for when it is deleted. What runs "
-            "by then continues.",
+            "When the grant ends, such as 2028-01-01T00:00:00Z; never: when the ArtifactGrant is "
+            "deleted. Pods that run by then continue.",
             anyOf=[{"format": "date-time"}, {"enum": [NEVER]}],
         ),
     ]

@@ -37,31 +37,32 @@ _TEMPLATE = WithJsonSchema(
     {
         "type": "object",
         "x-kubernetes-preserve-unknown-fields": True,
-        "description": "The pod to make, with metadata and spec, as in a Deployment. Without "
-        "it one like the artifact's pod is made, as long as that is there.",
+        "description": "The new pod's metadata and spec, as in a Deployment; absent: those of the "
+        "artifact's pod, which must still exist.",
     }
 )
 
 
 @dataclass(frozen=True, slots=True)
 class SourceSpec:
-    """What is restored: an artifact by its name, or the newest one of a pod."""
+    """What is restored: an artifact, or the newest artifact of a pod."""
 
     __pydantic_config__ = checked(
         rule("has(self.artifact) != has(self.pod)", "name either an artifact or a pod"),
     )
-    artifact: Annotated[
-        str | None, words(253, "The Artifact, by its name.", least=1, pattern=NAME)
-    ] = None
+    artifact: Annotated[str | None, words(253, "Name of the Artifact.", least=1, pattern=NAME)] = (
+        None
+    )
     pod: Annotated[
         str | None,
-        words(253, "The pod whose newest artifact is meant, by its name.", least=1, pattern=NAME),
+        words(253, "Name of the pod whose newest artifact is restored.", least=1, pattern=NAME),
     ] = None
     namespace: Annotated[
         str | None,
         words(
             63,
-            "The namespace of it, if it is another one: takes an ArtifactGrant there.",
+            "Namespace of the artifact or pod; absent: this one. Another one needs an "
+            "ArtifactGrant there.",
             least=1,
             pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
         ),
@@ -88,30 +89,35 @@ class RestoreSpec:
         Field(alias="as"),
         one_of(
             RestoreAs,
-            "successor: it takes that pod's place, once, when that one has stopped. template: a "
-            "copy. clone: a copy to look at, without network, which ends with this request.",
+            "successor: the new pod continues in the place of the artifact's pod, once that one "
+            "has stopped; there is one successor. template: the new pod is a copy. clone: the new "
+            "pod is a copy to look into, without network, and ends with this request.",
         ),
     ]
-    stopped: Annotated[bool | None, flag("Of a clone: not one instruction of it is executed.")] = (
-        None
-    )
+    stopped: Annotated[
+        bool | None,
+        flag("Of a clone: every process of the clone stays stopped before its first instruction."),
+    ] = None
     pod_name: Annotated[
         str | None,
-        words(253, "The pod to make; as the request, if unset.", least=1, pattern=NAME),
+        words(253, "Name of the new pod; absent: the request's name.", least=1, pattern=NAME),
     ] = None
     node_selector: Annotated[
-        dict[str, str] | None, labels(16, "Labels of the nodes that it may come to.")
+        dict[str, str] | None, labels(16, "Labels of the nodes to which the new pod may be bound.")
     ] = None
     template: Annotated[dict[str, Any] | None, _TEMPLATE] = None
     deadline_seconds: Annotated[
-        int, deadline("Seconds from its creation until it has failed, if it isn't done by then.")
+        int,
+        deadline(
+            "Seconds from the request's creation after which it has failed unless it is done."
+        ),
     ] = DEADLINE_S
     ttl_seconds_after_finished: Annotated[
         int | None,
         number(
             32,
-            "Seconds until it is deleted, and a clone with it, once it is done or failed; absent: "
-            "never.",
+            "Seconds after which a request that is done or has failed is deleted, with its clone; "
+            "absent: never.",
         ),
     ] = None
     requested_by: RequestedBy = ""
@@ -119,19 +125,21 @@ class RestoreSpec:
 
 @dataclass(frozen=True, slots=True)
 class RestoreRequestStatus:
-    """How far it is."""
+    """How far the request is."""
 
     __pydantic_config__ = CAMEL
     observed_generation: Annotated[int, number()] = 1
-    artifact: Annotated[str, words(400, "The artifact, as kyb.ai/restore-from names it.")] = ""
+    artifact: Annotated[str, words(400, "Name of the artifact, as in kyb.ai/restore-from.")] = ""
     source_uid: Annotated[
-        str, Field(alias="sourceUID"), words(128, "The pod whose state it is.")
+        str, Field(alias="sourceUID"), words(128, "UID of the pod whose state is restored.")
     ] = ""
-    pod: Annotated[str, words(253, "The pod that is made.")] = ""
+    pod: Annotated[str, words(253, "Name of the new pod.")] = ""
     pod_uid: Annotated[
-        str, Field(alias="podUID"), words(128, "It, once it is there: no second one is made.")
+        str,
+        Field(alias="podUID"),
+        words(128, "UID of the new pod; the controller makes no second one."),
     ] = ""
-    node: Annotated[str, words(253, "Its node.")] = ""
+    node: Annotated[str, words(253, "Node of the new pod.")] = ""
     start_time: Annotated[str | None, TIME] = None
     completion_time: Annotated[str | None, TIME] = None
     conditions: Conditions = ()
