@@ -23,12 +23,12 @@ from kybernate.runtime.http import peer_certificate
 from registry import metrics
 from registry.http import openapi
 from registry.http.callers import Admission, Caller, ForbiddenError, read_caller
-from registry.http.routes import Call
+from registry.http.calls import Call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from registry.http.routes import Route
+    from registry.http.calls import Route
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +111,8 @@ def _answer(
         _read(route.query, _parameters()),
         None if route.body is None else _read_body(route.body, max_body),
     )
-    return _json(*route.serve(call))
+    answer = route.serve(call)
+    return _json(*answer) if isinstance(answer, tuple) else _json(answer, 200)
 
 
 def _parameters() -> dict[str, str]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-    from registry.http.routes import Route
+    from registry.http.calls import Route
 
     Json = dict[str, Any]
 

@@ -12,21 +12,20 @@ from kybernate.adapters.registry import keywire, wire
 from kybernate.core.artifacts.grants import no_grants, why_not
 from kybernate.errors import ConflictError, RefusedError, RetryableError
 from registry.http.callers import Role
-from registry.http.routes import Route
+from registry.http.calls import CONTROLLERS, OPERATORS, answers, routes_of
 from registry.keys.namespacekeys import KEEP_S, Given
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from kybernate.core.artifacts.grants import Grant
-    from registry.http.routes import Answer, Call
+    from registry.http.calls import Answer, Call, Json, Route
     from registry.keys.namespacekeys import NamespaceKeys
     from registry.keys.shredding import Shredder
 
 log = logging.getLogger(__name__)
 
-_HOLDERS = frozenset({Role.AGENT, Role.CONTROLLER})
-_CONTROLLERS = frozenset({Role.CONTROLLER})
+_NAMESPACE = "/v1/namespaces/{namespace}"
 
 
 class OfNamespace(wire.Query):
@@ -41,41 +40,7 @@ def key_routes(
     grants: Callable[[], Iterable[Grant]] = no_grants,
 ) -> tuple[Route, ...]:
     """All of them. `grants`: the ArtifactGrants of all namespaces; may raise RetryableError."""
-    calls = _KeyCalls(keys, shredder, grants)
-    return (
-        Route(
-            "namespaceKey",
-            "POST",
-            "/v1/namespaces/{namespace}/key",
-            "The namespace's own key, for a node that has a lease or claim of a pod there.",
-            _HOLDERS,
-            keywire.GivenKey,
-            calls.give,
-            OfNamespace,
-            body=keywire.KeyWish,
-        ),
-        Route(
-            "listKeys",
-            "GET",
-            "/v1/namespaces/{namespace}/keys",
-            "The keys that namespaces of this name have, or had.",
-            _CONTROLLERS,
-            keywire.Keys,
-            calls.listed,
-            OfNamespace,
-        ),
-        Route(
-            "shredNamespace",
-            "POST",
-            "/v1/namespaces/{namespace}/shred",
-            "Destroy a namespace's keys, and with them all that was packed of it; or don't.",
-            _CONTROLLERS,
-            keywire.Keys,
-            calls.shred,
-            OfNamespace,
-            body=keywire.ShredWish,
-        ),
-    )
+    return routes_of(_KeyCalls(keys, shredder, grants))
 
 
 class _KeyCalls:
@@ -89,7 +54,13 @@ class _KeyCalls:
         self._shredder = shredder
         self._grants = grants
 
-    def give(self, call: Call) -> Answer:
+    @answers(
+        *("POST", f"{_NAMESPACE}/key", OPERATORS, keywire.GivenKey),
+        of=OfNamespace,
+        body=keywire.KeyWish,
+    )
+    def namespace_key(self, call: Call) -> Answer:
+        """The namespace's own key, for a node that has a lease or claim of a pod there."""
         namespace, wish = call.path.namespace, call.body
         foreign = False
         if call.caller.role is Role.AGENT:
@@ -100,13 +71,21 @@ class _KeyCalls:
             given = _data_key_alone(given, namespace, wish)
         if call.caller.role is Role.CONTROLLER:
             log.warning("%s was given the key of namespace %s", call.caller.name, namespace)
-        return _answer(namespace, given), 200
+        return _answer(namespace, given)
 
-    def listed(self, call: Call) -> Answer:
-        return self._shredder.listed(call.path.namespace), 200
+    @answers("GET", f"{_NAMESPACE}/keys", CONTROLLERS, keywire.Keys, of=OfNamespace)
+    def list_keys(self, call: Call) -> Answer:
+        """The keys that namespaces of this name have, or had."""
+        return self._shredder.listed(call.path.namespace)
 
-    def shred(self, call: Call) -> Answer:
-        return self._shredder.wish(call.path.namespace, call.body), 200
+    @answers(
+        *("POST", f"{_NAMESPACE}/shred", CONTROLLERS, keywire.Keys),
+        of=OfNamespace,
+        body=keywire.ShredWish,
+    )
+    def shred_namespace(self, call: Call) -> Answer:
+        """Destroy a namespace's keys, and with them all that was packed of it; or don't."""
+        return self._shredder.wish(call.path.namespace, call.body)
 
     def _given(self, namespace: str, wish: keywire.KeyWish, *, former: bool) -> Given:
         if wish.id is None:
@@ -148,7 +127,7 @@ def _data_key_alone(given: Given, namespace: str, wish: keywire.KeyWish) -> Give
     return Given(given.uid, secret)
 
 
-def _answer(namespace: str, given: Given) -> dict[str, object]:
+def _answer(namespace: str, given: Given) -> Json:
     return {
         "namespace": namespace,
         "uid": given.uid,

@@ -13,7 +13,8 @@ import pytest
 from kybernate import keys
 from kybernate.adapters.registry import wire
 from registry.http.callers import Role, read_caller
-from registry.http.routes import READERS, routes
+from registry.http.calls import READERS
+from registry.http.routes import routes
 from tests.unit.registry.replica import (
     MAX_BODY,
     Replica,
@@ -26,7 +27,7 @@ from tests.unit.registry.replica import (
 )
 
 if TYPE_CHECKING:
-    from registry.http.routes import Route
+    from registry.http.calls import Route
 
 ONE = name_of(1)
 CERTIFICATES = {
