@@ -82,7 +82,7 @@ format: setup ## mend what ruff can: layout and imports
 	$(VENV)/bin/ruff format .
 
 PYTEST = MAKEFLAGS= nice -n $(3) $(PY) -m pytest -o cache_dir=.pytest_cache/$(1) tests/$(1) -n $(2) \
-  --dist loadfile --no-loadscope-reorder -m "not e2e and not gpu and not faults" \
+  --dist loadfile --no-loadscope-reorder -m "not e2e and not faults" \
   $(if $(K),-k "$(K)") $(SLICED)
 
 # What isn't built yet is built first: that takes longer than any test may.
@@ -167,8 +167,13 @@ bench-smoke: ready ## every bench that needs no cluster, in its smallest form; C
 	$(PY) -m bench.smoke $(if $(CLUSTER),--cluster) $(SLICED) --json
 	$(PY) -m tests.simulation --schedules 60 --json
 
-test-gpu: $(if $(GPU_PYTHON),,setup) ## park and wake on a real NVIDIA GPU; GPU_PYTHON= names another Python
-	$(or $(GPU_PYTHON),$(PY)) -m tests.gpu
+test-gpu: $(if $(GPU_PYTHON),,setup) $(if $(SIMULATE),setup native) ## ask a real GPU all that is assumed, within nine minutes; GPU_PYTHON= names another Python, SIMULATE=1 asks the simulated driver
+	@$(or $(GPU_PYTHON),$(PY)) -m tests.gpu $(if $(SIMULATE),--simulate) $(if $(SECONDS),--seconds $(SECONDS)) \
+	  $(if $(PARTS),--only $(PARTS))
+
+.PHONY: gpu-luggage
+gpu-luggage: setup native ## what `make test-gpu` needs on a GPU machine without a network, into build/gpu; GPU_PYTHON_VERSION=3.12
+	$(PY) -m tests.gpu.luggage --python $(or $(GPU_PYTHON_VERSION),3.12)
 
 clean: ## remove what the build made (not the cache of cluster binaries)
 	rm -rf build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -123,19 +123,19 @@ def build(layer: str, progress: Progress) -> Path:
     return made_once(target, fill)
 
 
-def install(lines: str, target: Path) -> None:
-    """What pip makes of these lines of a lock, below a new folder; only wheels that run on Debian
-    12. Raises KybernateError."""
+def install(lines: str, target: Path, python: str = "3.11", site: str = SITE) -> None:
+    """What pip makes of these lines of a lock, in `site` of a new folder, for this Python; only
+    wheels that run on Debian 12. Raises KybernateError."""
     target.mkdir(parents=True)
     listed = target / "requirements.txt"
     listed.write_text(lines)
     options = ["--quiet", "--disable-pip-version-check", "--require-hashes", "--no-deps"]
     platforms = [f"manylinux_2_{minor}_x86_64" for minor in _GLIBC]
-    platform = ["--only-binary=:all:", "--python-version", "3.11", "--implementation", "cp"]
+    platform = ["--only-binary=:all:", "--python-version", python, "--implementation", "cp"]
     for one in (*platforms, "manylinux2014_x86_64"):
         platform += ["--platform", one]
     argv = [sys.executable, "-m", "pip", "install", *options, *platform, "--no-compile"]
-    argv += ["--target", str(target / SITE), "-r", str(listed)]
+    argv += ["--target", str(target / site), "-r", str(listed)]
     run = subprocess.run(argv, capture_output=True, text=True, timeout=PIP_LIMIT, check=False)
     if run.returncode:
         said = " / ".join(run.stderr.strip().splitlines()[-3:])

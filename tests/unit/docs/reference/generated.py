@@ -1,5 +1,5 @@
 """`python -m tests.unit.docs.reference.generated`: writes the pages of settings, of objects, of
-the file of one box, of metrics, and of the APIs.
+the file of one box, of metrics, of the APIs, and of the GPU day.
 
 Settings come from the services' own classes, objects from the definitions in config/crd, the file's
 keys from the models of kybernate/api/models.
@@ -33,7 +33,7 @@ from kybernate.settings.proxy import ProxySettings
 from kybernate.settings.registry import RegistrySettings
 from kybernate.settings.webhook import WebhookSettings
 from tests.pages import item
-from tests.unit.docs.reference import httppage, messages, metricspage
+from tests.unit.docs.reference import gpudaypage, httppage, messages, metricspage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -126,6 +126,7 @@ def pages() -> dict[str, str]:
         "metrics.md": metricspage.page(),
         "node/messages.md": messages.page(),
         "http.md": httppage.page(),
+        "gpu-day.md": gpudaypage.page(),
     }
 
 

@@ -9,19 +9,18 @@ answer. Neither finds its file in the page cache.
 from __future__ import annotations
 
 import os
+import statistics
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bench.report import median, say
 from tests.gpu.box import REPOSITORY, Box, tools, workplace
-from tests.gpu.checks import has_torch, parked, woken
+from tests.gpu.machine import has_torch, used_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from bench.report import Metrics
     from kybernate.adapters.criu import Tools
     from tests.gpu.driver import Parker
 
@@ -70,18 +69,20 @@ class Disk:
     template: list[float] = field(default_factory=list)
     size: int = 0
 
-    def metrics(self) -> Metrics:
-        """Medians."""
-        seconds = {"disk_dump": self.dump, "disk_sync": self.sync, "disk_restore": self.restore}
+    def figures(self) -> dict[str, tuple[float, str]]:
+        """Medians by name, with their units; not of what has had no round."""
+        seconds = {"dump": self.dump, "sync": self.sync, "restore": self.restore}
         seconds |= {"cold_start": self.cold, "template_start": self.template}
-        found: Metrics = {f"{name}_p50_s": (median(all_), "s") for name, all_ in seconds.items()}
-        whole = median(self.dump) + median(self.sync)
-        found |= {
-            "disk_bytes": (float(self.size), "bytes"),
-            "disk_dump_gb_s": (self.size / whole / 1e9, "GB/s"),
-            "disk_restore_gb_s": (self.size / median(self.restore) / 1e9, "GB/s"),
-            "template_ratio_cold": (median(self.template) / median(self.cold), "ratio"),
-        }
+        middle = {name: statistics.median(all_) for name, all_ in seconds.items() if all_}
+        found = {f"{name}_s": (value, "s") for name, value in middle.items()}
+        found["bytes"] = (float(self.size), "bytes")
+        if "restore" in middle:
+            whole = middle["dump"] + middle["sync"]
+            found["dump_gb_s"] = (self.size / whole / 1e9, "GB/s")
+            found["restore_gb_s"] = (self.size / middle["restore"] / 1e9, "GB/s")
+        if "template_start" in middle:
+            ratio = middle["template_start"] / middle["cold_start"]
+            found["template_ratio_cold"] = (ratio, "ratio")
         return found
 
 
@@ -120,27 +121,44 @@ class Model:
 
 
 def measure(
-    driver: Parker, uuid: str, amount: int, rounds: int, disk: Path | None, *, toy: bool
+    driver: Parker,
+    uuid: str,
+    amount: int,
+    another: Callable[[str, int], bool],
+    disk: Path | None,
+    *,
+    toy: bool,
 ) -> Disk:
-    """All of it, in turns. Raises MissingError where something isn't here."""
+    """Dumps and restores as long as `another("dump", number)` says so, then starts of both kinds in
+    turns as long as `another("start", number)` does. Raises MissingError where something isn't
+    here, AssertionError if what came back answers otherwise than before."""
     found = Disk()
     with workplace(disk) as folder:
         model = Model(tools(), folder, uuid, amount, toy=toy)
         with model.box() as source:
             expected = source.ask()
-            parked(driver, uuid, source.pid, amount)
-            for _ in range(rounds):
+            _park(driver, uuid, source.pid, amount)
+            while another("dump", len(found.dump)):
                 took = source.dump()
                 found.dump.append(took["dump"])
                 found.sync.append(took["sync"])
                 model.forget_cache()
                 found.restore.append(source.restore())
+            driver.wake(source.pid)
+            _see(source.ask(), expected)
+            _park(driver, uuid, source.pid, amount)
             source.dump()
             found.size = source.size()
-            for number in range(rounds):
+            while another("start", len(found.cold)):
                 _starts(driver, model, source, found, expected)
-                say(f"start {number + 1}: {found.cold[-1]:.2f}, {found.template[-1]:.2f} s")
     return found
+
+
+def _park(driver: Parker, uuid: str, pid: int, amount: int) -> None:
+    before = used_bytes(uuid)
+    driver.park(pid)
+    freed = before - used_bytes(uuid)
+    assert freed >= amount, f"parking freed {freed} bytes of the {amount} that the process holds"
 
 
 def _starts(driver: Parker, model: Model, source: Box, found: Disk, expected: str) -> None:
@@ -148,18 +166,18 @@ def _starts(driver: Parker, model: Model, source: Box, found: Disk, expected: st
     began = time.monotonic()
     with model.box() as cold:
         answer = cold.ask()
-        found.cold.append(time.monotonic() - began)
+        took = time.monotonic() - began
     _see(answer, expected)
     model.forget_cache()
     began = time.monotonic()
     with model.box(parked=source.tree_number()) as copy:
         copy.restore(source)
-        woken(driver, copy.pid)
+        driver.wake(copy.pid)
         answer = copy.ask()
         found.template.append(time.monotonic() - began)
+    found.cold.append(took)
     _see(answer, expected)
 
 
 def _see(answer: str, expected: str) -> None:
-    if answer != expected:
-        raise SystemExit(f"it answered {answer} instead of {expected}")
+    assert answer == expected, f"it answered {answer} instead of {expected}"
