@@ -56,11 +56,16 @@ API_SECONDS = PHASE_SECONDS.labels("bind", "api")
 class Use(Collector):
     """How full the cluster is, asked for when it is scraped."""
 
-    source: Callable[[], Figures | None] = staticmethod(lambda: None)
+    def __init__(self) -> None:
+        self._figures: Callable[[], Figures | None] = lambda: None
+
+    def set_function(self, figures: Callable[[], Figures | None]) -> None:
+        """As a Gauge's."""
+        self._figures = figures
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """The figures now."""
-        found = self.source()
+        found = self._figures()
         if found is None:
             return
         yield _used("seats", "Seats", ["resource", "product"], found.seats.items())

@@ -10,9 +10,7 @@ from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
 from proxy.openai import ApiError, model_list, model_of
-from proxy.page.board import Board
 from proxy.page.door import Door
-from proxy.page.shape import Scene
 from proxy.relay.asking import Asking
 from proxy.relay.visits import refusal_of
 from proxy.routing import refusal
@@ -25,19 +23,21 @@ if TYPE_CHECKING:
     from proxy.clients import Clients
     from proxy.desk import Desk
     from proxy.metrics import Metrics
+    from proxy.page.board import Board
     from proxy.relay.visits import Visits
 
 
 class Front:
     """The proxy's HTTP handlers."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - one of each
         self,
         desk: Desk,
         visits: Visits,
         metrics: Metrics,
         settings: ProxySettings,
         clients: Clients,
+        board: Board,
         not_ready: Callable[[], str | None],
     ) -> None:
         """`not_ready` returns a sentence while requests can't be served, else None."""
@@ -48,8 +48,7 @@ class Front:
         self._clients = clients
         self._not_ready = not_ready
         self._created = int(time.time())
-        cluster = Scene("cluster")
-        self._page = Door(Board(desk, lambda: cluster), clients.who)
+        self._page = Door(board, clients.who)
 
     def application(self) -> web.Application:
         """The application to serve; run it with handler cancellation on."""

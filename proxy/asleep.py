@@ -55,7 +55,6 @@ class Asleep:
 
     def start(self) -> None:
         """Watch. Requests for models that are awake are served whatever becomes of it."""
-        self._desk.rouser = self
         self._watch.start()
 
     async def stop(self) -> None:
@@ -66,7 +65,7 @@ class Asleep:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     def rouse(self, model: str) -> None:
-        """See `desk.Rouser`."""
+        """Have the model's Deployment scaled up, unless that is under way."""
         if model not in self._tasks:
             task = self._tasks[model] = self._loop.create_task(self._rouse(model))
             task.add_done_callback(lambda _: self._tasks.pop(model, None))

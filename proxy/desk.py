@@ -13,7 +13,7 @@ from proxy.actions import NO_WISH, Abort, CheckAt, Close, Drained, Reject, Repor
 from proxy.openai import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from types import TracebackType
 
     from kybernate.types import NodeName, PodUid
@@ -50,13 +50,6 @@ class Watching(Protocol):
     def over(self, model: str, status: int, held: float) -> None:
         """A request for this model (empty for one that no seat serves) was answered, or given up;
         it was held so long (s)."""
-
-
-class Rouser(Protocol):
-    """Has Deployments scaled up."""
-
-    def rouse(self, model: str) -> None:
-        """Somebody waits for the model; asked as often as somebody new does."""
 
 
 class Connections(Protocol):
@@ -110,14 +103,21 @@ class Flight:
 
 
 class Desk:
-    """Admits requests, one `Flight` each, and obeys agents."""
+    """Admits requests, one `Flight` each, and obeys agents. `rouse` has a model's Deployment scaled
+    up: called as often as somebody new waits for it."""
 
-    def __init__(self, admission: Admission, connections: Connections) -> None:
+    def __init__(
+        self,
+        admission: Admission,
+        connections: Connections,
+        watching: Watching | None = None,
+        rouse: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self.admission = admission
         self.links: dict[NodeName, Link] = {}
-        self.watching: Watching | None = None
-        self.rouser: Rouser | None = None
         self._connections = connections
+        self._watching = watching
+        self._rouse = rouse
         self._held: dict[int, asyncio.Future[Flight]] = {}
         self._flights: dict[int, Flight] = {}
         self._tickets = itertools.count(1)
@@ -183,14 +183,14 @@ class Desk:
 
     def seat(self, info: SeatInfo) -> None:
         """An agent says that a seat exists or changed."""
-        if self.watching is not None:
-            self.watching.seat(info)
+        if self._watching is not None:
+            self._watching.seat(info)
         self.apply(self.admission.seat(info, self.now))
 
     def seat_gone(self, uid: PodUid) -> None:
         """An agent says that a seat is no more."""
-        if self.watching is not None:
-            self.watching.gone(uid)
+        if self._watching is not None:
+            self._watching.gone(uid)
         self.apply(self.admission.gone(uid, self.now))
         self._drop_if_gone(uid)
 
@@ -200,13 +200,13 @@ class Desk:
 
     def over(self, model: str, status: int, held: float) -> None:
         """A request is over; see `Watching`."""
-        if self.watching is not None:
-            self.watching.over(model, status, held)
+        if self._watching is not None:
+            self._watching.over(model, status, held)
 
     def apply(self, actions: Iterable[Action]) -> None:
         """Carry out what was decided, in order."""
-        if self.watching is not None:
-            self.watching.touched()
+        if self._watching is not None:
+            self._watching.touched()
         for action in actions:
             match action:
                 case Report(node, uid, urgent):
@@ -225,8 +225,7 @@ class Desk:
 
     def _tell(self, action: Serve | Reject | Abort | Rouse) -> None:
         if isinstance(action, Rouse):
-            if self.rouser is not None:
-                self.rouser.rouse(action.model)
+            self._rouse(action.model)
             return
         if isinstance(action, Abort):
             if flight := self._flights.get(action.ticket):

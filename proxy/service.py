@@ -21,6 +21,8 @@ from proxy.asleep import Asleep
 from proxy.clients import Clients
 from proxy.desk import Desk
 from proxy.metrics import Metrics
+from proxy.page.board import Board
+from proxy.page.shape import Scene
 from proxy.relay.pools import Pools
 from proxy.relay.traces import NoTraces
 from proxy.relay.visits import Visits
@@ -54,16 +56,19 @@ class Service:
             settings.max_in_flight_per_seat,
         )
         self._admission = Admission(limits)
-        self._desk = Desk(self._admission, self._pools)
+        cluster = Scene("cluster")
+        board = Board(self._admission, lambda: cluster)
+        self._desk = Desk(self._admission, self._pools, board, self._rouse)
         self._agents = Agents(self._desk, settings)
         self._watcher: Watcher | None = None
+        self._asleep: Asleep | None = None
         self._clients = Clients(settings)
         metrics = Metrics(self._admission)
         self._traces = _traces() if settings.traces else NoTraces()
         # A key of ours is for us; where certificates alone count, the header is the seat's.
         ours = {"authorization"} if settings.auth in ("keys", "either") else set()
         visits = Visits(self._desk, self._pools, metrics, settings, ours, self._traces)
-        front = Front(self._desk, visits, metrics, settings, self._clients, self.not_ready)
+        front = Front(self._desk, visits, metrics, settings, self._clients, board, self.not_ready)
         self._runner = web.AppRunner(
             front.application(),
             handler_cancellation=True,
@@ -95,6 +100,7 @@ class Service:
         if self._watcher is not None:
             await asyncio.to_thread(self._watcher.stop)
             await asyncio.to_thread(self._revocations.stop)
+        if self._asleep is not None:
             await self._asleep.stop()
         await self._clients.stop()
         await self._agents.stop()
@@ -108,6 +114,10 @@ class Service:
         if self._watcher is not None and not self._watcher.synced.is_set():
             return self._watcher.last_error or "the GPUNodes are not listed yet"
         return self._agents.not_ready()
+
+    def _rouse(self, model: str) -> None:
+        if self._asleep is not None:
+            self._asleep.rouse(model)
 
     def _find_agents(self) -> None:
         for node, address in self._settings.agents.items():

@@ -46,7 +46,12 @@ TO_DESTROY = Gauge(
 class Copies(Collector):
     """How many copies there are, counted when it is scraped."""
 
-    source: Callable[[], Iterable[tuple[str, str, int]]] = staticmethod(lambda: ())
+    def __init__(self) -> None:
+        self._count: Callable[[], Iterable[tuple[str, str, int]]] = tuple
+
+    def set_function(self, count: Callable[[], Iterable[tuple[str, str, int]]]) -> None:
+        """As a Gauge's: `count` gives (place, state, copies)."""
+        self._count = count
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """The figures now; none while the database does not answer."""
@@ -56,7 +61,7 @@ class Copies(Collector):
             labels=["place", "state"],
         )
         with suppress(RetryableError):
-            for place, state, count in self.source():
+            for place, state, count in self._count():
                 family.add_metric([place, state], count)
         yield family
 

@@ -174,7 +174,7 @@ class Service:
         cluster = self._cluster
         told = () if cluster is None else (cluster.believed,)
         artifacts = Artifacts(self._database, *told)
-        metrics.COPIES.source = artifacts.counts
+        metrics.COPIES.set_function(artifacts.counts)
         pods = Pods(self._database, self._settings.max_lease_s)
         revocations = None if self._cluster is None else self._cluster.revocations
         admission = Admission(revocations, shared=self._settings.shared_agent_keys)

@@ -53,7 +53,7 @@ class Watches:
         )
         metrics.UNPLACED.set_function(snapshot.unplaced)
         metrics.NODES.set_function(snapshot.nodes)
-        metrics.USE.source = self._figures
+        metrics.USE.set_function(self._figures)
         self._snapshot = snapshot
         self._settled = threading.Event()
         metrics.WATCHES_BROKEN.set_function(lambda: sum(bool(w.last_error) for w in self._all))

@@ -137,7 +137,10 @@ class Agent:
         self.runtime = RuntimeDoor(
             self.loop, self.loop.doors.on_lost, marks, imaging, procs, settings.run_dir
         )
-        self.operations = Operations(operators, self.loop.offload, self.loop.life, self.loop.policy)
+        self.operations = Operations(
+            *(operators, self.loop.offload, self.loop.life, self.loop.policy),
+            self._tell_node,
+        )
         self.changes = Changes()
         self.usage, self.activity = Usage(self.node), Activity(self.node)
         self.quotas = Quotas(self.node, self.usage, self.loop.kick)
@@ -171,6 +174,9 @@ class Agent:
         self._shares_due = False
         self.quotas.set_shares(self._shares.all(), listed=self._shares.unlisted is None)
 
+    def _tell_node(self, kind: str, reason: str, sentence: str) -> None:
+        self._publisher.told_node(kind, reason, sentence)
+
     def _seats(self) -> tuple[Seat, ...]:
         """Any thread may ask."""
         return tuple(self.node.seats.values())
@@ -203,6 +209,7 @@ class Agent:
         attendance = Attendance()
         told = self.loop.places.rows, self.operations.under_way
         publisher = Publisher(self.node, self._get_api, self._address(), attendance, *told)
+        self._publisher = publisher
         cache = PodCache(self.loop.pod_changed, self.loop.pod_gone, self._policies.judge)
         self._cache = cache
         preparer = self._preparer(cache, publisher)
@@ -220,7 +227,6 @@ class Agent:
         self.node.observe(self.usage, self.activity)
         self.node.hear_demand(self.activity)
         self.node.hear_demand(self.streams)
-        self.operations.announce_to(publisher)
         self._recovered = True
         await self._serve(preparer, publisher, attendance, moving)
         self._begin(

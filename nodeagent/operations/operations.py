@@ -45,12 +45,11 @@ from nodeagent.operations.wire import movable
 from nodeagent.seat.changes import Changes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from kybernate.core.seat.operations import SeatFacts
     from kybernate.core.swap.swapview import SwapPolicy
     from kybernate.types import PodUid
-    from nodeagent.guard.announce import Announcer
     from nodeagent.offload.offload import Offload
     from nodeagent.operations.carrier import Carrier
     from nodeagent.operations.record import Ask
@@ -70,10 +69,16 @@ again every 10 s."""
 
 
 class Operations:
-    """All operations of this agent. Implements `node.Observer`."""
+    """All operations of this agent. Implements `node.Observer`. `tell_node` writes an event about
+    the node, of a kind, a reason and a sentence."""
 
     def __init__(
-        self, operators: OperatorSide, offload: Offload, life: Lifecycle, policy: SwapPolicy
+        self,
+        operators: OperatorSide,
+        offload: Offload,
+        life: Lifecycle,
+        policy: SwapPolicy,
+        tell_node: Callable[[str, str, str], None] = lambda *_: None,
     ) -> None:
         self._operators = operators
         self._node = operators.node
@@ -83,7 +88,7 @@ class Operations:
         self._one = asyncio.Lock()
         self._review_due = False
         self._timer: asyncio.TimerHandle | None = None
-        self._announcer: Announcer | None = None
+        self._tell_node = tell_node
         self.changes = Changes()
         self._carriers: dict[Kind, Carrier] = {
             Kind.SAVE: Saves(operators, offload, life, self._facts, self.advanced)
@@ -92,10 +97,6 @@ class Operations:
     def carry(self, kind: Kind, by: Carrier) -> None:
         """Who carries out operations of a kind; before `resume`."""
         self._carriers[kind] = by
-
-    def announce_to(self, announcer: Announcer) -> None:
-        """Who tells people of drains of this node."""
-        self._announcer = announcer
 
     # --- asking -------------------------------------------------------------------------------
 
@@ -271,8 +272,7 @@ class Operations:
                 self._announce("Undrained", f"{why}: seats start and wake again")
 
     def _announce(self, reason: str, sentence: str, kind: str = "Normal") -> None:
-        if self._announcer is not None:
-            self._announcer.told_node(kind, reason, sentence)
+        self._tell_node(kind, reason, sentence)
 
     def _take_back(self, operation: Operation) -> None:
         match operation.kind:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from proxy.page.history import History
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
     from kybernate.types import PodUid
     from proxy.actions import Client, SeatInfo
-    from proxy.desk import Desk
+    from proxy.admission import Admission
     from proxy.page.shape import Scene
 
 _ANYHOW_S = 1.0
@@ -23,17 +24,17 @@ _ANYHOW_S = 1.0
 class Board:
     """One desk's. Implements `proxy.desk.Watching`."""
 
-    def __init__(self, desk: Desk, scene: Callable[[], Scene]) -> None:
+    def __init__(self, admission: Admission, scene: Callable[[], Scene]) -> None:
         self.history = History()
         self.rates = Rates()
-        self._desk, self._scene = desk, scene
+        self._admission, self._scene = admission, scene
+        self._loop = asyncio.get_running_loop()
         self._dirty, self._told_at = True, 0.0
-        desk.watching = self
 
     @property
     def now(self) -> float:
         """As the desk's."""
-        return self._desk.now
+        return self._loop.time()
 
     def seat(self, info: SeatInfo) -> None:
         """See `Watching`."""
@@ -60,17 +61,17 @@ class Board:
 
     def page(self, client: Client) -> dict[str, Any]:
         """What this client is shown now; see `shape.page`."""
-        desk, now = self._desk, self.now
-        seats = tuple(desk.admission.seats())
+        admission, now = self._admission, self.now
+        seats = tuple(admission.seats())
         self.history.only({one.info.uid for one in seats}, now)
-        names = desk.admission.models(now, client)
+        names = admission.models(now, client)
         known = Known(
             now=now,
             seats=seats,
             names=names,
             waiting={
-                model: Waiting(number, desk.admission.left(model, now))
-                for model, number in desk.admission.waiting().items()
+                model: Waiting(number, admission.left(model, now))
+                for model, number in admission.waiting().items()
             },
             rates=self.rates.now(now, names),
             history=self.history,

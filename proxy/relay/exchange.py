@@ -71,14 +71,19 @@ class Exchange:
     """
 
     def __init__(
-        self, request: web.Request, asking: Asking, request_id: str, ours: Set[str] = frozenset()
+        self,
+        request: web.Request,
+        asking: Asking,
+        request_id: str,
+        ours: Set[str] = frozenset(),
+        trace: Trace = NO_TRACE,
+        sent: Callable[[], None] = lambda: None,
     ) -> None:
-        """`ours`: more headers that the seat must not see, in lower case."""
+        """`ours`: more headers that the seat must not see, in lower case. `sent` is called once a
+        large body is no more in memory. A small one counts until the end: what a seat leaves unread
+        of it lies in the socket's buffer, however soon it answers."""
         self.response: web.StreamResponse | None = None
-        self.sent: Callable[[], None] = lambda: None
-        """Called once a large body is no more in memory. A small one counts until the end: what a
-        seat leaves unread of it lies in the socket's buffer, however soon it answers."""
-        self.trace: Trace = NO_TRACE
+        self._trace, self._sent = trace, sent
         self._request = request
         self._asking = asking
         self._body = asking.body
@@ -96,7 +101,7 @@ class Exchange:
         if named and named != seat.model:
             rename_model(self._body, named, seat.model)
         upstream = await self._open(pools.session(seat.uid), seat, connect_limit)
-        self.trace.begins(upstream.status)
+        self._trace.begins(upstream.status)
         try:
             async with upstream:
                 response = await self._pass_on(upstream, flight.serve)
@@ -122,7 +127,7 @@ class Exchange:
     ) -> aiohttp.ClientResponse:
         url = URL(f"http://{seat.address}{self._asking.path}", encoded=True)
         headers = self._to_seat()
-        self.trace.asks(headers)
+        self._trace.asks(headers)
         headers["Content-Length"] = str(len(self._body))
         method = self._asking.method or self._request.method
 
@@ -153,7 +158,7 @@ class Exchange:
             yield view[start : start + _PIECE]
         # A connection that was refused asks for none, so that nobody will ask for them again.
         self._body = bytearray()
-        self.sent()
+        self._sent()
 
     async def _pass_on(self, upstream: aiohttp.ClientResponse, serve: Serve) -> web.StreamResponse:
         if self.response is not None:

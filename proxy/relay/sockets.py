@@ -14,7 +14,7 @@ from proxy.relay.exchange import NOT_TO_SEAT, REQUEST_ID, kyb_headers, unreachab
 from proxy.relay.traces import NO_TRACE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Set
+    from collections.abc import Set
 
     from proxy.desk import Flight
     from proxy.relay.asking import Asking
@@ -34,12 +34,16 @@ class Socket:
     """One websocket to a seat. `response` is set as soon as the client has its handshake."""
 
     def __init__(
-        self, request: web.Request, asking: Asking, request_id: str, ours: Set[str] = frozenset()
+        self,
+        request: web.Request,
+        asking: Asking,
+        request_id: str,
+        ours: Set[str] = frozenset(),
+        trace: Trace = NO_TRACE,
     ) -> None:
         """`ours`: more headers that the seat must not see, in lower case."""
         self.response: web.StreamResponse | None = None
-        self.sent: Callable[[], None] = lambda: None
-        self.trace: Trace = NO_TRACE
+        self._trace = trace
         self._request = request
         self._asking = asking
         self._request_id = request_id
@@ -52,7 +56,7 @@ class Socket:
         headers = without(self._request.headers, self._not_to_seat)
         headers[REQUEST_ID] = self._request_id
         headers.update(self._asking.headers)
-        self.trace.asks(headers)
+        self._trace.asks(headers)
         offered = [
             name.strip()
             for name in self._request.headers.get("Sec-WebSocket-Protocol", "").split(",")
@@ -73,7 +77,7 @@ class Socket:
             raise ApiError(502, "upstream_failed", said) from error
         except (aiohttp.ClientError, TimeoutError) as error:
             raise unreachable(seat, error) from error
-        self.trace.begins(101)
+        self._trace.begins(101)
         async with upstream:
             chosen = [upstream.protocol] if upstream.protocol else []
             client = web.WebSocketResponse(

@@ -7,6 +7,7 @@ import logging
 import math
 import re
 import secrets
+from functools import partial
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -117,10 +118,9 @@ class Visits:
 
     async def _answer(self, visit: _Visit, read: Read) -> web.StreamResponse:
         asking = read(visit.request, await self._body(visit))
-        kind = Socket if asking.socket else Exchange
-        visit.exchange = kind(visit.request, asking, visit.request_id, self._ours)
-        visit.exchange.trace = visit.trace
-        visit.exchange.sent = lambda: self._desk.admission.release(visit.ticket)
+        given = visit.request, asking, visit.request_id, self._ours, visit.trace
+        sent = partial(self._desk.admission.release, visit.ticket)
+        visit.exchange = Socket(*given) if asking.socket else Exchange(*given, sent)
         flight = await self._admit(visit, asking)
         # The exchange lets go of the body as soon as the seat has it.
         asking.body = bytearray()

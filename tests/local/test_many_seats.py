@@ -85,9 +85,10 @@ class Crowd:
         self._loop.close()
 
     async def _run(self) -> None:
-        desk = Desk(Admission(Limits()), Nowhere())
-        cluster = Scene("cluster")
-        door = Door(Board(desk, lambda: cluster), lambda _: Client())
+        admission, cluster = Admission(Limits()), Scene("cluster")
+        board = Board(admission, lambda: cluster)
+        desk = Desk(admission, Nowhere(), board)
+        door = Door(board, lambda _: Client())
         app = web.Application()
         door.routes(app.router.add_route)
         app.on_shutdown.append(door.close)

@@ -17,9 +17,7 @@ from kybernate.local.front.access import Access
 from kybernate.local.front.endpoints import UPSTREAM, is_by_body, is_by_query
 from kybernate.local.front.ollama.door import Ollama
 from kybernate.local.front.reading import Reader
-from kybernate.local.front.scene import scene
 from proxy.openai import ApiError
-from proxy.page.board import Board
 from proxy.page.door import Door, is_page
 from proxy.relay.visits import refusal_of
 
@@ -30,8 +28,8 @@ if TYPE_CHECKING:
     from kybernate.local.box import Box
     from kybernate.types import SeatState
     from proxy.actions import Client
-    from proxy.desk import Desk
     from proxy.metrics import Metrics
+    from proxy.page.board import Board
     from proxy.relay.asking import Asking
     from proxy.relay.visits import Visits
 
@@ -48,7 +46,7 @@ class Front:
     """A box's HTTP handlers."""
 
     def __init__(
-        self, box: Box, desk: Desk, visits: Visits, metrics: Metrics, file: ModelsFile
+        self, box: Box, board: Board, visits: Visits, metrics: Metrics, file: ModelsFile
     ) -> None:
         self._box = box
         self._visits = visits
@@ -56,7 +54,7 @@ class Front:
         self._created = int(time.time())
         self.take(file)
         self._ollama = Ollama(self)
-        self._page = Door(Board(desk, lambda: scene(box)), self._who)
+        self._page = Door(board, self._who)
         self._followers: set[asyncio.Task[Any]] = set()
 
     def _who(self, request: web.Request) -> Client:

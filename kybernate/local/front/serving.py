@@ -11,12 +11,14 @@ from aiohttp import web
 from kybernate.errors import RefusedError
 from kybernate.local.front.access import check_listen
 from kybernate.local.front.app import Front
+from kybernate.local.front.scene import scene
 from kybernate.settings.common import host_port
 from kybernate.settings.proxy import ProxySettings
 from proxy.actions import Limits
 from proxy.admission import Admission
 from proxy.desk import Desk
 from proxy.metrics import Metrics
+from proxy.page.board import Board
 from proxy.relay.pools import Pools
 from proxy.relay.traces import NoTraces
 from proxy.relay.visits import Visits
@@ -53,10 +55,11 @@ class Serving:
                 name_memory=0.0,
             )
         )
-        desk, metrics = Desk(admission, self._pools), Metrics(admission)
+        board, metrics = Board(admission, lambda: scene(box)), Metrics(admission)
+        desk = Desk(admission, self._pools, board)
         self._desk, self._shutdown_limit = desk, settings.shutdown_limit_s
         visits = Visits(desk, self._pools, metrics, settings, _OURS, NoTraces())
-        self._front = Front(box, desk, visits, metrics, file)
+        self._front = Front(box, board, visits, metrics, file)
         box.join(desk)
         self._runner = web.AppRunner(
             self._front.application(),

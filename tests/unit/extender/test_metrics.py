@@ -22,7 +22,7 @@ def told(use: Use) -> str:
 def test_use_is_told_by_resource_and_product(snapshot: Snapshot) -> None:
     snapshot.pod_event("ADDED", pod("a", node="n1", notes={"kyb.ai/group": "G0"}))
     use = Use()
-    use.source = snapshot.figures
+    use.set_function(snapshot.figures)
     text = told(use)
     labels = 'product="H100",resource="kyb.ai/gpu-1x-seat"'
     assert f'kyb_extender_seats{{{labels},what="total"}} 4.0' in text

@@ -12,8 +12,6 @@ from proxy.asleep import Asleep
 
 
 class Desk:
-    rouser = None
-
     def __init__(self):
         self.told = []
 

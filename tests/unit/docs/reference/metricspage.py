@@ -48,8 +48,8 @@ def metrics() -> dict[str, str]:
     """Each metric of ours by the name that Prometheus shows, with its entry on the page."""
     proxy = Metrics(Admission(Limits())).registry
     with ExitStack() as stack:
-        stack.enter_context(patch.object(extender.metrics.USE, "source", lambda: FIGURES))
-        stack.enter_context(patch.object(registry.metrics.COPIES, "source", lambda: ()))
+        stack.enter_context(patch.object(extender.metrics.USE, "_figures", lambda: FIGURES))
+        stack.enter_context(patch.object(registry.metrics.COPIES, "_count", lambda: ()))
         return dict(sorted([*_of(REGISTRY), *_of(proxy)]))
 
 

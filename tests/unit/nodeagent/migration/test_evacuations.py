@@ -27,10 +27,10 @@ def rates(monkeypatch):
     monkeypatch.setattr(metrics, "rate_of", lambda step: None)
 
 
-async def begun(rig, tiers, names="abc", size=1 * GIB):
+async def begun(rig, tiers, names="abc", size=1 * GIB, tell=lambda *_: None):
     r = rig(tiers=tiers)
     r.node.park_budget = 100 * GIB
-    operations = Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy)
+    operations = Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy, tell)
     operations.carry(Kind.EVACUATE, Evacuations(agent_of(r.loop), operations.advanced))
     r.node.observe(operations)
     r.begin()

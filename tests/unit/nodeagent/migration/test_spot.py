@@ -68,8 +68,8 @@ class Cloud:
         return self.goes_at
 
 
-async def watched(rig, tiers=BOTH):
-    r, operations, _ = await begun(rig, tiers)
+async def watched(rig, tiers=BOTH, tell=lambda *_: None):
+    r, operations, _ = await begun(rig, tiers, tell=tell)
     cloud = Cloud()
     watch = SpotWatch(cloud, "there:80", "boot", r.node, operations)
     return r, operations, cloud, asyncio.ensure_future(watch.run())
@@ -80,15 +80,16 @@ def evacuations(operations):
 
 
 async def test_it_is_evacuated_within_the_time_that_is_left(rig):
-    r, operations, cloud, watching = await watched(rig)
+    told = []
+    tell = lambda *event: told.append(event)  # noqa: E731 - a list's append takes one
+    r, operations, cloud, watching = await watched(rig, tell=tell)
     cloud.fails = True
     await asyncio.sleep(10)
     cloud.fails = False
     await asyncio.sleep(10)
     assert evacuations(operations) == []
     notices = REGISTRY.get_sample_value("kyb_agent_spot_notices_total")
-    told = []
-    operations.announce_to(Told(told))
+    told.clear()
     cloud.goes_at = r.node.world.wall() + 120
     await asyncio.sleep(5)
     (one,) = evacuations(operations)
@@ -126,13 +127,3 @@ async def test_without_an_object_store_nothing_is_begun_and_nothing_breaks(rig):
     assert evacuations(operations) == []
     assert not watching.done()
     watching.cancel()
-
-
-class Told:
-    """Hears what is announced of the node."""
-
-    def __init__(self, told):
-        self._told = told
-
-    def told_node(self, kind, reason, sentence):
-        self._told.append((kind, reason, sentence))

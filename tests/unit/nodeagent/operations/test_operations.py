@@ -17,9 +17,9 @@ from nodeagent.operations.operations import Operations
 from nodeagent.operations.record import OPERATION, Ask
 
 
-async def begun(rig, *names, **settings):
+async def begun(rig, *names, tell=lambda *_: None, **settings):
     r = rig(**settings)
-    operations = Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy)
+    operations = Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy, tell)
     r.node.observe(operations)
     r.begin()
     seats = []
@@ -109,14 +109,10 @@ async def test_an_eviction_that_is_not_done_in_time_fails_and_the_seat_goes_on(r
 
 
 async def test_a_drain_parks_all_and_an_undrain_lets_them_wake(rig, proxy):
-    r, operations, (a, b) = await begun(rig, "a", "b")
     told = []
-
-    class Announcer:
-        def told_node(self, kind, reason, sentence):
-            told.append((reason, sentence))
-
-    operations.announce_to(Announcer())
+    r, operations, (a, b) = await begun(
+        rig, "a", "b", tell=lambda _kind, reason, sentence: told.append((reason, sentence))
+    )
     one = await ended(await operations.ask(Ask(Kind.DRAIN, why="new driver")))
     assert [reason for reason, _ in told] == ["Draining", "DrainSucceeded"]
     assert "new driver" in told[0][1]
