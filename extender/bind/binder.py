@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import defaultdict
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -26,10 +24,11 @@ from kybernate.errors import (
     RefusedError,
     RetryableError,
 )
+from kybernate.lib.keyedlock import KeyedLocks
 from kybernate.runtime.lead import Open
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from extender.bind.cluster import Cluster
     from extender.http.wire import BindArgs
@@ -72,35 +71,19 @@ class Binder:
         self._fence = fence or Open()
         self._consulted = consulted
         self._places = threading.BoundedSemaphore(places)
-        self._turns: dict[NodeName, threading.Lock] = defaultdict(threading.Lock)
-        self._turns_lock = threading.Lock()
-        self._pods: dict[PodUid, tuple[threading.Lock, int]] = {}
+        self._turns: KeyedLocks[NodeName, threading.Lock] = KeyedLocks(threading.Lock)
+        self._pods: KeyedLocks[PodUid, threading.Lock] = KeyedLocks(threading.Lock)
 
     def bind(self, args: BindArgs) -> str:
         """Bind the pod. The empty string is success, else the sentence that says what is wrong."""
         try:
             # A pod has one reservation: a second call must not move it from under the first.
-            with self._turn_of(args.pod.uid), self._places:
+            with self._pods[args.pod.uid], self._places:
                 self._bind(args)
         except KybernateError as error:
             log.warning("pod %s was not bound to %s: %s", args.pod, args.node, error)
             return f"pod {args.pod} was not bound to {args.node}: {error}"
         return ""
-
-    @contextmanager
-    def _turn_of(self, uid: PodUid) -> Iterator[None]:
-        """Calls for one pod go one after the other; a call ends by the time limits of its parts."""
-        with self._turns_lock:
-            turn, users = self._pods.get(uid) or (threading.Lock(), 0)
-            self._pods[uid] = turn, users + 1
-        try:
-            with turn:
-                yield
-        finally:
-            with self._turns_lock:
-                _, users = self._pods.pop(uid)
-                if users > 1:
-                    self._pods[uid] = turn, users - 1
 
     def _bind(self, args: BindArgs) -> None:
         # Before anything is looked up: it makes sure that the ledger knows the last leader's work.
@@ -170,9 +153,7 @@ class Binder:
 
     def _reserve(self, pod: SeatPod, demand: Demand, node: NodeName) -> Claim:
         """Hold a seat: of the group that an earlier try chose, or else of the best one."""
-        with self._turns_lock:
-            turn = self._turns[node]
-        with turn:
+        with self._turns[node]:
             offered = self._snapshot.accept(pod.ref.uid, demand, node, self._ttl)
             if offered is not None:
                 return offered

@@ -12,6 +12,11 @@ from kybernate.errors import DeadlineError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+CALL_S = 10.0
+"""Seconds of one call to the registry, to another node's agent or to a library of the driver's.
+Each takes milliseconds: an answer that takes a thousand times as long won't come, and a caller
+still has the time to ask again within the minute that a move or a restore is given."""
+
 LATE = "it was not done with in time; what is done is kept"
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kybernate.errors import ConfigError, DeadlineError, RetryableError
 from kybernate.gen import peers_pb2 as pb
 from kybernate.gen import peers_pb2_grpc
+from kybernate.lib.deadline import CALL_S
 from kybernate.types import ArtifactId, PodUid
 from nodeagent.migration.protocol import pod_of
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     import grpc
 
     from nodeagent.migration.target import Target
-
-_DEADLINE = 10.0
 
 
 class PeersApi(peers_pb2_grpc.PeersServicer):
@@ -47,7 +46,7 @@ class PeersApi(peers_pb2_grpc.PeersServicer):
     ) -> pb.Received:
         """Files of a state."""
         try:
-            async with asyncio.timeout(_DEADLINE):
+            async with asyncio.timeout(CALL_S):
                 first = await anext(aiter(request_iterator), None)
         except TimeoutError as error:
             raise DeadlineError("the opening of the stream did not come in time") from error

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from kybernate import keys
@@ -29,7 +30,9 @@ from kybernate.errors import (
     RefusedError,
     RetryableError,
 )
+from kybernate.lib.deadline import CALL_S
 from kybernate.lib.keyedlock import KeyedLocks
+from kybernate.lib.retry import Pauses, retry, steadily
 from kybernate.ports import DumpState
 from kybernate.types import ArtifactId, GpuUuid, PodUid, SeatState, Tier
 from nodeagent.artifacts.clones import cut_off
@@ -52,11 +55,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_DEADLINE = 10.0
 _AGAIN = 1.0
-_REFUSED_AGAIN = 60.0
+_KEPT_WAITING, _ONCE = steadily(60.0), Pauses(1.0, 1.0, tries=1)
 _POLL = 0.01
 _LATER = (RetryableError, DeadlineError, NotFoundError, ConflictError, CorruptError, OSError)
+_NOT_HAD = (RefusedError, *_LATER)
 
 
 class Gates(Protocol):
@@ -112,30 +115,38 @@ class Adoptions:
             self._life.work(seat, self._continue(seat))
 
     async def _continue(self, seat: Seat) -> None:
-        until = self._node.world.now() + self._node.settings.restore_wait_s
-        while seat.awaits_state and seat.state in AT_GATE:
-            try:
-                artifact, tier = await self._find(seat)
-                await self.adopt(seat, artifact, tier)
-            except RefusedError as error:
-                if seat.awaits_state:
-                    await self._refused(seat, str(error))
-            except _LATER as error:
-                if not seat.awaits_state:
-                    break  # it was handed a state meanwhile
-                if self._node.world.now() >= until:
-                    await self._refused(seat, str(error))
-                else:
-                    self._node.complain(seat, "RestoreWaits", f"{error}; trying again")
-                    await asyncio.sleep(_AGAIN)
+        last = self._node.world.now() + self._node.settings.restore_wait_s + _AGAIN
+
+        def later(error: Exception) -> None:
+            self._node.complain(seat, "RestoreWaits", f"{error}; trying again")
+
+        def refused(error: Exception) -> None:
+            sentence = f"{error} It is kept waiting ({keys.RESTORE_ELSE}: fail)."
+            self._node.complain(seat, "RestoreRefused", sentence)
+
+        async def patiently() -> None:
+            take, pauses = partial(self._take, seat), steadily(_AGAIN)
+            await retry(take, later, _LATER, but=RefusedError, pauses=pauses, until=last)
+
+        waits = seat.wishes.restore is not None and seat.wishes.restore.waits
+        try:
+            await retry(patiently, refused, _NOT_HAD, pauses=_KEPT_WAITING if waits else _ONCE)
+        except _NOT_HAD as error:
+            await self._give_up(seat, str(error))
         self._kick()
 
-    async def _refused(self, seat: Seat, why: str) -> None:
-        if seat.wishes.restore is not None and seat.wishes.restore.waits:
-            sentence = f"{why} It is kept waiting ({keys.RESTORE_ELSE}: fail)."
-            self._node.complain(seat, "RestoreRefused", sentence)
-            await asyncio.sleep(_REFUSED_AGAIN)
+    async def _take(self, seat: Seat) -> None:
+        """Its state, unless it was handed one meanwhile."""
+        if not (seat.awaits_state and seat.state in AT_GATE):
             return
+        try:
+            artifact, tier = await self._find(seat)
+            await self.adopt(seat, artifact, tier)
+        except _NOT_HAD:
+            if seat.awaits_state:
+                raise
+
+    async def _give_up(self, seat: Seat, why: str) -> None:
         # Who is handing it a state may be past the claim: that is seen through first.
         async with self._locks[seat.uid]:
             if self._is_here(seat) and seat.awaits_state and seat.state in AT_GATE:
@@ -252,7 +263,7 @@ class Adoptions:
             self._see_waiting(seat)
             await cut_off(self._offloading(), seat)
             into = await self._offloading().into(seat)
-            manifest = await self._offloading().vault.admit(artifact, into, _DEADLINE)
+            manifest = await self._offloading().vault.admit(artifact, into, CALL_S)
             if of is not None:
                 see_own(manifest, of)
             copied = is_copy(seat)
@@ -298,7 +309,7 @@ class Adoptions:
     async def _expect(self, seat: Seat, root: int) -> None:
         """kyb-init starts nothing any more. Raises DeadlineError, RefusedError, NotFoundError."""
         await self._life.make_network_plain(seat)
-        until = self._node.world.now() + _DEADLINE
+        until = self._node.world.now() + CALL_S
         while not await self._is_parked(seat):
             if (
                 seat.tree.init is None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kybernate import keys
 from kybernate.core.artifacts.restores import RestoreAs
 from kybernate.errors import NotFoundError, RefusedError, RetryableError
+from kybernate.lib.deadline import CALL_S
 from kybernate.types import ArtifactId, PodUid
 from nodeagent.artifacts.reports import Kind, Report
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from nodeagent.seat.node import Node
     from nodeagent.seat.offloading import Offloading
     from nodeagent.seat.record import Seat
-
-_DEADLINE = 10.0
 
 
 class Claims:
@@ -59,7 +58,7 @@ class Claims:
                 f"{manifest.id} is of namespace {facts.namespace}, and a pod succeeds only one of "
                 f"its own; set {keys.RESTORE_AS}: {RestoreAs.TEMPLATE} to start as a copy."
             )
-        line = await registry.line(facts.namespace, uid, _DEADLINE)
+        line = await registry.line(facts.namespace, uid, CALL_S)
         if line.successor not in ("", seat.uid) or line.ended:
             raise RefusedError(
                 f"Pod {line.successor or 'another'} goes on with the state of pod {uid} already, "
@@ -74,7 +73,7 @@ class Claims:
         if found and line.successor != seat.uid:
             await self._see_newest(seat, manifest, offloading)
         self._newest.see_kept(ArtifactId(manifest.id))
-        await registry.claim(facts.namespace, uid, ArtifactId(manifest.id), seat.uid, _DEADLINE)
+        await registry.claim(facts.namespace, uid, ArtifactId(manifest.id), seat.uid, CALL_S)
         return line.node == self._node.settings.node
 
     async def _see_newest(self, seat: Seat, manifest: Manifest, offloading: Offloading) -> None:

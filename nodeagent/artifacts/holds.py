@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,6 +15,7 @@ from kybernate.core.artifacts import holds
 from kybernate.core.artifacts.holds import AGAIN_S, Do, Holds, Use
 from kybernate.core.seat.seats import AT_GATE, WITHOUT_TREE
 from kybernate.errors import KybernateError
+from kybernate.lib.keyedlock import KeyedLocks
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier
 from nodeagent.artifacts.reports import Kind, Report
 from nodeagent.seat.parts.saved import Begins
@@ -74,7 +74,7 @@ class Custody:
         self._successors = successors
         self._all: dict[str, Holds] = {}
         self._news: dict[str, asyncio.Event] = {}
-        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._locks: KeyedLocks[str, asyncio.Lock] = KeyedLocks(asyncio.Lock)
         self.unnoted: dict[PodUid, str] = {}
 
     def load(self, records: Mapping[str, Mapping[str, Any]]) -> None:
@@ -126,7 +126,7 @@ class Custody:
 
     def lock(self, artifact: str) -> asyncio.Lock:
         """Held by whoever takes this artifact in, continues from it or drops it."""
-        return self._locks.setdefault(artifact, asyncio.Lock())
+        return self._locks[artifact]
 
     # --- people ---------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kybernate.errors import NotFoundError, RetryableError
+from kybernate.lib.deadline import CALL_S
 from kybernate.types import ArtifactId, Tier
 
 if TYPE_CHECKING:
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
     from nodeagent.artifacts.holds import Custody
     from nodeagent.seat.node import Node
     from nodeagent.seat.offloading import Offloading
-
-_DEADLINE = 10.0
 
 
 class Newest:
@@ -29,7 +28,7 @@ class Newest:
         """An older one that lies nearer would lose what came since. Raises NotFoundError,
         DeadlineError, RetryableError, OSError."""
         if self._node.world.registry is not None:
-            return await self._registry.newest(namespace, uid, _DEADLINE)
+            return await self._registry.newest(namespace, uid, CALL_S)
         places = [tier for tier in (Tier.NVME, Tier.OBJECT) if tier in offloading.limits]
         listed = [await offloading.vault.ls(tier) for tier in places]
         found = [one.id for place in listed for one in place if one.uid == uid and one.verified]

@@ -13,6 +13,7 @@ from kybernate.core.artifacts.holds import SuccessorHold
 from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
 from kybernate.core.seat.seats import AT_GATE, WITHOUT_TREE
 from kybernate.errors import NotFoundError
+from kybernate.lib.deadline import CALL_S
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier
 from nodeagent.artifacts.holds import Answer
 from nodeagent.artifacts.reports import Kind, Report
@@ -29,7 +30,6 @@ _SUCCESSION = RestoreWish()
 _LONGEST_WHY = 500
 _SAVED = WITHOUT_TREE | {SeatState.RESTORING}
 _NEVER_RAN = _SAVED | AT_GATE
-_DEADLINE = 10.0
 _LOOK_AGAIN = 300.0
 
 
@@ -52,7 +52,7 @@ class Inquiry:
 
     async def ask(self, hold: SuccessorHold) -> Answer:
         """See `holds.Successors.ask`."""
-        line = await self._registry.line(hold.namespace, PodUid(hold.uid), _DEADLINE)
+        line = await self._registry.line(hold.namespace, PodUid(hold.uid), CALL_S)
         if line.successor in ("", hold.uid):
             return await self._unclaimed(hold, line)
         if PodUid(line.successor) in self._node.seats:
@@ -67,7 +67,7 @@ class Inquiry:
         """Whether its successor, which began without it, has been gone for as long as states are
         kept: people may have released its claim meanwhile. What a successor of another node claimed
         in the object store is that node's to drop."""
-        theirs = await self._registry.line(hold.namespace, successor, _DEADLINE)
+        theirs = await self._registry.line(hold.namespace, successor, CALL_S)
         own = theirs.node == self._node.settings.node or Tier.OBJECT.value not in hold.places
         if not theirs.stopped or theirs.successor not in ("", successor) or not own:
             self._ended.pop(hold.artifact, None)
@@ -85,7 +85,7 @@ class Inquiry:
         if line.stopped and not line.ended:
             try:
                 artifact = ArtifactId(hold.artifact)
-                await self._registry.claim(hold.namespace, uid, artifact, uid, _DEADLINE)
+                await self._registry.claim(hold.namespace, uid, artifact, uid, CALL_S)
             except NotFoundError:
                 pass
         # Its own claim ends with that; by then it is told that this is none to go on from.
@@ -98,7 +98,7 @@ class Inquiry:
         if offloading is not None and Tier.NVME in hold.places:
             await offloading.vault.drop(ArtifactId(hold.artifact), Tier.NVME)
         try:
-            newest = await self._registry.newest(hold.namespace, PodUid(hold.uid), _DEADLINE)
+            newest = await self._registry.newest(hold.namespace, PodUid(hold.uid), CALL_S)
         except NotFoundError:
             return self._node.world.registry is not None
         return newest != hold.artifact

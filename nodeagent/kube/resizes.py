@@ -13,7 +13,6 @@ import asyncio
 import json
 import logging
 import time
-from collections import defaultdict
 from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -31,6 +30,7 @@ from kybernate.errors import (
     RefusedError,
     RetryableError,
 )
+from kybernate.lib.keyedlock import KeyedLocks
 from kybernate.lib.retry import Pauses, retry
 from kybernate.types import SeatState, Tier
 
@@ -115,7 +115,7 @@ class Resizes:
         self._wait = wait
         self._now = now
         self._rests: dict[PodUid, bool] = {}
-        self._locks: defaultdict[PodUid, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._locks: KeyedLocks[PodUid, asyncio.Lock] = KeyedLocks(asyncio.Lock)
         self._tasks: dict[PodUid, asyncio.Task[None]] = {}
 
     def seat_changed(self, seat: Seat) -> None:
@@ -131,8 +131,7 @@ class Resizes:
 
     def seat_gone(self, seat: Seat) -> None:
         """See `node.Observer`."""
-        for known in (self._rests, self._locks):
-            known.pop(seat.uid, None)
+        self._rests.pop(seat.uid, None)
         if (task := self._tasks.pop(seat.uid, None)) is not None:
             task.cancel()
 

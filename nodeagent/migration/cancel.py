@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from kybernate.core.migration.notes import MoveNote, note_of
 from kybernate.errors import KybernateError, NotFoundError, RefusedError
+from kybernate.lib.deadline import CALL_S
 from kybernate.lib.keyedlock import KeyedLocks
 from kybernate.lib.retry import Pauses
 from nodeagent.migration.journal import handover_of
@@ -28,7 +29,6 @@ log = logging.getLogger(__name__)
 CALL_OFF = "calloff/"
 """Journal keys of moves that are yet to be called off, by the UIDs of pod and successor."""
 
-_DEADLINE = 10.0
 _PAUSES = Pauses(1.0, 60.0)
 """Seconds between two tries: the first, doubled up to the second."""
 
@@ -84,7 +84,7 @@ class CallOffs:
             if self._owed.get(_key(to)) != to:
                 return True
             try:
-                await self._peers.call_off(to, _DEADLINE)
+                await self._peers.call_off(to, CALL_S)
             except (RefusedError, NotFoundError) as error:
                 log.info("the move of %s is called off, and nobody hears it: %s", to.pod, error)
             except (KybernateError, OSError) as error:
@@ -95,7 +95,7 @@ class CallOffs:
 
     async def _is_gone(self, to: Handover) -> bool:
         try:
-            await see_there(self._peers, to, _DEADLINE)
+            await see_there(self._peers, to, CALL_S)
         except RefusedError:
             await self.withdraw(to)
             return True

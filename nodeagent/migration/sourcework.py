@@ -17,6 +17,7 @@ from kybernate.errors import (
     RefusedError,
     RetryableError,
 )
+from kybernate.lib.deadline import CALL_S
 from kybernate.types import ArtifactId, PodRef, SeatState, Tier
 from nodeagent import metrics
 from nodeagent.migration.journal import handover_of
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_DEADLINE = 10.0
 _NO = (RefusedError, ConflictError, CorruptError)
 
 
@@ -88,14 +88,14 @@ class SourceWork:
     async def _seek(self, one: Move) -> Happened:
         wish = one.operation
         pod = PodRef(wish.namespace, wish.pod, wish.uid)
-        successor, node = await self._peers.find(pod.namespace, wish.successor, _DEADLINE)
+        successor, node = await self._peers.find(pod.namespace, wish.successor, CALL_S)
         if successor.uid == pod.uid:
             raise RefusedError(f"{pod} is the pod that is to be moved; name another as successor")
         return Happened(Event.FOUND, note=MoveNote(wish.name, pod, successor, node))
 
     async def _ask(self, one: Move) -> Happened:
         to = handover_of(one.note)
-        await self._peers.expect(to, _DEADLINE, size=self._size(one))
+        await self._peers.expect(to, CALL_S, size=self._size(one))
         here = self._agent.is_here(one.note.node)
         return Happened(Event.ACCEPTED_HERE if here else Event.ACCEPTED)
 
@@ -197,7 +197,7 @@ class SourceWork:
         """It is verified and kept there, and that is noted. Raises KybernateError, OSError."""
         await self._peers.deliver(handover_of(one.note), artifact, self._patience)
         # A registry that is away would leave nobody to continue.
-        await self._agent.reports.flush(_DEADLINE)
+        await self._agent.reports.flush(CALL_S)
         if not takes(one.at.state, Event.VERIFIED):
             raise RefusedError("its move was cancelled")
         await self._on(one, Happened(Event.VERIFIED, artifact=artifact))
@@ -220,7 +220,7 @@ class SourceWork:
         one.say(f"the successor on {_node(one)} is told to go on")
         to, artifact = handover_of(one.note), ArtifactId(one.note.artifact)
         try:
-            await self._agent.reports.flush(_DEADLINE)
+            await self._agent.reports.flush(CALL_S)
             try:
                 await self._peers.let_continue(to, artifact, self._patience)
             except NotFoundError:
@@ -230,7 +230,7 @@ class SourceWork:
             except (RetryableError, DeadlineError):
                 # Of a pod of this node its own journal knows as well who continues.
                 if self._node.world.registry is not None or self._agent.is_here(one.note.node):
-                    await see_there(self._peers, to, _DEADLINE)
+                    await see_there(self._peers, to, CALL_S)
                 raise
         except _NO as error:
             one.why = str(error)
@@ -242,7 +242,7 @@ class SourceWork:
         uid, artifact = one.operation.uid, ArtifactId(one.note.artifact)
         namespace = one.operation.namespace
         try:
-            await self._agent.registry.claim(namespace, uid, artifact, uid, _DEADLINE)
+            await self._agent.registry.claim(namespace, uid, artifact, uid, CALL_S)
         except (ConflictError, RefusedError) as error:
             one.why = f"{one.why}, and it can't go on here: {error}"
             return Happened(Event.CLAIMED_ELSEWHERE, why=one.why)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kybernate.core.seat.seats import AT_GATE, WITHOUT_TREE
 from kybernate.errors import CorruptError, RefusedError, RetryableError
+from kybernate.lib.deadline import CALL_S
 from kybernate.types import ArtifactId, PodUid, Tier
 from nodeagent.seat.parts.saved import Begins
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 TAKEN = "taken/"
 """Journal keys of states that were taken over here, so that a repeated call hears the same."""
 _MOST_TAKEN = 256
-_DEADLINE = 10.0
 
 
 class Taken:
@@ -77,7 +77,7 @@ class Taken:
             if pod.uid in self._node.seats:
                 raise RefusedError(f"pod {pod} is on this node, and no other can say that it ended")
             # Where nobody else can tell, the word of the agent that ended it is the proof.
-            await self._agent.registry.stop(pod.namespace, pod.uid, "moved to this node", _DEADLINE)
+            await self._agent.registry.stop(pod.namespace, pod.uid, "moved to this node", CALL_S)
         async with self._custody.lock(artifact):
             here = await asyncio.to_thread(self._inbox.is_here, artifact)
             if not here:
@@ -93,7 +93,7 @@ class Taken:
         seat = self._node.seats.get(successor)
         if seat is None or seat.saved.begins is not Begins.ADOPTED:
             return False
-        line = await self._agent.registry.line(pod.namespace, pod.uid, _DEADLINE)
+        line = await self._agent.registry.line(pod.namespace, pod.uid, CALL_S)
         return (line.successor, line.artifact) == (successor, artifact)
 
     async def note(self, successor: PodUid, artifact: str) -> None:

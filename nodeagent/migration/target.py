@@ -17,6 +17,7 @@ from kybernate.core.artifacts.holds import TransferHold
 from kybernate.core.migration.plan import see_own
 from kybernate.core.migration.protocol import Act, Event, State, found_target, step
 from kybernate.errors import CorruptError, RefusedError, RetryableError
+from kybernate.lib.deadline import CALL_S
 from kybernate.types import ArtifactId, PodRef, PodUid, Tier
 from nodeagent.artifacts.awaited import Awaited
 from nodeagent.artifacts.reports import Kind, Report
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from nodeagent.migration.agent import Agent
     from nodeagent.seat.offloading import Offloading
     from nodeagent.seat.record import Seat
-
-_DEADLINE = 10.0
 
 
 class _Call(NamedTuple):
@@ -182,7 +181,7 @@ class Target:
         """What is lacking. Raises RefusedError, CorruptError, RetryableError."""
         coming = TransferHold(call.artifact, call.pod.uid, call.successor, home=call.here)
         if call.here:
-            manifest = await self._offloading().vault.manifest(ArtifactId(call.artifact), _DEADLINE)
+            manifest = await self._offloading().vault.manifest(ArtifactId(call.artifact), CALL_S)
             see_own(manifest, call.pod)
             self._custody.hand(replace(coming, size=manifest.stored))
             return ()

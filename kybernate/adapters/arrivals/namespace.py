@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from kybernate.adapters.arrivals.sockdiag import CLOSE_WAIT, ESTABLISHED, Diag, open_diag
 from kybernate.adapters.kernel.nodespace import enter
 from kybernate.errors import DeadlineError
+from kybernate.lib.deadline import CALL_S
 from kybernate.lib.netns import take_sys_admin
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _ANSWER = 2.0
-_DEADLINE = 10.0
 
 
 class Network:
@@ -98,6 +98,6 @@ async def inside(
 
     threading.Thread(target=run, name=f"network-of-{pid}", daemon=True).start()
     try:
-        return await asyncio.wait_for(answer, _DEADLINE)
+        return await asyncio.wait_for(answer, CALL_S)
     except TimeoutError as error:
-        raise DeadlineError(f"its network did not answer in {_DEADLINE:g} s") from error
+        raise DeadlineError(f"its network did not answer in {CALL_S:g} s") from error

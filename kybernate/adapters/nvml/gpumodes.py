@@ -6,11 +6,10 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from kybernate.core.doctor.nodefacts import DriverFacts, GpuFacts, Unseen
+from kybernate.lib.deadline import CALL_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-_DEADLINE = 10.0
 
 
 def read_driver(*, mps: bool) -> DriverFacts | Unseen:
@@ -22,8 +21,8 @@ def read_driver(*, mps: bool) -> DriverFacts | Unseen:
 
     thread = threading.Thread(target=ask, name="nvml-doctor", daemon=True)
     thread.start()
-    thread.join(_DEADLINE)
-    return answer[0] if answer else Unseen(f"NVML gave no answer within {_DEADLINE:g} s: it hangs")
+    thread.join(CALL_S)
+    return answer[0] if answer else Unseen(f"NVML gave no answer within {CALL_S:g} s: it hangs")
 
 
 def _read(*, mps: bool) -> DriverFacts | Unseen:

@@ -1,5 +1,5 @@
-"""Retries are `kybernate.lib`'s: no part of the product has a loop of its own that pauses after an
-error and tries again."""
+"""Retries and locks by key are `kybernate.lib`'s: no part of the product has a loop of its own that
+pauses after an error and tries again, or a map of locks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 PARTS = (
-    "kybernate extender webhook deviceplugin nodeagent proxy registry sidecar".split()  # noqa: SIM905
+    "kybernate extender webhook deviceplugin nodeagent proxy registry sidecar controller".split()  # noqa: SIM905
 )
 PAUSES = {"sleep", "wait", "wait_for"}
+LOCKS, MAPS = {"Lock", "RLock", "Condition", "Semaphore"}, {"Mapping", "WeakValueDictionary"}
 LEAVES = (ast.Raise, ast.Return, ast.Break)
 OTHERS = {
     "sidecar": "has the standard library alone",
@@ -22,7 +23,6 @@ OTHERS = {
     "extender/state/learner.py": "looks sooner where it may not look yet",
     "proxy/agents.py": "holds a session, and has another pause for an agent that is long gone",
     "nodeagent/app/wiring.py": "waits for an event before each call",
-    "nodeagent/artifacts": "is being rewritten",
 }
 
 
@@ -68,6 +68,50 @@ def test_no_part_retries_by_a_loop_of_its_own(part):
     lib = {"kybernate/lib/retry.py", "kybernate/lib/rounds.py"}
     left = {name for name in found.keys() - lib if not name.startswith(tuple(OTHERS))}
     assert not left, f"call kybernate.lib.retry in place of a loop: {sorted(left)}"
+
+
+def maps_of_locks(source: str) -> list[int]:
+    """Lines with a value of which the annotation says that it has a lock for each key."""
+    return [
+        one.lineno
+        for one in ast.walk(ast.parse(source))
+        if isinstance(one, ast.AnnAssign) and _maps_locks(one.annotation)
+    ]
+
+
+def _maps_locks(said: ast.expr) -> bool:
+    words = {
+        one.attr if isinstance(one, ast.Attribute) else getattr(one, "id", "")
+        for one in ast.walk(said)
+    }
+    return bool(words & LOCKS) and any(
+        word.lower().endswith("dict") or word in MAPS for word in words
+    )
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_no_part_has_a_map_of_locks_of_its_own(part):
+    found = {
+        str(file.relative_to(ROOT))
+        for file in sorted((ROOT / part).rglob("*.py"))
+        if "gen" not in file.parts and "testing" not in file.parts
+        if maps_of_locks(file.read_text())
+    }
+    assert not found, f"use kybernate.lib.keyedlock: {sorted(found)}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "self.a: dict[str, asyncio.Lock] = {}",
+        "a: defaultdict[str, Lock] = defaultdict(Lock)",
+        "a: weakref.WeakValueDictionary[str, threading.Lock] = weakref.WeakValueDictionary()",
+        "a: dict[str, tuple[threading.Lock, int]] = {}",
+    ],
+)
+def test_such_maps_are_found(source):
+    assert maps_of_locks(source) == [1]
+    assert not maps_of_locks("a: KeyedLocks[str, asyncio.Lock] = KeyedLocks(asyncio.Lock)")
 
 
 RETRY = """

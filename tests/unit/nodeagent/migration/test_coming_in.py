@@ -192,7 +192,7 @@ async def test_a_stream_on_which_nothing_comes_is_ended(rig, tls, tmp_path, monk
         two.r.node.settings = settings.model_copy(update=late)
         with pytest.raises(DeadlineError, match="not all of it in"):
             await two.receiver.coming.receive(POD, two.uid, "", slowly())
-        monkeypatch.setattr(peersapi, "_DEADLINE", 0.01)
+        monkeypatch.setattr(peersapi, "CALL_S", 0.01)
         with pytest.raises(DeadlineError, match="opening"):
             await PeersApi(two.receiver).Receive(never(), None)
 
