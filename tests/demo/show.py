@@ -14,6 +14,7 @@ import aiohttp
 
 from kybernate import keys
 from kybernate.errors import DeadlineError
+from tests.cluster.processes.control import wait_until
 from tests.cluster.spec import ClusterSpec, GpuSpec
 
 from . import trace
@@ -23,7 +24,7 @@ from .player import Player
 from .verdict import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from tests.cluster.cluster import Cluster
@@ -140,9 +141,26 @@ class Show:
         return [pod for pod in items if "deletionTimestamp" not in pod["metadata"]]
 
     def _node_memory(self, node: str, root: Path) -> Memory:
-        status = self._api.get(f"{keys.GPU_NODES_PATH}/{node}")["status"]
-        gpus = sorted(status["gpus"], key=lambda gpu: int(gpu["index"]))
-        return Memory(node, root, [(gpu["uuid"], int(gpu["memoryBytes"])) for gpu in gpus])
+        path, count = f"{keys.GPU_NODES_PATH}/{node}", self._cluster.spec.gpus.count
+        gpus = gpus_of(lambda: self._api.get(path).get("status") or {}, count)
+        return Memory(node, root, gpus)
+
+
+def gpus_of(status: Callable[[], Mapping[str, Any]], count: int) -> list[tuple[str, int]]:
+    """UUID and bytes of a node's `count` GPUs, by index, as its GPUNode's status says.
+
+    An agent that has just started tells of no GPU until the device plugin has told it of all.
+    Raises DeadlineError if it never does.
+    """
+    found: list[Mapping[str, Any]] = []
+
+    def all_told() -> bool:
+        found[:] = status().get("gpus") or []
+        return len(found) == count
+
+    wait_until(all_told, READY_LIMIT, lambda: f"{len(found)} of {count} GPUs are told of")
+    found.sort(key=lambda gpu: int(gpu["index"]))
+    return [(gpu["uuid"], int(gpu["memoryBytes"])) for gpu in found]
 
 
 async def _seats(session: aiohttp.ClientSession) -> list[SeatRow]:

@@ -24,7 +24,7 @@ from kybernate.errors import ConfigError, KybernateError
 from tests.cluster.layout import REPOSITORY, cache_root
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from tests.cluster.layout import Progress
 
@@ -36,15 +36,10 @@ ALL = ("kube-apiserver", "kube-scheduler", "kubelet", "kube-controller-manager",
 BUILD_LIMIT = 3600.0
 """Seconds that the build of one command may take."""
 
-_COLD_SECONDS = {
-    "kube-apiserver": 318,
-    "kube-scheduler": 30,
-    "kubelet": 43,
-    "kube-controller-manager": 37,
-    "etcd": 12,
-    "kubectl": 32,
-}
-"""Measured on 2 cores, each after the ones above it, downloads included."""
+_SECONDS_PER_PACKAGE = 0.16
+"""Measured on 2 idle cores, downloads included: what is foretold before anything is compiled."""
+_TELLS = 100
+"""So many packages must be compiled before their speed says how long the others take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +94,55 @@ def ldflags() -> str:
 
 def build_command(name: str, out: Path) -> list[str]:
     """The `go build` of one command; -trimpath keeps the build cache valid across folders."""
-    package = "go.etcd.io/etcd/server/v3" if name == "etcd" else f"k8s.io/kubernetes/cmd/{name}"
-    flags = ["-mod=readonly", "-trimpath", "-buildvcs=false", "-ldflags", ldflags()]
-    return ["go", "build", *flags, "-o", str(out), package]
+    flags = ["-v", "-mod=readonly", "-trimpath", "-buildvcs=false", "-ldflags", ldflags()]
+    return ["go", "build", *flags, "-o", str(out), _package(name)]
+
+
+def _package(name: str) -> str:
+    return "go.etcd.io/etcd/server/v3" if name == "etcd" else f"k8s.io/kubernetes/cmd/{name}"
+
+
+class Forecast:
+    """How long builds take that are done one after the other, by the packages that they compile.
+
+    `packages`: how many each compiles, by name; what is compiled already isn't told of by Go, and
+    is done in no time.
+    """
+
+    def __init__(self, packages: Mapping[str, int]) -> None:
+        self._packages = dict(packages)
+        self._before = 0
+        self._compiled = 0
+        self._began: float | None = None
+
+    def compiled(self, now: float) -> None:
+        """Go tells that it compiles the next package, at this time (s)."""
+        self._began = now if self._began is None else self._began
+        self._compiled += 1
+
+    def built(self, name: str) -> None:
+        """All of this one is there."""
+        self._before += self._packages.pop(name)
+        self._compiled = self._before
+
+    def left(self, now: float) -> float:
+        """Seconds that all which is left takes."""
+        left = max(0, self._before + sum(self._packages.values()) - self._compiled)
+        if self._began is None or self._compiled < _TELLS:
+            return left * _SECONDS_PER_PACKAGE
+        return left * (now - self._began) / self._compiled
+
+    def told(self, name: str, now: float) -> str:
+        """How far the build of this one is, in a line."""
+        done, left = self._compiled - self._before, self.left(now)
+        return (
+            f"{name}: {done:,} of {self._packages[name]:,} packages; about {_time(left)} left "
+            "for all"
+        )
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 def check_version(name: str, path: Path) -> None:
@@ -139,54 +180,111 @@ def _lock_hash() -> str:
 def _build(names: Sequence[str], folder: Path, progress: Progress) -> None:
     if not names:
         return
-    cold = sum(_COLD_SECONDS[name] for name in names)
-    progress(
-        f"building {', '.join(names)} from source: about {cold / 60:.0f} min the first time on "
-        "two cores, seconds once Go's build cache is warm; the result is kept"
-    )
+    order = sorted(names, key=ALL.index)
     started = time.monotonic()
-    for name in sorted(names, key=ALL.index):
-        _build_one(name, folder, progress)
+    progress(f"building {', '.join(order)} from source; the result is kept")
+    forecast = Forecast(_to_compile(order))
+    progress(
+        f"  about {_time(forecast.left(started))} the first time on two idle cores, seconds once "
+        "Go's build cache is warm"
+    )
+    for name in order:
+        _build_one(name, folder, forecast, progress)
+        forecast.built(name)
     progress(f"built {len(names)} commands in {time.monotonic() - started:.0f} s: {folder}")
 
 
-def _build_one(name: str, folder: Path, progress: Progress) -> None:
+def _to_compile(order: Sequence[str]) -> dict[str, int]:
+    """How many packages each command needs that those before it don't."""
+    known: set[str] = set()
+    found = {}
+    for name in order:
+        needs = {*_go(["list", "-mod=readonly", "-deps", _package(name)]).stdout.split()}
+        found[name] = len(needs - known)
+        known |= needs
+    return found
+
+
+def _go(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    with _go_is_there():
+        run = subprocess.run(
+            ["go", *argv],
+            cwd=MODULE,
+            env=_environment(),
+            capture_output=True,
+            text=True,
+            timeout=BUILD_LIMIT,
+            check=False,
+        )
+    _succeeded(run.returncode, f"go {argv[0]}", run.stderr)
+    return run
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "GOFLAGS": "", "GOWORK": "off"}
+
+
+@contextmanager
+def _go_is_there() -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise KybernateError(
+            "Go is missing: install it (https://go.dev/doc/install), or set KYB_KUBE_BIN to "
+            "a folder or URL of the official Kubernetes binaries"
+        ) from error
+
+
+def _succeeded(status: int, what: str, said: str) -> None:
+    if status:
+        tail = "\n".join(said.strip().splitlines()[-8:])
+        raise KybernateError(f"{what} failed; Go said:\n{tail}")
+
+
+def _build_one(name: str, folder: Path, forecast: Forecast, progress: Progress) -> None:
     part = folder / f".{name}.part"
     started = time.monotonic()
-    environment = {**os.environ, "GOFLAGS": "", "GOWORK": "off"}
-    with _ticking(name, progress):
-        try:
-            run = subprocess.run(
-                build_command(name, part),
-                cwd=MODULE,
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=BUILD_LIMIT,
-                check=False,
-            )
-        except FileNotFoundError as error:
-            raise KybernateError(
-                "Go is missing: install it (https://go.dev/doc/install), or set KYB_KUBE_BIN to "
-                "a folder or URL of the official Kubernetes binaries"
-            ) from error
-    if run.returncode:
-        tail = "\n".join(run.stderr.strip().splitlines()[-8:])
-        raise KybernateError(f"building {name} failed; Go said:\n{tail}")
+    said: list[str] = []
+    with (
+        _go_is_there(),
+        subprocess.Popen(
+            build_command(name, part),
+            cwd=MODULE,
+            env=_environment(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as build,
+        _watched(
+            build, started + BUILD_LIMIT, lambda: forecast.told(name, time.monotonic()), progress
+        ),
+    ):
+        for line in build.stderr or ():
+            said.append(line)
+            # -v: one line for each package, and of downloads "go: downloading …".
+            if not line.startswith(("go: ", "#", "\t")):
+                forecast.compiled(time.monotonic())
+    _succeeded(build.returncode, f"building {name}", "".join(said))
     part.replace(folder / name)
     progress(f"  {name}: {time.monotonic() - started:.0f} s")
 
 
 @contextmanager
-def _ticking(name: str, progress: Progress, every: float = 20.0) -> Iterator[None]:
-    """Reports the elapsed time now and then, so that a long build doesn't look hung."""
+def _watched(
+    build: subprocess.Popen[str],
+    deadline: float,
+    told: Callable[[], str],
+    progress: Progress,
+    every: float = 20.0,
+) -> Iterator[None]:
+    """Tells now and then how far the build is, and ends it at its deadline."""
     done = threading.Event()
-    started = time.monotonic()
 
     def tick() -> None:
         while not done.wait(every):
-            elapsed = time.monotonic() - started
-            progress(f"  {name}: {elapsed:.0f} s of about {_COLD_SECONDS[name]} s")
+            progress(f"  {told()}")
+            if time.monotonic() > deadline:
+                build.kill()
 
     thread = threading.Thread(target=tick, daemon=True)
     thread.start()

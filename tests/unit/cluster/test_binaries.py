@@ -81,3 +81,24 @@ def test_the_lock_names_the_versions_that_the_harness_says() -> None:
     lock = (binaries.MODULE / "go.mod").read_text()
     assert f"k8s.io/kubernetes v{binaries.KUBERNETES_VERSION}" in lock
     assert f"go.etcd.io/etcd/server/v3 v{binaries.ETCD_VERSION}" in lock
+
+
+def test_before_anything_is_compiled_a_build_takes_what_it_took_elsewhere() -> None:
+    forecast = binaries.Forecast({"etcd": 500, "kubectl": 100})
+    assert forecast.left(0.0) == pytest.approx(600 * binaries._SECONDS_PER_PACKAGE)
+
+
+def test_the_speed_so_far_tells_how_long_the_rest_takes() -> None:
+    forecast = binaries.Forecast({"etcd": 500, "kubectl": 100})
+    for second in range(251):  # the download before it isn't the compiler's time
+        forecast.compiled(1000.0 + second)
+    assert forecast.left(1250.0) == pytest.approx((600 - 251) * 250 / 251)
+    assert forecast.told("etcd", 1250.0) == ("etcd: 251 of 500 packages; about 6 min left for all")
+
+
+def test_what_was_in_gos_cache_counts_as_built() -> None:
+    forecast = binaries.Forecast({"etcd": 500, "kubectl": 100})
+    forecast.built("etcd")
+    assert forecast.left(5.0) == pytest.approx(100 * binaries._SECONDS_PER_PACKAGE)
+    forecast.built("kubectl")
+    assert forecast.left(6.0) == 0
