@@ -271,10 +271,13 @@ def _in_store(connection: Connection, artifact: str) -> bool:
 
 
 def _check_speaks(connection: Connection, node: str, artifact: str, uid: str) -> PodRecord:
-    """The artifact's pod runs or ran on the node, or the node writes for it or has its successor.
-    Of a pod of which nothing is known, as after a loss of the database, nobody speaks."""
+    """The artifact's pod runs or ran on the node, or the node writes for it, or has its successor
+    and claimed just this one. Of a pod of which nothing is known, as after a loss of the database,
+    nobody speaks."""
     pod = fetch(connection, (layout.parse_id(artifact).namespace, uid))
-    if pod is None or node not in (pod.node, pod.holder, pod.successor_node):
+    if pod is None or not (
+        node in (pod.node, pod.holder) or (pod.successor_node, pod.artifact) == (node, artifact)
+    ):
         raise ForbiddenError(f"{artifact} is a state of pod {uid}, which is not node {node}'s")
     return pod
 

@@ -240,6 +240,10 @@ def test_a_claim_opens_what_was_claimed(
     assert not opens(store, "n2", MANIFEST)
     assert not opens(store, "n2", f"packs/ns/{older}", f"ns/{ONE}")
     assert opens(store, "n1", OTHER), "its pod was here"
+    with pytest.raises(ForbiddenError, match="not node n2's"):
+        store.delete("n2", [MANIFEST])
+    with pytest.raises(ForbiddenError, match="not node n2's"):
+        put(store, "n2", MANIFEST, signed(ONE, older))
     replica.token("n2", "u2")
     assert lists(store, "n2", "packs/ns/") == [f"packs/ns/{newest}"], "and built upon"
     replica.stop("n2", "u2")
