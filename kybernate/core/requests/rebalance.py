@@ -71,7 +71,7 @@ class RebalanceReason(Reasoned):
     DEADLINE_EXCEEDED = (
         "DeadlineExceeded",
         OVER,
-        "not begun within spec.deadlineSeconds of its creation, or not done so long after it began",
+        "not begun within spec.deadlineSeconds, or not done so long after it began",
     )
 
 
