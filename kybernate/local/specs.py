@@ -104,7 +104,8 @@ def seat_of(spec: ModelSpec, gpus: tuple[Gpu, ...], now: float, wall: float) -> 
     seat = Seat(identity, now, wall)
     seat.contact.moved(spec.address.rpartition(":")[0])
     seat.wishes.declared(declared(spec))
-    seat.ending.on_demand = not spec.preload
+    if not spec.preload:
+        seat.ending.starts_on_demand()
     return seat
 
 

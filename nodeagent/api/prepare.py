@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from kybernate import keys
@@ -194,7 +193,7 @@ class Preparer:
             )
             seat = Seat(identity, self._bound_at(facts), self._node.world.wall())
         elif seat.identity.device_id != device_id:
-            seat.identity = replace(seat.identity, device_id=device_id)
+            seat.is_device(device_id)
             self._node.save(seat)
         folder = await self._node.world.doors.open(facts.ref.uid)
         await self._write(seat, self._spec(seat, gpus, folder, runs=runs))

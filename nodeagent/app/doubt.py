@@ -43,7 +43,7 @@ def doubt(node: Node) -> None:
     node.notice(CONDITION, "LinesLost", message, ok=False)
     for seat in impossible(node):
         log.warning("%s: its record says %s, which can't be; it is asked", seat, seat.state)
-        forget(seat)
+        seat.forgotten("its record can't be true; it is asked where it is")
     for seat in node.seats.values():
         if seat.state in AT_GATE and _lives(node, seat):
             seat.contact.doubted()
@@ -67,10 +67,3 @@ def impossible(node: Node) -> tuple[Seat, ...]:
     ]
     on_their_way = [seat for seat in clashing if seat.state not in _SURE_ON_GPUS]
     return tuple(on_their_way or clashing)
-
-
-def forget(seat: Seat) -> None:
-    """As if no record had ever told of its tree; its kyb-init will."""
-    seat.state = SeatState.WAITING
-    seat.history.explained("its record can't be true; it is asked where it is")
-    seat.tree.unknown()

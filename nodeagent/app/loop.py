@@ -233,7 +233,7 @@ class Loop:
         if seat.backoff.unparkable:
             self.kick()
         elif seat.ending.forfeit:
-            seat.ending.forfeited()
+            seat.ending.starts_on_demand()
             self.life.fail(seat, seat.ending.forfeit)
         else:
             self.node.move(seat, SeatEvent.PARK, why)

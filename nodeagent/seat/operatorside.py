@@ -80,7 +80,7 @@ class OperatorSide:
         seat = self.node.seats.get(uid)
         if seat is None or seat.state is SeatState.WAITING:
             return False
-        seat.ending.forfeited()
+        seat.ending.starts_on_demand()
         await self._noted(seat, "to be unloaded", synced=True)
         return True
 

@@ -12,7 +12,7 @@ class Ending:
     """`ends`: whether its container is ending, `since` then.
 
     `terminating`: the pod is being deleted; `deleted`: the pod is gone. `forfeit`: why it is ended
-    instead of parked; `on_demand`: having ended so, it starts again only when called for.
+    instead of parked; `on_demand`: it starts only when wake-requested.
     """
 
     ends: Ends = Ends.NOT
@@ -61,6 +61,6 @@ class Ending:
         """Why it is ended instead of parked; empty if it would be parked."""
         self.forfeit = forfeit
 
-    def forfeited(self) -> None:
-        """It is ended instead of parked, and starts again only when called for."""
+    def starts_on_demand(self) -> None:
+        """From now on it starts only when wake-requested, as one that was ended, not parked."""
         self.on_demand = True
