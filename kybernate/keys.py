@@ -112,7 +112,6 @@ ORIGINAL_RESOURCES = "kyb.ai/original-resources"
 
 # Pod conditions
 WAKEABLE_CONDITION = "kyb.ai/wakeable"
-ACTIVE_CONDITION = "kyb.ai/active"
 REPLACE_CONDITION = "kyb.ai/replace"
 
 # Container environment

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import grpc
 
 from kybernate import keys
-from kybernate.core.seat.operations import Kind, is_of_request
+from kybernate.core.seat.operations import OF_NODE, Kind, is_of_request
 from kybernate.errors import ConfigError, KybernateError, RefusedError
 from kybernate.gen import agent_pb2 as pb
 from kybernate.gen import agent_pb2_grpc
@@ -26,7 +26,7 @@ from nodeagent.operations.wire import (
 from nodeagent.seat.steps import NVML_DEADLINE
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Coroutine
 
     from kybernate.types import GpuUuid
     from nodeagent.api.prepare import Preparer
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from nodeagent.operations.operations import Operations
     from nodeagent.seat.changes import Changes
     from nodeagent.seat.node import Inventory, Node
+
+    Handler = Callable[
+        [Any, Any, grpc.aio.ServicerContext[Any, Any]], Coroutine[Any, Any, pb.Operation]
+    ]
 
 _WATCH_INTERVAL = 0.25
 _UNTOLD = 1.0
@@ -91,6 +95,53 @@ class Parts:
     streams: Streams
     operations: Operations
     reported: Callable[[], None]
+
+
+def _caller(context: grpc.aio.ServicerContext[Any, Any]) -> str:
+    return client_name(context) or NODE
+
+
+def _tier(name: str) -> Tier | None:
+    try:
+        return Tier(name) if name else None
+    except ValueError:
+        known = ", ".join(tier.value for tier in Tier)
+        raise ConfigError("tier", f"{name!r} is no tier; write one of {known}") from None
+
+
+def _ask(kind: Kind, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Ask:
+    """What the request asks for. Raises ConfigError naming the field."""
+    ask = Ask(kind, request.name, why=request.why, by=_caller(context))
+    if kind not in OF_NODE:
+        ask = replace(ask, uid=_uid(request.uid))
+    match request:
+        case pb.ParkRequest() | pb.EvictRequest() | pb.SaveRequest():
+            return replace(ask, tier=_tier(request.tier), limit=request.deadline_seconds)
+        case pb.MoveRequest():
+            return replace(ask, successor=request.successor, limit=request.deadline_seconds)
+        case pb.EvacuateRequest() if not request.seconds:
+            raise ConfigError("seconds", "must say in how many seconds the node is gone")
+        case pb.EvacuateRequest():
+            return replace(ask, limit=request.seconds)
+    return ask
+
+
+def _uid(name: str) -> PodUid:
+    if not name:
+        raise ConfigError("uid", "must be the UID of a pod that holds a seat; GetStatus lists them")
+    return PodUid(name)
+
+
+def _operation(kind: Kind) -> Handler:
+    """The call that asks for an operation of this kind."""
+
+    async def handle(
+        self: NodeApi, request: Any, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Operation:
+        ask = _ask(kind, request, context)
+        return await self.operate(ask, dry_run=kind is not Kind.UNDRAIN and request.dry_run)
+
+    return handle
 
 
 class NodeApi(agent_pb2_grpc.NodeAgentServicer):
@@ -187,66 +238,14 @@ class NodeApi(agent_pb2_grpc.NodeAgentServicer):
 
     # --- operations ---------------------------------------------------------------------------
 
-    async def Park(  # noqa: N802 - gRPC's name
-        self, request: pb.ParkRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.Operation:
-        """Take a seat out of GPU memory."""
-        ask = replace(_of_seat(Kind.PARK, request, context), tier=_tier(request.tier))
-        ask = replace(ask, limit=request.deadline_seconds)
-        return await self._operate(ask, dry_run=request.dry_run)
-
-    async def Wake(  # noqa: N802 - gRPC's name
-        self, request: pb.WakeRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.Operation:
-        """Bring a seat into GPU memory."""
-        return await self._operate(_of_seat(Kind.WAKE, request, context), dry_run=request.dry_run)
-
-    async def Evict(  # noqa: N802 - gRPC's name
-        self, request: pb.EvictRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.Operation:
-        """Save what a seat holds before its pod is deleted."""
-        ask = replace(_of_seat(Kind.EVICT, request, context), tier=_tier(request.tier))
-        ask = replace(ask, limit=request.deadline_seconds)
-        return await self._operate(ask, dry_run=request.dry_run)
-
-    async def Save(  # noqa: N802 - gRPC's name
-        self, request: pb.SaveRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.Operation:
-        """Keep a seat's state as it is now, and let it go on."""
-        ask = replace(_of_seat(Kind.SAVE, request, context), tier=_tier(request.tier))
-        ask = replace(ask, limit=request.deadline_seconds)
-        return await self._operate(ask, dry_run=request.dry_run)
-
-    async def Move(  # noqa: N802 - gRPC's name
-        self, request: pb.MoveRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.Operation:
-        """Let a seat's workload go on in another pod, with its state as it is."""
-        ask = replace(_of_seat(Kind.MOVE, request, context), successor=request.successor)
-        ask = replace(ask, limit=request.deadline_seconds)
-        return await self._operate(ask, dry_run=request.dry_run)
-
-    async def Evacuate(  # noqa: N802 - gRPC's name
-        self, request: pb.EvacuateRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.Operation:
-        """Save what can be saved before the node is gone."""
-        if not request.seconds:
-            raise ConfigError("seconds", "must say in how many seconds the node is gone")
-        ask = Ask(Kind.EVACUATE, request.name, why=request.why, by=_caller(context))
-        return await self._operate(replace(ask, limit=request.seconds), dry_run=request.dry_run)
-
-    async def DrainNode(  # noqa: N802 - gRPC's name
-        self, request: pb.DrainNodeRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.Operation:
-        """Park all, and let nothing start or wake."""
-        ask = Ask(Kind.DRAIN, request.name, why=request.why, by=_caller(context))
-        return await self._operate(ask, dry_run=request.dry_run)
-
-    async def UndrainNode(  # noqa: N802 - gRPC's name
-        self, request: pb.UndrainNodeRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> pb.Operation:
-        """Let seats start and wake again."""
-        ask = Ask(Kind.UNDRAIN, request.name, why=request.why, by=_caller(context))
-        return await self._operate(ask, dry_run=False)
+    Park = _operation(Kind.PARK)
+    Wake = _operation(Kind.WAKE)
+    Evict = _operation(Kind.EVICT)
+    Save = _operation(Kind.SAVE)
+    Move = _operation(Kind.MOVE)
+    Evacuate = _operation(Kind.EVACUATE)
+    DrainNode = _operation(Kind.DRAIN)
+    UndrainNode = _operation(Kind.UNDRAIN)
 
     async def CancelOperation(  # noqa: N802 - gRPC's name
         self, request: pb.CancelOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -297,7 +296,8 @@ class NodeApi(agent_pb2_grpc.NodeAgentServicer):
             if ended:
                 return
 
-    async def _operate(self, ask: Ask, *, dry_run: bool) -> pb.Operation:
+    async def operate(self, ask: Ask, *, dry_run: bool) -> pb.Operation:
+        """Begin it, or with `dry_run` say what would be done. Raises KybernateError."""
         check_name(ask.name)
         if not dry_run:
             return operation_message(await self._operations.ask(ask))
@@ -310,28 +310,6 @@ class NodeApi(agent_pb2_grpc.NodeAgentServicer):
             plan=self._operations.plan(ask),
             dry_run=True,
         )
-
-
-def _caller(context: grpc.aio.ServicerContext[Any, Any]) -> str:
-    return client_name(context) or NODE
-
-
-def _tier(name: str) -> Tier | None:
-    try:
-        return Tier(name) if name else None
-    except ValueError:
-        known = ", ".join(tier.value for tier in Tier)
-        raise ConfigError("tier", f"{name!r} is no tier; write one of {known}") from None
-
-
-def _of_seat(
-    kind: Kind,
-    request: pb.ParkRequest | pb.WakeRequest | pb.EvictRequest | pb.SaveRequest | pb.MoveRequest,
-    context: grpc.aio.ServicerContext[Any, Any],
-) -> Ask:
-    if not request.uid:
-        raise ConfigError("uid", "must be the UID of a pod that holds a seat; GetStatus lists them")
-    return Ask(kind, request.name, PodUid(request.uid), request.why, _caller(context))
 
 
 async def read_used(node: Node) -> dict[GpuUuid, int]:

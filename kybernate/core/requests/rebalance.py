@@ -85,9 +85,6 @@ class Stage(StrEnum):
     DONE = "Done"
 
 
-UNDER_WAY = frozenset({Stage.SAVING, Stage.LEAVING, Stage.ARRIVING})
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step of a plan: a pod leaves `source` for `target`, or (without a source) is bound there.

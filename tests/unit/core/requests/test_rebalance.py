@@ -13,7 +13,6 @@ from kybernate.core.requests import checkpoint
 from kybernate.core.requests.checkpoint import Mode, Outcome, Target
 from kybernate.core.requests.reasons import Reason, Standing
 from kybernate.core.requests.rebalance import (
-    UNDER_WAY,
     Act,
     Budget,
     NoPlan,
@@ -34,6 +33,8 @@ from kybernate.types import Tier
 
 NOW = 1_767_225_700.0
 G0, G1 = Target("n1", "G0"), Target("n1", "G1")
+
+UNDER_WAY = frozenset({Stage.SAVING, Stage.LEAVING, Stage.ARRIVING})
 
 
 def step(name="a", kind=Kind.MOVE, source=G0, target=G1, **more):
