@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import ref
 
 from gunicorn.app.base import BaseApplication
-from gunicorn.workers import gthread
 
 from .worker import MOST_CONNECTIONS, Worker
 
@@ -86,9 +85,6 @@ class Server(BaseApplication):  # type: ignore[misc]
         self._connections: dict[int, ref[DeadlineSocket]] = {}
         limits = {"limit_s": listening.request_s, "connections": self._connections}
         self._socket_class: type[ServedSocket] = type("ServedSocket", (ServedSocket,), limits)
-        # A new connection on which nothing comes would keep a thread for 5 s; so it is put aside at
-        # once, until something does.
-        gthread.DEFAULT_WORKER_DATA_TIMEOUT = 0.0
         super().__init__()
 
     def load_config(self) -> None:

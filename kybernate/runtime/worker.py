@@ -43,6 +43,7 @@ class Worker(gthread.ThreadWorker):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._lingering = threading.BoundedSemaphore(max(1, self.cfg.threads // 2))
+        self._queued: set[Any] = set()
 
     def accept(self, listener: socket.socket) -> None:
         """Called by gunicorn for each who comes."""
@@ -55,10 +56,12 @@ class Worker(gthread.ThreadWorker):  # type: ignore[misc]
         conn.queued = time.monotonic()
         if conn.timeout is None:
             conn.until = conn.queued + self.app.request_s
+        self._queued.add(conn)
         super().enqueue_req(conn)
 
     def handle(self, conn: Any) -> Any:
         """Called by gunicorn in a thread."""
+        self._queued.discard(conn)
         if conn.initialized:
             kept = super().handle(conn)
             while kept is True and self._another(conn.sock):
@@ -88,7 +91,7 @@ class Worker(gthread.ThreadWorker):  # type: ignore[misc]
     def _another(self, sock: ssl.SSLSocket) -> bool:
         """Whether the next call comes soon. At most half of the threads wait for that, and none
         while somebody waits for a thread."""
-        if not self.alive or self.tpool._work_queue.qsize():  # noqa: SLF001 - it has no other way
+        if not self.alive or self._queued:
             return False
         # What TLS has read already shows on no descriptor.
         if sock.pending():

@@ -123,7 +123,8 @@ def _ask(kind: Kind, request: Any, context: grpc.aio.ServicerContext[Any, Any]) 
             raise ConfigError("seconds", "must say in how many seconds the node is gone")
         case pb.EvacuateRequest():
             return replace(ask, limit=request.seconds)
-    return ask
+        case _:
+            return ask
 
 
 def _uid(name: str) -> PodUid:
