@@ -48,8 +48,8 @@ _MOST_REMEMBERED = 4096
 _MOST_UNIONS = 64
 _AGAIN_S = 10.0
 """A manifest is read again, for it may have been packed again, no sooner than that."""
-_MOST_PACKS = 200_000
-"""Packs that are remembered of manifests: some 30 MB."""
+_MOST_BYTES = 64 << 20
+"""Of what is remembered of manifests: their packs, some 45 bytes each."""
 _HALF = 8
 """Bytes of a pack's name that are random; as many prove for which node it was made."""
 
@@ -80,7 +80,7 @@ class Reach:
         self._grants = grants
         self._lively: dict[tuple[str, str], float] = {}
         self._unions: dict[tuple[str, str], _Packs] = {}
-        self._manifests: OrderedDict[str, _Packs] = OrderedDict()
+        self._manifests: OrderedDict[str, tuple[float, bytes]] = OrderedDict()
         self._held = 0
         self._lock = threading.Lock()
 
@@ -242,19 +242,23 @@ class Reach:
     def _named_by(self, artifact: str, *, again: bool) -> Mapping[str, int]:
         now = time.monotonic()
         with self._lock:
-            known = self._manifests.get(artifact)
-        if known is not None and not (again and known.at < now - _AGAIN_S):
-            return known.sizes
+            at, told = self._manifests.get(artifact, (0.0, b""))
+            if told:
+                self._manifests.move_to_end(artifact)
+        if told and not (again and at < now - _AGAIN_S):
+            known: dict[str, int] = orjson.loads(told)
+            return known
         sizes = packs_of(self._manifest(artifact))
-        with self._lock:
-            if before := self._manifests.pop(artifact, None):
-                self._held -= len(before.sizes)
-            if sizes:
-                self._manifests[artifact] = _Packs(now, sizes)
-                self._held += len(sizes)
-            while self._held > _MOST_PACKS:
-                self._held -= len(self._manifests.popitem(last=False)[1].sizes)
+        self._remember(artifact, now, orjson.dumps(sizes) if sizes else b"")
         return sizes
+
+    def _remember(self, artifact: str, now: float, told: bytes) -> None:
+        with self._lock:
+            self._held += len(told) - len(self._manifests.pop(artifact, (0.0, b""))[1])
+            if told:
+                self._manifests[artifact] = now, told
+            while self._held > _MOST_BYTES:
+                self._held -= len(self._manifests.popitem(last=False)[1][1])
 
     def _manifest(self, artifact: str) -> dict[str, Any]:
         """What it says; empty if it isn't there, or is none."""
