@@ -125,7 +125,7 @@ class Adoptions:
             self._node.complain(seat, "RestoreRefused", sentence)
 
         async def patiently() -> None:
-            take, pauses = partial(self._take, seat), steadily(_AGAIN)
+            take, pauses = partial(self._adopt_waiting, seat), steadily(_AGAIN)
             await retry(take, later, _LATER, but=RefusedError, pauses=pauses, until=last)
 
         waits = seat.wishes.restore is not None and seat.wishes.restore.waits
@@ -135,7 +135,7 @@ class Adoptions:
             await self._give_up(seat, str(error))
         self._kick()
 
-    async def _take(self, seat: Seat) -> None:
+    async def _adopt_waiting(self, seat: Seat) -> None:
         """Its state, unless it was handed one meanwhile."""
         if not (seat.awaits_state and seat.state in AT_GATE):
             return

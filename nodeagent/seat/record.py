@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -111,6 +111,9 @@ class SeatIdentity:
     grace: float = 30.0
     namespace_uid: str = ""
     anywhere: bool = False
+
+
+_OF_IDENTITY = tuple(one.name for one in fields(SeatIdentity))
 
 
 class Seat:
@@ -275,24 +278,11 @@ class Seat:
         """The journal's form; `from_record` reads it."""
         one = self.identity
         return {
+            **{name: getattr(one, name) for name in _OF_IDENTITY},
             "namespace": one.pod.namespace,
             "pod": one.pod.name,
             "uid": one.pod.uid,
-            "container": one.container,
-            "resource": one.resource,
-            "device_id": one.device_id,
-            "name": one.name,
-            "group": one.group,
             "gpus": list(one.gpus),
-            "vram": one.vram,
-            "model": one.model,
-            "image": one.image,
-            "port": one.port,
-            "has_args": one.has_args,
-            "priority": one.priority,
-            "grace": one.grace,
-            "namespace_uid": one.namespace_uid,
-            "anywhere": one.anywhere,
             "state": _AS_RECORDED.get(self.state, self.state).value,
             "bound_at": self.history.bound_at,
             "since": self.history.since,
@@ -314,24 +304,9 @@ class Seat:
 
 def from_record(record: Mapping[str, Any]) -> Seat:
     """The seat that `Seat.record` wrote."""
-    identity = SeatIdentity(
-        pod=PodRef(record["namespace"], record["pod"], PodUid(record["uid"])),
-        container=record["container"],
-        resource=record["resource"],
-        device_id=record["device_id"],
-        name=SeatName(record["name"]),
-        group=GroupName(record["group"]),
-        gpus=tuple(GpuUuid(gpu) for gpu in record["gpus"]),
-        vram=record["vram"],
-        model=record["model"],
-        image=record["image"],
-        port=record["port"],
-        has_args=record["has_args"],
-        priority=record.get("priority", 0),
-        grace=record.get("grace", 30.0),
-        namespace_uid=record.get("namespace_uid", ""),
-        anywhere=record.get("anywhere", False),
-    )
+    pod = PodRef(record["namespace"], record["pod"], PodUid(record["uid"]))
+    gpus = tuple(GpuUuid(gpu) for gpu in record["gpus"])
+    identity = of_record(SeatIdentity, {**record, "pod": pod, "gpus": gpus})
     begins = record.get("begins", "")
     adopting = begins == _ADOPTING
     state = SeatState.ADOPTING if adopting else SeatState(record["state"])
