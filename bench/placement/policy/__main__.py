@@ -60,12 +60,19 @@ def sustained(trial: Trial, name: str) -> float:
     """The highest of the rates up to which the policy of this name is in time."""
     best = 0.0
     for rate in trial.rates:
-        traces = [trace_of(replace(trial.case, rate=rate), s, trial.data) for s in trial.seeds]
-        shares = [simulate(one, trial.gpus, Costs(), ALL[name]).in_time for one in traces]
-        if statistics.mean(shares) < _SHARE:
+        if in_time(trial, rate, name) < _SHARE:
             break
         best = rate
     return best
+
+
+def in_time(trial: Trial, rate: float, name: str) -> float:
+    """The share of requests in time at this rate, on average over the seeds; 0 at no rate."""
+    if not rate:
+        return 0.0
+    traces = [trace_of(replace(trial.case, rate=rate), s, trial.data) for s in trial.seeds]
+    policy = {**ALL, **POLICIES}[name]
+    return statistics.mean(simulate(one, trial.gpus, Costs(), policy).in_time for one in traces)
 
 
 def needed(case: Case, name: str, seeds: Iterable[int], data: Path) -> float:
@@ -141,14 +148,20 @@ def main(  # noqa: PLR0913 - its options
             rates.append({name: one.result() for name, one in played.items()})
             told = ", ".join(f"{name} {rate:g}/s" for name, rate in rates[-1].items())
             say(f"  {trial.case.name()}: {told}")
+        ours = rates[0]["ours"]
+        kinds = {kind: pool.submit(in_time, trials[0], ours, kind) for kind in ("ours", "fixed")}
+        shares = {kind: one.result() for kind, one in kinds.items()}
+        told = ", ".join(f"{kind} {share:.1%}" for kind, share in shares.items())
+        say(f"  in time on {available} GPUs at {ours:g}/s: {told}")
         least = bound.result()
     say(f"  nobody sustains, by the bound in hindsight: {least or 'unknown'}/s")
     best = [max(rate for name, rate in one.items() if name != "ours") for one in rates]
-    ours = rates[0]["ours"]
     metrics = {
         "gpus_ratio_dedicated": (standard.models / gpus["ours"], "ratio"),
         "gpus_ours": (gpus["ours"], "GPUs"),
         "rate_ours": (ours, "1/s"),
+        "in_time_ours": (shares["ours"], "ratio"),
+        "in_time_fixed": (shares["fixed"], "ratio"),
         "rate_over_best_baseline": (ours / best[0] if best[0] else 0.0, "ratio"),
         "rate_bound": (least or 0.0, "1/s"),
         "rate_over_bound": (ours / least if least else 0.0, "ratio"),

@@ -33,7 +33,8 @@ _DEFAULT = Costs()
     type=click.Choice([*POLICIES, "all"]),
     default="all",
     show_default=True,
-    help="ours: what the node agent decides; fifo: first come, first served.",
+    help="ours: what kybernate serve decides, on any GPU; fixed: what the node agent decides, each "
+    "model on one GPU, as pods are; fifo: first come, first served, on any GPU.",
 )
 @click.option(
     "--share",
@@ -58,7 +59,8 @@ def command(
 ) -> None:
     """Play TRACE, a CSV file of requests (at,model,seconds or at,model,tokens), in virtual time.
 
-    The decisions are those of the node agent, and the models may be woken on any of the GPUs.
+    The decisions are those of the node agent. Models may be woken on any of the GPUs, as those of
+    kybernate serve, or each on one, as pods are on their group's (--policy fixed).
     Nothing is asked of a cluster, and nothing is changed.
 
     \b

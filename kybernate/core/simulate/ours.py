@@ -27,7 +27,8 @@ CALLS_HOLD: Final = 10.0
 
 
 class Ours:
-    """`kybernate.core.swap.swap.decide`, with every model free to wake on any GPU of the node."""
+    """`kybernate.core.swap.swap.decide`, with every model free to wake on any GPU of the node, as
+    `kybernate serve` has models of one GPU."""
 
     def __init__(self, world: World, policy: SwapPolicy | None = None) -> None:
         self._policy = policy or SwapPolicy(spare=SPARE)
@@ -36,6 +37,8 @@ class Ours:
         self._memory = {gpu: round(world.costs.gpu_gb * _GB) for gpu in self._gpus}
         self._slots = {_GROUP: len(world.size)}
         self._number = {gpu: n for n, gpu in enumerate(self._gpus)}
+        self._fixed: list[int] = []
+        """The GPU of each model, where it has one for good."""
         self._drains: dict[int, float] = {}
         self._seats: dict[int, SeatView] = {}
         self._seen_at = 0.0
@@ -71,8 +74,8 @@ class Ours:
         elif action.kind in (ActionKind.PARK, ActionKind.REVOKE):
             world.park(m)
         else:
-            (gpu,) = action.gpus
-            world.wake(m, self._number[gpu])
+            gpu = self._fixed[m] if self._fixed else self._number[next(iter(action.gpus))]
+            world.wake(m, gpu)
 
     def _view(self, world: World) -> SwapView:
         """What has not changed since is as it was seen; how often it is called, for a while."""
@@ -92,6 +95,7 @@ class Ours:
 
     def _seat(self, world: World, m: int) -> SeatView:
         where, running, queue = world.state[m], world.running[m], world.queue[m]
+        gpus = frozenset() if where is Where.PARKED else self._places[world.gpu[m]]
         active = where is Where.ACTIVE
         waiting = len(queue) + (0 if active else len(world.left[m]))
         in_flight = running if active else 0
@@ -100,7 +104,7 @@ class Ours:
             uid=PodUid(str(m)),
             name=SeatName(world.trace.names[m]),
             group=_GROUP,
-            gpus=frozenset() if where is Where.PARKED else self._places[world.gpu[m]],
+            gpus=self._places[self._fixed[m]] if self._fixed else gpus,
             vram=int(world.need[m] * _GB),
             state=SeatState.DRAINING if world.closed[m] else _STATES[where],
             bound_at=0.0,
@@ -111,9 +115,22 @@ class Ours:
             waiting_since=(queue[0] if queue else world.used_at[m]) if waiting else None,
             drained=not in_flight,
             drain_since=self._drains.get(m),
-            places=self._places,
+            places=() if self._fixed else self._places,
             within=world.within[m],
             wakes_in=world.wakes_in[m],
             parks_in=world.parks_in[m],
             calls=world.seen[m].recent_calls / 3600.0,
         )
+
+
+class Fixed(Ours):
+    """The same, with each model on one GPU for good, as a pod is on its group's: models are given,
+    in their order, the GPU of which the least has been given."""
+
+    def __init__(self, world: World, policy: SwapPolicy | None = None) -> None:
+        super().__init__(world, policy)
+        given = [0.0] * world.gpus
+        for need in world.need:
+            gpu = min(range(world.gpus), key=lambda n: given[n])
+            self._fixed.append(gpu)
+            given[gpu] += need

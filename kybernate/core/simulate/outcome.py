@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.core.simulate.fifo import Fifo
-from kybernate.core.simulate.ours import Ours
+from kybernate.core.simulate.ours import Fixed, Ours
 from kybernate.core.simulate.world import World
 
 if TYPE_CHECKING:
@@ -15,7 +15,11 @@ if TYPE_CHECKING:
     from kybernate.core.simulate.trace import Trace
     from kybernate.core.simulate.world import Costs, Policy
 
-POLICIES: Mapping[str, Callable[[World], Policy]] = {"ours": Ours, "fifo": Fifo}
+POLICIES: Mapping[str, Callable[[World], Policy]] = {
+    "ours": Ours,
+    "fixed": Fixed,
+    "fifo": Fifo,
+}
 
 
 @dataclass(frozen=True, slots=True)
