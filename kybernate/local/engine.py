@@ -40,7 +40,7 @@ from kybernate.local.link import Link
 from kybernate.local.logs import Log
 from kybernate.local.nobody import NoContainers, NoEvents
 from kybernate.local.processes import BoxInits, BoxProcs
-from kybernate.local.specs import declared, group_of, placed, seat_of, why_left_out
+from kybernate.local.specs import any_of, declared, group_of, placed, seat_of, why_left_out
 from kybernate.types import PodUid, SeatState
 from nodeagent.app.install import install_kyb_init
 from nodeagent.app.loop import Loop
@@ -49,6 +49,7 @@ from nodeagent.app.wiring import blocking
 from nodeagent.guard.announce import Roster
 from nodeagent.guard.outside import Outside
 from nodeagent.guard.warden import Warden
+from nodeagent.kube.activity import Activity
 from nodeagent.operations.wire import expected_wake
 from nodeagent.seat.leases import Leases
 from nodeagent.seat.node import Inventory, Node, World
@@ -77,7 +78,7 @@ _HOME = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(slots=True)
 class _Model:
-    """A model of the file, its GPUs, and its log."""
+    """A model of the file, its GPUs (or the first of those that it may be on), and its log."""
 
     spec: ModelSpec
     gpus: tuple[Gpu, ...]
@@ -130,6 +131,7 @@ class Engine:
         )
         self.loop = Loop(self.node, memory=memory, pinned=self._pinned)
         outside = Outside(procs, memory, Pidfds(), NoEvents(), Roster(), lambda: True)
+        self._activity = Activity(self.node)
         self._warden = Warden(self.loop, outside)
         program = install_kyb_init(kyb_init, folders.state / "bin")
         self._launcher = Launcher(program, folders.seats, self._ended)
@@ -144,7 +146,10 @@ class Engine:
         """Take up what an earlier process left, and have these models from now on. Raises
         RefusedError if another one serves from the same folder, DriverError without a GPU."""
         self.node.found(await self._look())
-        await recover(self.loop)
+        records = await recover(self.loop)
+        self._activity.resume(records)
+        self.node.observe(self._activity)
+        self.node.hear_demand(self._activity)
         self.node.set_inventory(await self._look())
         running = self._procs.inits()
         await self.apply(specs, running)
@@ -158,6 +163,7 @@ class Engine:
                 self._warden.run(),
                 self.loop.watch_memory(),
                 self.loop.reports.run(),
+                self._activity.run(),
                 looking,
             )
         ]
@@ -262,6 +268,7 @@ class Engine:
 
     def _command(self, model: _Model) -> Command:
         spec = model.spec
+        # The seat's own GPU is told to one that may be anywhere as it starts.
         visible = ",".join(gpu.uuid for gpu in model.gpus)
         own = {key: value for key, value in os.environ.items() if value not in spec.secrets}
         given = {**own, "PORT": str(spec.port), **dict(spec.env)}
@@ -290,12 +297,17 @@ class Engine:
     def _regroup(self) -> None:
         """The node has a group for each set of GPUs that a model has, or had when it began."""
         inventory = self.node.inventory or Inventory()
-        own = [group_of(model.gpus) for model in self._models.values()]
+        healthy = tuple(gpu for gpu in inventory.gpus if gpu.healthy)
+        own = [
+            any_of(healthy) if model.spec.anywhere else group_of(model.gpus)
+            for model in self._models.values()
+        ]
         groups = {group.name: group for group in own}
         for seat in self.node.seats.values():
             one = seat.identity
             gpus = [gpu for gpu in map(inventory.gpu, one.gpus) if gpu is not None]
-            groups.setdefault(one.group, replace(group_of(tuple(gpus)), gpus=one.gpus))
+            there = replace(group_of(tuple(gpus)), name=one.group, gpus=one.gpus)
+            groups.setdefault(one.group, there)
         self.node.set_inventory(replace(inventory, groups=tuple(groups.values())))
 
     # --- GPUs -----------------------------------------------------------------------------------
@@ -418,10 +430,12 @@ class Engine:
         return seat
 
     def _row(self, model: _Model) -> ModelRow:
-        seat, gpus = self.node.seats.get(model.uid), tuple(gpu.uuid for gpu in model.gpus)
+        seat = self.node.seats.get(model.uid)
+        gpus: tuple[str, ...] = tuple(gpu.uuid for gpu in model.gpus)
         if seat is None:
             why = "its last processes have ended, and it is made anew"
             return ModelRow(model.spec.name, SeatState.WAITING, gpus, why=why, pinned=model.pinned)
+        gpus = seat.identity.gpus
         tier, held = TIER_OF.get(seat.state), sum(seat.tree.held.values())
         using = seat.state in OCCUPYING
         wake = 0.0 if seat.state is SeatState.ACTIVE else expected_wake(seat) if tier else None

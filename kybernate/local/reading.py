@@ -174,6 +174,7 @@ def specs(file: ModelsFile) -> list[ModelSpec]:
             start_limit=model.health_check_timeout or file.health_check_timeout,
             preload=name in preload or name in idle,
             on_idle=name in idle,
+            ready_within=model.ready_within,
             pin=model.pin,
             priority=file.priority.get(name, 0),
             secrets=frozenset(file.api_keys),

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import aiohttp
 
 from kybernate.adapters.nvml import Nvml
+from kybernate.core.simulate.ours import CALLS_HOLD
+from kybernate.core.simulate.world import Costs
 from kybernate.errors import DriverError, RefusedError
 from kybernate.local.engine import Engine
 from kybernate.local.folders import native
@@ -35,6 +37,8 @@ _NVML_LIMIT = 10.0
 _WITHOUT = "mend that, or try Kybernate without a GPU: kybernate serve --simulate"
 _RESERVE, _SHARE = 512 << 20, 32
 """Of each GPU is given to no model: so many bytes, and no more than one part in so many."""
+_IN_TIME_S = Costs().slack
+"""Seconds; see the agent's `answer_within_s`."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -128,6 +132,8 @@ def _settings(file: ModelsFile, folders: Folders, gpus: Iterable[Gpu]) -> AgentS
         "park_bytes": file.tiers.ram or half,
         "min_residency_s": file.min_loaded,
         "max_wait_s": file.max_wait,
+        "answer_within_s": _IN_TIME_S,
+        "activity_interval_s": CALLS_HOLD,
         "start_limit_s": max(file.health_check_timeout, *limits, 1.0),
         "reserve_bytes": min([_RESERVE, *(gpu.memory // _SHARE for gpu in gpus)]),
     }

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from kybernate.types import Gpu
 
 NAMESPACE = "box"
+ANY = "any"
+"""The group of models that may be on any GPU."""
 SLOTS = 256
 """Of a group: what limits how many models are active at once is their memory."""
 
@@ -28,7 +30,7 @@ class ModelSpec:
     each of them, None for all of them. Seconds: `ttl` until it is parked for idleness, 0 for never;
     `grace` between SIGTERM and SIGKILL. `preload`: it is started at once. `secrets`: values; no
     variable that has one is passed on to it. `on_idle`: it is active whenever no other model is
-    asked."""
+    asked. `ready_within`: seconds after which an answer comes too late, None if nobody says so."""
 
     name: str
     argv: tuple[str, ...]
@@ -45,15 +47,22 @@ class ModelSpec:
     priority: int = 0
     secrets: frozenset[str] = frozenset()
     on_idle: bool = False
+    ready_within: float | None = None
 
     @property
     def port(self) -> int:
         """Of its address."""
         return int(self.address.rpartition(":")[2])
 
+    @property
+    def anywhere(self) -> bool:
+        """Whether any one GPU of the box will do, now this one and now that."""
+        return self.gpus == 1
+
     def uid(self, gpus: Iterable[Gpu]) -> PodUid:
         """Names a seat of just this: a model that is started otherwise has another one."""
-        what = [self.name, self.argv, self.address, self.env, self.vram, [g.uuid for g in gpus]]
+        where = ANY if self.anywhere else [gpu.uuid for gpu in gpus]
+        what = [self.name, self.argv, self.address, self.env, self.vram, where]
         return PodUid(f"model-{hashlib.sha256(json.dumps(what).encode()).hexdigest()[:24]}")
 
 
@@ -73,8 +82,13 @@ def declared(spec: ModelSpec) -> Declared:
     """Of a model."""
     if spec.on_idle:
         # It takes turns as a seat does that nobody calls: any request comes before it.
-        return Declared(weight=1.0)
-    return Declared({VRAM: spec.ttl} if spec.ttl else {})
+        return Declared(weight=1.0, ready_within=spec.ready_within)
+    return Declared({VRAM: spec.ttl} if spec.ttl else {}, ready_within=spec.ready_within)
+
+
+def any_of(gpus: tuple[Gpu, ...]) -> Group:
+    """The group of all who may be on any of these GPUs."""
+    return Group(GroupName(ANY), "", tuple(gpu.uuid for gpu in gpus), SLOTS, SLOTS)
 
 
 def group_of(gpus: tuple[Gpu, ...]) -> Group:
@@ -84,7 +98,7 @@ def group_of(gpus: tuple[Gpu, ...]) -> Group:
 
 
 def seat_of(spec: ModelSpec, gpus: tuple[Gpu, ...], now: float, wall: float) -> Seat:
-    """A new seat for the model."""
+    """A new seat for the model. Of one that may be anywhere, `gpus` are where it would go first."""
     uid, group = spec.uid(gpus), group_of(gpus)
     identity = SeatIdentity(
         pod=PodRef(NAMESPACE, spec.name, uid),
@@ -92,7 +106,7 @@ def seat_of(spec: ModelSpec, gpus: tuple[Gpu, ...], now: float, wall: float) -> 
         resource="",
         device_id=uid,
         name=SeatName(spec.name),
-        group=group.name,
+        group=GroupName(ANY) if spec.anywhere else group.name,
         gpus=group.gpus,
         vram=spec.vram,
         model=spec.name,
@@ -100,6 +114,7 @@ def seat_of(spec: ModelSpec, gpus: tuple[Gpu, ...], now: float, wall: float) -> 
         port=spec.port,
         priority=spec.priority,
         grace=spec.grace,
+        anywhere=spec.anywhere,
     )
     seat = Seat(identity, now, wall)
     seat.contact.moved(spec.address.rpartition(":")[0])

@@ -81,7 +81,7 @@ def holdings_message(node: Node) -> pb.Holdings:
 def movable(node: Node, seat: Seat) -> str:
     """Why a parked seat can't wake here, as a sentence; empty if it can."""
     inventory = node.inventory
-    if inventory is None or seat.state not in TIER_OF:
+    if inventory is None or seat.state not in TIER_OF or node.places(seat):
         return ""
     for uuid in seat.identity.gpus:
         gpu = inventory.gpu(uuid)

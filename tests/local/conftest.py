@@ -204,20 +204,21 @@ def libraries() -> Iterator[Path]:
 @pytest.fixture
 def box(libraries: Path) -> Iterator[Box]:
     """One GPU of 64 MiB."""
-    yield from _box(libraries, 1)
+    yield from boxes(libraries, 1)
 
 
 @pytest.fixture
 def wide_box(libraries: Path) -> Iterator[Box]:
     """Two GPUs of 64 MiB."""
-    yield from _box(libraries, 2)
+    yield from boxes(libraries, 2)
 
 
-def _box(libraries: Path, count: int) -> Iterator[Box]:
+def boxes(libraries: Path, count: int, **driver: str) -> Iterator[Box]:
+    """One with so many GPUs, and cleared away afterwards. `driver`: its versions."""
     folder = Path(tempfile.mkdtemp(prefix="kyb-box-"))
     gpus = Path(tempfile.mkdtemp(prefix="kyb-gpus-", dir="/dev/shm"))
     row = {"product": "toy", "memory": "64MiB", "count": count}
-    spec = parse({"name": "box", "gpus": [row], "open": True})
+    spec = parse({"name": "box", "gpus": [row], "open": True, **driver})
     install(spec, gpus, libraries)
     if os.geteuid() == 0:
         os.chown(folder, NOBODY, NOBODY)

@@ -14,7 +14,7 @@ from typing import Any
 from tests.local.conftest import PATIENCE, Box, eventually, lives
 
 
-def _act(box: Box, path: str) -> tuple[int, str]:
+def act(box: Box, path: str) -> tuple[int, str]:
     url = f"http://127.0.0.1:{box.port}/api/models/{path}"
     request = urllib.request.Request(url, b"")
     try:
@@ -24,7 +24,7 @@ def _act(box: Box, path: str) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
-def _model(box: Box, name: str) -> dict[str, Any]:
+def model(box: Box, name: str) -> dict[str, Any]:
     listed = json.loads(box.get("/v1/models"))["data"]
     return next(row["kyb"] for row in listed if row["id"] == name)
 
@@ -33,11 +33,11 @@ def test_a_model_is_parked_and_woken_by_hand(box: Box):
     box.has("a")
     box.start()
     first = box.ask("a")
-    assert _act(box, "park/a")[0] == 200
-    assert _model(box, "a")["state"] == "parked"
-    assert _act(box, "park/a")[0] == 200  # again
-    assert _act(box, "wake/a")[0] == 200
-    assert _model(box, "a")["state"] == "active"
+    assert act(box, "park/a")[0] == 200
+    assert model(box, "a")["state"] == "parked"
+    assert act(box, "park/a")[0] == 200  # again
+    assert act(box, "wake/a")[0] == 200
+    assert model(box, "a")["state"] == "active"
     assert box.ask("a")["counter"] == first["counter"] + 1
 
 
@@ -47,9 +47,9 @@ def test_an_unloaded_model_ends_and_is_started_by_the_next_request(box: Box):
     box.start()
     before = {name: box.ask(name) for name in "ab"}  # a is parked now
     for name in "ab":
-        assert _act(box, f"unload/{name}")[0] == 200
+        assert act(box, f"unload/{name}")[0] == 200
         assert not lives(before[name]["pid"])
-        assert _act(box, f"unload/{name}")[0] == 200  # again
+        assert act(box, f"unload/{name}")[0] == 200  # again
     after = {name: box.ask(name) for name in "ab"}
     assert all(after[name]["boot"] != before[name]["boot"] for name in "ab")
 
@@ -59,12 +59,12 @@ def test_a_pinned_model_is_not_parked_for_another(box: Box):
     box.has("b")
     box.start()
     box.ask("a")
-    status, said = _act(box, "park/a")
+    status, said = act(box, "park/a")
     assert status == 409
     assert "unpin it first" in said
-    assert _act(box, "unpin/a")[0] == 200
+    assert act(box, "unpin/a")[0] == 200
     assert box.ask("b")["counter"] == 1
-    assert _model(box, "a")["state"] == "parked"
+    assert model(box, "a")["state"] == "parked"
 
 
 def test_what_a_model_writes_is_kept(box: Box):
@@ -150,4 +150,4 @@ def test_a_command_that_fails_once_is_started_once_more(box: Box):
 def test_a_model_that_the_file_has_not_got_is_not_found(box: Box):
     box.has("a")
     box.start()
-    assert _act(box, "park/x")[0] == 404
+    assert act(box, "park/x")[0] == 404

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from kybernate import keys
 from kybernate.errors import DeadlineError, DriverError
 from kybernate.ports import ProcessState
 
@@ -211,8 +212,13 @@ class CudaHelpers:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             number = theirs.fileno()
+            # A map of GPUs names all of them, however few are left to us.
+            whole = {k: v for k, v in os.environ.items() if k != keys.ENV_CUDA_VISIBLE}
             mother = subprocess.Popen(
-                [*self._command, str(number)], pass_fds=[number], stdin=subprocess.DEVNULL
+                [*self._command, str(number)],
+                pass_fds=[number],
+                stdin=subprocess.DEVNULL,
+                env=whole,
             )
         return ours, mother
 

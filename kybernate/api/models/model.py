@@ -174,7 +174,8 @@ class Model(Part):
     gpus: int | tuple[int, ...] | None = Field(
         default=None,
         description="How many GPUs the model needs, or their indices; absent: those of "
-        "CUDA_VISIBLE_DEVICES in `env`, or else all of the box",
+        "CUDA_VISIBLE_DEVICES in `env`, or else all of the box. A model with 1 starts and wakes on "
+        "whichever GPU has room",
     )
     vram: Bytes | None = Field(
         default=None,
@@ -185,6 +186,12 @@ class Model(Part):
         ge=-1,
         description="The model is parked once no request has come for this long; 0: never; -1: "
         "the file's `globalTTL`",
+    )
+    ready_within: Seconds | None = Field(
+        default=None,
+        gt=0,
+        description="How long after a request the model's answer should begin; absent: 2 s and "
+        "twice the model's own wake. Models that can still answer in time come first",
     )
     idle: Idle = Field(default=Idle(), description="when it leaves the tiers below VRAM")
     unload_timeout: Seconds = Field(

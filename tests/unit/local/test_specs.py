@@ -65,7 +65,9 @@ def test_a_model_is_another_one_only_if_its_process_would_be():
         assert replace(model, **change).uid(GPUS[:1]) == uid
     for change in ({"argv": ("x",)}, {"env": (("A", "1"),)}, {"address": "[::1]:1"}, {"vram": 2}):
         assert replace(model, **change).uid(GPUS[:1]) != uid
-    assert model.uid(GPUS[1:2]) != uid
+    assert model.uid(GPUS[1:2]) == uid  # it may be on any of them
+    pair = replace(model, gpus=2)
+    assert pair.uid(GPUS[:2]) != pair.uid(GPUS[2:])
 
 
 def test_a_seat_starts_when_it_is_called_for_or_at_once():
@@ -76,6 +78,20 @@ def test_a_seat_starts_when_it_is_called_for_or_at_once():
 def test_a_ttl_is_the_idleness_in_which_it_leaves_its_gpus():
     assert seat_of(spec("a", ttl=30.0), GPUS[:1], 0.0, 0.0).wishes.idle == {VRAM: 30.0}
     assert seat_of(spec("a"), GPUS[:1], 0.0, 0.0).wishes.idle == {}
+
+
+def test_only_a_model_of_one_gpu_may_be_anywhere():
+    one, listed = spec("a", gpus=1), spec("a", gpus=(2,))
+    assert seat_of(one, GPUS[:1], 0.0, 0.0).identity.anywhere
+    for pinned in (listed, spec("a", gpus=2), spec("a", gpus=None)):
+        assert not seat_of(pinned, GPUS[2:3], 0.0, 0.0).identity.anywhere
+    assert one.uid(GPUS[2:3]) != listed.uid(GPUS[2:3])
+
+
+def test_a_seat_knows_when_its_answers_are_in_time():
+    assert seat_of(spec("a", ready_within=4.0), GPUS[:1], 0.0, 0.0).wishes.ready_within == 4.0
+    on_idle = spec("a", ready_within=4.0, on_idle=True)
+    assert seat_of(on_idle, GPUS[:1], 0.0, 0.0).wishes.ready_within == 4.0
 
 
 def test_a_group_is_named_by_its_gpus():
