@@ -14,21 +14,23 @@ from kybernate import keys
 from kybernate.errors import NotFoundError, RefusedError
 from tests.cluster.processes.control import wait_until
 from tests.cluster.spec import GpuSpec
-from tests.e2e.tiers.test_drains import APPS, REQUESTS
-from tests.e2e.tiers.test_rebalances import RBAL, kubectl
+from tests.e2e.tiers.test_drains import APPS, REQUESTS, reader
+from tests.e2e.tiers.test_rebalances import RBAL, page
 from tests.e2e.tiers.test_restores import seats, standing
 from tests.kit.clients.direct import Direct
+from tests.kit.howto import Page
 from tests.kit.pods import PODS, SeatPod, ready
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from tests.e2e.tiers.test_restores import Site
+    from tests.kit.clients.kubectl import Kubectl
     from tests.kit.pods import Pods
 
     Json = dict[str, Any]
 
-__all__ = ["kubectl", "seats"]
+__all__ = ["page", "reader", "seats"]
 
 pytestmark = pytest.mark.e2e
 
@@ -55,7 +57,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with standing(
         tmp_path_factory, GpuSpec(count=4), ONE_EACH, KYB_AGENT_PARK_BYTES=str(8 << 30)
     ) as found:
-        found.cluster.api().post(CLASSES, {"metadata": {"name": URGENT}, "value": 1000})
         yield found
 
 
@@ -106,9 +107,10 @@ def steps(seats: Pods, name: str) -> list[int]:
 
 
 def test_training_makes_room_for_an_urgent_pod_and_continues_at_its_step_by_itself(
-    site: Site, seats: Pods, made: list[str]
+    site: Site, seats: Pods, made: list[str], reader: Kubectl
 ) -> None:
-    api, kubectl = site.cluster.api(), site.cluster.kubectl
+    """As docs/how-to/workloads/make-room.md has it; the controller is killed meanwhile."""
+    api, room = site.cluster.api(), Page("make-room", reader)
     made.append(training(site))
     wait_until(lambda: len(of_job(seats)) == 1, 20, "the Job makes no pod")
     (first,) = of_job(seats)
@@ -117,11 +119,16 @@ def test_training_makes_room_for_an_urgent_pod_and_continues_at_its_step_by_itse
     wait_until(lambda: site.seat("n1", name) != {}, 20, "not told of")
     before = steps(seats, name)[-1]
 
+    room("kubectl create priorityclass")
+    made.append(f"{CLASSES}/{URGENT}")
     urgent = SeatPod("urgent", node="n1", bytes_="1GiB", annotations=G0).manifest()
     urgent["spec"]["priorityClassName"] = URGENT
     api.post(PODS, urgent)
     asked = f"preempt-{api.get(f'{PODS}/urgent')['metadata']['uid']}-{uid}"
-    wait_until(lambda: asked in kubectl("get", "ckpt", "-o", "name"), 60, "nobody is to make room")
+    with room:
+        watched = ("kubectl get ckpt", "kubectl describe pod")
+        wait_until(lambda: asked in room(watched[0]), 60, "nobody is to make room")
+        wait_until(lambda: "Preempting" in room(watched[1]), 30, "nobody says so")
     site.cluster.process("controller").kill9()
     seats.wait(["urgent"], ready, 120, "Ready")
     assert Direct.to(seats.get("urgent")).ask().counter == 1
@@ -152,7 +159,7 @@ def server(name: str, labels: dict[str, str], node: str = "") -> Json:
 
 
 def test_a_pod_of_four_gpus_starts_once_a_plan_has_made_room(
-    site: Site, seats: Pods, made: list[str], kubectl: Callable[..., str]
+    site: Site, seats: Pods, made: list[str], page: Page
 ) -> None:
     """A pod of one GPU on each node: neither has the memory for one of four GPUs."""
     api = site.cluster.api()
@@ -174,13 +181,14 @@ def test_a_pod_of_four_gpus_starts_once_a_plan_has_made_room(
     api.post(PODS, SeatPod("big", gpus=4, bytes_="1GiB").manifest())
     wait_until(lambda: "PodScheduled" in str(seats.get("big")["status"]), 30, "not looked at")
 
-    planned = kubectl("kyb", "rebalance", "big")
+    assert "default/big" in page("kubectl kyb rebalance -n kyb-system")
+    planned = page("kubectl kyb rebalance big-0")
     assert "1 move makes room" in planned, planned
     (asked,) = api.get(RBAL)["items"]
     (move,) = [one for one in asked["status"]["plan"]["steps"] if one["kind"] == "move"]
     assert move["bytes"] < 2 << 30, "what moves, and not the 72 GiB that were asked for"
     assert "nodeName" not in seats.get("big")["spec"], "nobody has approved it"
-    kubectl("kyb", "approve", asked["metadata"]["name"])
+    page("kubectl kyb approve", request=asked["metadata"]["name"])
     seats.wait(["big"], ready, 120, "Ready")
     moved = next(
         name for name, pod in placed.items() if pod and pod["metadata"]["uid"] == move["uid"]

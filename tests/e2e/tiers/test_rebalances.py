@@ -12,22 +12,22 @@ import pytest
 
 from kybernate import keys
 from tests.cluster.processes.control import wait_until
-from tests.e2e.tiers.test_drains import deployment, the_pod
+from tests.e2e.tiers.test_drains import deployment, reader, the_pod
 from tests.e2e.tiers.test_restores import seats, site
-from tests.kit.clients.kubectl import Kubectl
 from tests.kit.clients.models import Models
+from tests.kit.howto import Page
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from tests.e2e.tiers.test_restores import Site
+    from tests.kit.clients.kubectl import Kubectl
     from tests.kit.clients.models import Answer
     from tests.kit.pods import Pods
 
     Json = dict[str, Any]
 
-__all__ = ["deployment", "seats", "site"]
+__all__ = ["deployment", "reader", "seats", "site"]
 
 pytestmark = pytest.mark.e2e
 
@@ -35,18 +35,12 @@ RBAL = f"/apis/{keys.API_VERSION}/namespaces/default/rebalancerequests"
 
 
 @pytest.fixture
-def kubectl(site: Site, tmp_path: Path) -> Iterator[Callable[..., str]]:
-    run = Kubectl(site.cluster.kubectl_path, tmp_path, site.cluster.kubeconfig)
-
-    def said(*words: str) -> str:
-        done = run(*words)
-        assert done.returncode == 0, (words, done.stdout, done.stderr)
-        return done.stdout
-
-    yield said
+def page(site: Site, reader: Kubectl) -> Iterator[Page]:
+    yield Page("rebalance", reader)
     api = site.cluster.api()
-    for item in api.get(RBAL)["items"]:
-        api.delete(f"{RBAL}/{item['metadata']['name']}")
+    for path in (RBAL, RBAL.replace("default", keys.NAMESPACE)):
+        for item in api.get(path)["items"]:
+            api.delete(f"{path}/{item['metadata']['name']}")
 
 
 def place(pod: Json) -> tuple[str, str]:
@@ -80,19 +74,21 @@ class Caller:
 
 
 def test_a_pod_moves_to_another_group_and_no_request_is_lost(
-    site: Site, seats: Pods, deployment: str, kubectl: Callable[..., str]
+    site: Site, seats: Pods, deployment: str, page: Page
 ) -> None:
     first = the_pod(seats)
     node, group = place(first)
     name, other = first["metadata"]["name"], "G1" if group == "G0" else "G0"
     wait_until(lambda: site.seat(node, name) != {}, 20, "not told of")
-    with Caller(site) as caller:
+    with page, Caller(site) as caller:
         wait_until(lambda: len(caller.answers) > 3, 60, "nobody answers")
-        planned = kubectl("kyb", "move", name, "--to", other)
+        emptied = page("kubectl kyb rebalance --empty", node=node)
+        assert f"Move default/{name} " in emptied
+        planned = page("kubectl kyb move", pod=name, group=other)
         assert f"from group {group} of {node} to group {other} of {node}." in planned
         assert place(the_pod(seats)) == (node, group), "nobody has approved it"
         (asked,) = site.cluster.api().get(RBAL)["items"]
-        said = kubectl("kyb", "approve", asked["metadata"]["name"])
+        said = page("kubectl kyb approve", request=asked["metadata"]["name"])
         assert "1 of 1 moves are done" in said
         since = len(caller.answers)
         wait_until(lambda: len(caller.answers) > since + 3, 60, "nobody answers any more")

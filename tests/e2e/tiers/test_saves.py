@@ -1,4 +1,4 @@
-"""Save games and debug clones of a pod that serves."""
+"""Snapshots and debug clones of a pod that serves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import yaml
 
 from images import criu
 from kybernate import keys
@@ -26,6 +25,7 @@ from tests.cluster.spec import GpuSpec
 from tests.e2e.conftest import emptied
 from tests.kit.clients.direct import Direct
 from tests.kit.clients.kubectl import Kubectl
+from tests.kit.howto import Page
 from tests.kit.pods import IMAGE, SeatPod, ready
 from tests.kit.servers.metadata import Metadata
 
@@ -55,10 +55,19 @@ class Site:
         self.place = folder / "objects"
         self.trust = folder / "keys" / f"trust-{cluster.spec.name}.pub"
 
+    @property
+    def socket(self) -> str:
+        """Of the node's agent."""
+        return f"/proc/{self.cluster.node('n1').pid}/root{keys.AGENT_SOCKET}"
+
+    @property
+    def keys(self) -> Path:
+        """Folder of the cluster's keys of artifacts."""
+        return self._folder / "keys"
+
     def agent(self, *words: str) -> dict[str, Any]:
         """What `kybernate agent ... --json` printed on the node."""
-        socket = f"/proc/{self.cluster.node('n1').pid}/root{keys.AGENT_SOCKET}"
-        found: dict[str, Any] = self._cli("agent", "--socket", socket, *words, "--json")
+        found: dict[str, Any] = self._cli("agent", "--socket", self.socket, *words, "--json")
         return found
 
     def artifacts(self, *words: str) -> Any:
@@ -160,6 +169,14 @@ def seats(site: Site) -> Iterator[Pods]:
         yield found
 
 
+@pytest.fixture
+def reader(site: Site, tmp_path: Path) -> Kubectl:
+    """kubectl of somebody who follows a page, on the node as root where the page says so."""
+    found = Kubectl(site.cluster.kubectl_path, tmp_path, site.cluster.kubeconfig)
+    found.environment["KYB_AGENT_SOCKET"] = site.socket
+    return found
+
+
 def test_a_pod_is_saved_and_goes_on_and_a_clone_of_it_is_cut_off(site: Site, seats: Pods) -> None:
     pod = SeatPod("a", bytes_="1GiB")
     seats.create(pod)
@@ -191,43 +208,46 @@ def test_a_pod_is_saved_and_goes_on_and_a_clone_of_it_is_cut_off(site: Site, sea
     assert site.artifacts("ls", str(site.place)) == []
 
 
-REQUEST = """
-apiVersion: kyb.ai/v1alpha1
-kind: CheckpointRequest
-metadata: {{name: {name}}}
-spec: {{pod: a, mode: {mode}, ttlSecondsAfterFinished: 86400}}
-"""
-
-
-def test_a_snapshot_is_requested_with_kubectl_alone(site: Site, seats: Pods) -> None:
-    """docs/how-to/workloads/request-a-checkpoint.md; the controller is killed meanwhile."""
+def test_a_snapshot_is_requested_with_kubectl_alone(
+    site: Site, seats: Pods, reader: Kubectl
+) -> None:
+    """As docs/how-to/workloads/request-a-checkpoint.md has it; the controller is killed
+    meanwhile."""
+    page, name = Page("request-a-checkpoint", reader), "before-the-change"
+    apply = "kubectl -n shop apply -f config/samples/checkpointrequest.yaml"
     seats.create(SeatPod("a", bytes_="1GiB"))
     original = seats.wait(["a"], ready, 60, "Ready")["a"]
     assert Direct.to(original).ask(limit=20).counter == 1
     kubectl = site.cluster.kubectl
     try:
-        kubectl("apply", "-f", "-", text=REQUEST.format(name="kept", mode="Snapshot"))
+        page.changed("checkpointrequest", pod="a")
+        page(apply)
         site.cluster.process("controller").kill9()
-        wait = ("wait", "--for=condition=Complete", "--timeout=90s")
-        kubectl(*wait, "checkpointrequest/kept", limit=100)
-        kept = json.loads(kubectl("get", "ckpt", "kept", "-o", "json"))["status"]
+        page("kubectl -n shop wait")
+        kept = json.loads(kubectl("get", "ckpt", name, "-o", "json"))["status"]
         assert kept["conditions"][0]["reason"] == "Sealed"
         assert kept["podUID"] == original["metadata"]["uid"]
         artifact = kept["artifact"]
         assert (artifact["tier"], artifact["bytes"] > 0) == ("object", True)
+        assert page("kubectl -n shop get ckpt before-the-change") == artifact["name"]
         assert site.artifacts("verify", str(site.place), artifact["name"]) == {artifact["name"]: ""}
         again = Direct.to(original).ask(limit=20)
         assert (again.counter, again.intact) == (2, True)
-        kubectl("apply", "-f", "-", text=REQUEST.format(name="rest", mode="Park"))
-        kubectl(*wait, "checkpointrequest/rest", limit=100)
+        assert [row.split()[1:6] for row in kubectl("get", "kyb").splitlines() if name in row] == [
+            ["a", "Snapshot", "object", "True", "Sealed"]
+        ]
+        page("kubectl -n shop delete ckpt")
+        assert name not in page("kubectl -n shop get ckpt\n")
+        page.changed("checkpointrequest", mode="Park")
+        page(apply)
+        page("kubectl -n shop wait")
         # The GPUNode tells it a moment later.
         wait_until(lambda: site.seat("a")["state"] == "parked", 20, "it is not told as parked")
         assert Direct.to(original).ask(limit=60).counter == 3
-        rows = kubectl("get", "kyb").splitlines()
-        assert [row.split()[1:6] for row in rows if "/kept" in row] == [
-            ["a", "Snapshot", "object", "True", "Sealed"]
-        ]
-        assert site.artifacts("rm", str(site.place), artifact["name"], "--yes")[0]["deleted"]
+        with page:
+            assert "a@" in page("kubectl kyb snapshot")
+        for one in site.artifacts("ls", str(site.place)):
+            assert site.artifacts("rm", str(site.place), one["id"], "--yes")[0]["deleted"]
     finally:
         kubectl("delete", "ckpt", "--all")
 
@@ -238,7 +258,6 @@ COUNTER = {
     "ports": [],
 }
 TRAINS = {keys.TURN: "always"}
-POLICY = REPOSITORY / "config" / "samples" / "checkpointpolicy-snapshots.yaml"
 INTERVAL_S = 60.0
 
 
@@ -258,15 +277,18 @@ def sealed(site: Site) -> list[dict[str, Any]]:
     return sorted(done, key=lambda one: str(one["status"]["completionTime"]))
 
 
-def test_training_that_is_killed_hard_loses_an_interval_at_most(site: Site, seats: Pods) -> None:
+def test_training_that_is_killed_hard_loses_an_interval_at_most(
+    site: Site, seats: Pods, reader: Kubectl
+) -> None:
     """As docs/how-to/workloads/keep-snapshots.md has it, with an interval of a minute."""
     kubectl = site.cluster.kubectl
-    policy = yaml.safe_load(POLICY.read_text())
-    policy["spec"]["snapshots"] |= {"every": f"{INTERVAL_S:g}s", "keep": {"last": 1}}
+    page = Page("keep-snapshots", reader)
+    often = {"every": f"{INTERVAL_S:g}s", "keep": {"last": 1}}
+    page.changed("checkpointpolicy-snapshots", snapshots=often)
     seats.create(SeatPod("training", annotations=TRAINS, more=COUNTER))
     try:
-        kubectl("label", "pod", "training", "saved=every-quarter")
-        kubectl("apply", "-f", "-", text=yaml.safe_dump(policy))
+        page("kubectl -n shop label pod training")
+        page("kubectl -n shop apply")
         wait_until(lambda: bool(sealed(site)), INTERVAL_S + 45, "no snapshot is made")
         (first,) = sealed(site)
         wait_until(
@@ -282,6 +304,11 @@ def test_training_that_is_killed_hard_loses_an_interval_at_most(site: Site, seat
         )
         told = json.loads(kubectl("get", "cpol", "save-training", "-o", "json"))["status"]
         assert (told["conditions"][0]["reason"], told["governed"]) == ("Governs", 1)
+        with page:
+            assert "Governs" in page("kubectl -n shop get cpol")
+            assert "Sealed" in page("kubectl -n shop get ckpt\n")
+            rows = page("kubectl -n shop get ckpt -o custom-columns").splitlines()[1:]
+        assert ["training", newest] in [[row.split()[0], row.split()[-1]] for row in rows]
         at = len(steps(seats, "training"))
         time.sleep(3)
         before = steps(seats, "training")
@@ -305,24 +332,23 @@ def test_training_that_is_killed_hard_loses_an_interval_at_most(site: Site, seat
         kubectl("delete", "ckpt", "--all")
 
 
-TEMPLATE = REPOSITORY / "config" / "samples" / "snapshottemplate.yaml"
 DELAY_S = 5.0
 SLOW = (f"--start-delay={DELAY_S:g}",)
 """What a server that loads for long does."""
 
 
-def test_replicas_of_a_template_start_warm(site: Site, seats: Pods) -> None:
+def test_replicas_of_a_template_start_warm(site: Site, seats: Pods, reader: Kubectl) -> None:
     """As docs/how-to/workloads/start-from-a-template.md has it; the controller is killed
     meanwhile."""
     kubectl = site.cluster.kubectl
     cold = SeatPod("toy", bytes_="1GiB", arguments=SLOW)
-    template = yaml.safe_load(TEMPLATE.read_text())
-    template["spec"]["template"]["spec"] = cold.manifest()["spec"]
+    page = Page("start-from-a-template", reader)
+    page.changed("snapshottemplate", template={"spec": cold.manifest()["spec"]})
     try:
-        kubectl("apply", "-f", "-", text=yaml.safe_dump(template))
+        page("kubectl -n shop apply")
         wait_until(lambda: bool(seats.all()), 20, "no pod is made")
         site.cluster.process("controller").kill9()
-        kubectl("wait", "--for=condition=Ready", "--timeout=90s", "stpl/toy", limit=100)
+        page("kubectl -n shop wait")
         told = json.loads(kubectl("get", "stpl", "toy", "-o", "json"))["status"]
         artifact = told["artifact"]["name"]
         assert told["conditions"][0]["reason"] == "Ready"
@@ -339,12 +365,14 @@ def test_replicas_of_a_template_start_warm(site: Site, seats: Pods) -> None:
             # The first answer was the warm-up's.
             assert (answer.counter, answer.intact) == (2, True)
             boots.add(answer.body["kyb"]["boot"])
-            said = kubectl("get", "events", "--field-selector", "reason=Adopted")
+            said = page("kubectl -n shop get events")
             assert f"pod/{name} " in said
             assert artifact in said
             seats.delete([name])
             seats.gone([name], 30)
         assert len(boots) == 1, "both are the one that was warmed up"
+        with page:
+            assert " Ready " in page("kubectl -n shop get stpl")
         seats.create(replace(cold, annotations={keys.RESTORE_FROM: "template/none"}))
         made = seats.wait(["toy"], ready, 60, "Ready")["toy"]
         anew = Direct.to(made).ask(limit=60)
@@ -357,27 +385,35 @@ def test_replicas_of_a_template_start_warm(site: Site, seats: Pods) -> None:
 
 
 def test_a_model_is_staged_in_ram_while_another_computes(
-    site: Site, seats: Pods, tmp_path: Path
+    site: Site, seats: Pods, reader: Kubectl
 ) -> None:
     """As docs/how-to/workloads/stage-a-model.md has it."""
-    kubectl = Kubectl(site.cluster.kubectl_path, tmp_path, site.cluster.kubeconfig)
+    page = Page("stage-a-model", reader)
     seats.create(SeatPod("next", bytes_="1GiB"))
     found = seats.wait(["next"], ready, 60, "Ready")["next"]
     first = Direct.to(found).ask(limit=20)
-    deep = kubectl("kyb", "park", "next", "--tier", "object")
+    deep = reader("kyb", "park", "next", "--tier", "object")
     assert deep.returncode == 0, deep.stderr
     seats.create(SeatPod("training", annotations=TRAINS, more=COUNTER))
     wait_until(lambda: len(steps(seats, "training")) > 3, 60, "it does not train")
     wakes = site.seat("training")["wakes"]
     at = len(steps(seats, "training"))
 
-    staged = kubectl("kyb", "park", "next", "--tier", "ram")
-    assert staged.returncode == 0, staged.stderr
+    wait_until(lambda: site.seat("next")["tier"] == "object", 20, "it is not told as there")
+    (rests,) = (one for one in page("kubectl kyb seats").splitlines() if " next " in f" {one}")
+    assert "object" in rests
+    assert "n1" in page("kubectl kyb top")
+    page("kubectl kyb park next")
     wait_until(lambda: site.seat("next")["tier"] == "ram", 20, "it is not told as there")
     assert site.seat("next")["state"] == "parked"
     wait_until(lambda: len(steps(seats, "training")) > at + 3, 20, "it does not train on")
     seen = site.seat("training")
     assert (seen["state"], seen["wakes"]) == ("active", wakes), "it never left its GPU"
+    before = site.seat("next")["wakes"]
+    with page:
+        page("kubectl kyb wake next")
+    # Training may have its next turn before the GPUNode tells of this one.
+    wait_until(lambda: site.seat("next")["wakes"] > before, 20, "it is not told as woken")
     answer = Direct.to(found).ask(limit=60)
     assert (answer.counter, answer.intact) == (2, True)
     assert answer.body["kyb"]["boot"] == first.body["kyb"]["boot"]
@@ -418,7 +454,7 @@ def test_an_artifact_continues_in_another_cluster(
 
 
 def test_a_spot_instance_is_evacuated_within_30_s_and_a_report_says_what_became_of_each(
-    site: Site, seats: Pods
+    site: Site, seats: Pods, reader: Kubectl
 ) -> None:
     """As docs/how-to/operate/evacuate-a-node.md has it; Google's metadata server is stood in for.
 
@@ -430,6 +466,14 @@ def test_a_spot_instance_is_evacuated_within_30_s_and_a_report_says_what_became_
     original = seats.wait(["a"], ready, 60, "Ready")["a"]
     uid = original["metadata"]["uid"]
     assert Direct.to(original).ask(limit=20).counter == 1
+    page = Page("evacuate-a-node", reader)
+    assert "default/a" in page("kybernate agent evacuate --within 30 --dry-run")
+    page("kybernate agent park")
+    page("kybernate agent evacuate --within 30\n")
+    assert "evacuate" in page("kybernate agent operations")
+    site.agent("undrain")
+    site.agent("wake", "a")
+    assert Direct.to(original).ask(limit=60).counter == 2
     began = time.monotonic()
     site.metadata.goes = "now"
     try:
@@ -438,9 +482,11 @@ def test_a_spot_instance_is_evacuated_within_30_s_and_a_report_says_what_became_
         )
         assert time.monotonic() - began < 30
         saved = "default/a is saved: its state is in the object store."
+        with page:
+            assert saved in page("kubectl get events")
         assert saved in site.told("EvacuationSucceeded")
-        (one,) = [x for x in site.agent("operations", "--all") if x["kind"] == "evacuate"]
-        assert one["name"].startswith("spot-")
+        evacuations = [x for x in site.agent("operations", "--all") if x["kind"] == "evacuate"]
+        (one,) = [x for x in evacuations if x["name"].startswith("spot-")]
         assert saved in one["report"]
     finally:
         site.agent("undrain")
@@ -452,4 +498,4 @@ def test_a_spot_instance_is_evacuated_within_30_s_and_a_report_says_what_became_
     seats.create(SeatPod("next", **small, annotations=notes, more=same))
     found = seats.wait(["next"], ready, 90, "Ready")["next"]
     answer = Direct.to(found).ask(limit=60)
-    assert (answer.counter, answer.intact) == (2, True)
+    assert (answer.counter, answer.intact) == (3, True)

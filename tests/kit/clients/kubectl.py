@@ -1,4 +1,4 @@
-"""kubectl as people have it: it finds our plugin on the PATH."""
+"""kubectl as people have it: it finds our plugin on the PATH, and so does a shell our command."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ LIMIT_S = 90.0
 
 
 class Kubectl:
-    """kubectl, with our plugin on its PATH."""
+    """kubectl, with our plugin on its PATH. `folder` is where our programs lie."""
 
     def __init__(self, kubectl: Path, folder: Path, kubeconfig: Path) -> None:
-        self._kubectl = kubectl
+        self._kubectl, self.folder = kubectl, folder
         for name, function in (
+            ("kybernate", "kybernate"),
             ("kubectl-kyb", "kybernate"),
             ("kubectl_complete-kyb", "kubectl_complete"),
         ):

@@ -1,9 +1,10 @@
-"""The commands of a page: what its `sh` blocks would run, word by word."""
+"""The commands of a page: what its `sh` blocks would run, line by line and word by word."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import textwrap
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,6 +19,32 @@ def commands(page: str) -> list[tuple[str, ...]]:
     """Each simple command of a page's blocks, without what only the shell reads."""
     found = [one for _, block in BLOCK.findall(page) for one in _simple(block)]
     return list(dict.fromkeys(found))
+
+
+def lines(page: str) -> list[str]:
+    """What a reader enters of a page's blocks, one after the other: each line with those that the
+    shell reads on for, such as the body of a loop."""
+    found: list[str] = []
+    for _, block in BLOCK.findall(page):
+        begun: list[str] = []
+        for line in textwrap.dedent(block).splitlines():
+            begun.append(line)
+            if _whole("\n".join(begun)):
+                found.append("\n".join(begun))
+                begun = []
+        assert not begun, f"the shell reads on after: {begun}"
+    return [one for one in found if one.strip()]
+
+
+def _whole(text: str) -> bool:
+    """Whether the shell would run this and not read on."""
+    if text.endswith("\\"):
+        return False
+    try:
+        words = _tokens(text)
+    except ValueError:
+        return False
+    return words.count("do") == words.count("done")
 
 
 def _simple(block: str) -> Iterator[tuple[str, ...]]:

@@ -1,11 +1,14 @@
 """Each command of the how-to pages is run: ours by their own parsers, kubectl by itself without a
-cluster, all of a page's together by the named tests of what the page tells."""
+cluster, all of a page's together by the named tests of what the page tells.
+
+Where such a test runs the page's own lines (tests/kit/howto.py), it is seen here that it names each
+of them; that they do what the page says is seen where the test is run."""
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
-import tomllib
 from pathlib import Path
 
 import click
@@ -14,6 +17,7 @@ import pytest
 import kybernate.cli
 import registry.commands
 from tests.cluster.fetched import binaries
+from tests.kit import howto
 from tests.unit.docs.howto.shellblocks import commands
 
 REPOSITORY = Path(__file__).parents[4]
@@ -25,8 +29,11 @@ PAGES = [
 ]
 COMMANDS = sorted({one for page in PAGES for one in commands(page.read_text())})
 OURS = ("kybernate", "kyb-registry", "kubectl", "make")
-TOLD = tomllib.loads((Path(__file__).parent / "howto.toml").read_text())
+TOLD = howto.rows()
 """For each page a test that does for real what the page tells."""
+RUN = sorted(name for name, row in TOLD.items() if row.runs)
+"""Pages whose own lines are run. Their number only grows."""
+LEAST_RUN = 10
 OTHERS = {
     "helm": "tests/integration/overlays/test_chart.py runs it on the same chart",
     "skopeo": "pushes to a registry of the reader's",
@@ -61,11 +68,36 @@ def test_each_page_has_a_test_that_does_it() -> None:
     assert set(TOLD) == {page.stem for page in HOW_TO.rglob("*.md")}
 
 
-@pytest.mark.parametrize("named", sorted(set(TOLD.values())))
-def test_that_test_is_there(named: str) -> None:
+def is_there(named: str) -> bool:
+    """Whether tests/ has this test, FILE::NAME."""
     file, _, name = named.partition("::")
     text = (REPOSITORY / "tests" / file).read_text()
-    assert re.search(rf"^(async )?def {name}\(", text, re.MULTILINE)
+    return re.search(rf"^(async )?def {name}\(", text, re.MULTILINE) is not None
+
+
+@pytest.mark.parametrize("named", sorted({row.test for row in TOLD.values()}))
+def test_that_test_is_there(named: str) -> None:
+    assert is_there(named)
+
+
+def test_no_page_goes_back_to_a_test_that_only_resembles_it() -> None:
+    assert len(RUN) >= LEAST_RUN
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_each_line_of_the_page_is_run_by_its_test_or_elsewhere(name: str) -> None:
+    row, lines = TOLD[name], howto.entered(name)
+    module = ast.parse((REPOSITORY / "tests" / row.test.partition("::")[0]).read_text())
+    texts = {one.value for one in ast.walk(module) if isinstance(one, ast.Constant)}
+    begins = {one for one in texts if isinstance(one, str) and len(one) > 10}
+    assert f"{name}" in texts, "the test opens another page"
+    for line in lines:
+        assert f"{line}\n".startswith((*row.elsewhere, *begins)), line
+    for begin, where in row.elsewhere.items():
+        assert any(line.startswith(begin) for line in lines), f"no line begins so: {begin}"
+        assert "::" not in where or is_there(where), where
+    for text in row.means:
+        assert any(text in line for line in lines), f"no line has {text}"
 
 
 CLAIMS = sorted(
@@ -83,11 +115,12 @@ def test_each_scenario_has_its_page_and_the_test_that_runs_it() -> None:
     text = (REPOSITORY / "docs" / "README.md").read_text().partition("### Scenarios")[2]
     table = text.partition("\n## ")[0]
     rows = re.findall(r"^\| [^|]+ \| \[([a-z0-9-]+)\]\((\S+)\) \| `(\S+)` \|$", table, re.MULTILINE)
-    assert len(rows) == 14 == table.count("\n| ") - 1
+    assert len(rows) == 15 == table.count("\n| ") - 1
     for name, page, test in rows:
         assert (REPOSITORY / "docs" / page).stem == name
-        file = TOLD[name].partition("::")[0]
-        assert Path(file).stem == test
+        named = (TOLD[name].test, *TOLD[name].elsewhere.values())
+        files = [one.partition("::")[0] for one in named]
+        (file,) = {one for one in files if Path(one).stem == test}
         assert file.startswith(("e2e/", "integration/")), "a stand-in shows no scenario"
 
 

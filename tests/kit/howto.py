@@ -1,0 +1,136 @@
+"""How-to pages as tests run them: line by line, with the tests' own names for the reader's."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tomllib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+import yaml
+
+from tests.cluster.layout import REPOSITORY
+from tests.unit.docs.howto.shellblocks import lines
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+    from types import TracebackType
+
+    from tests.kit.clients.kubectl import Kubectl
+
+HOW_TO = REPOSITORY / "docs" / "how-to"
+ROWS = REPOSITORY / "tests" / "unit" / "docs" / "howto" / "howto.toml"
+LIMIT_S = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What howto.toml says of a page.
+
+    `test` does what the page tells. Where it runs the page's own lines, `means` has what stands on
+    the page for names that the test gives, such as `{node}`; `elsewhere` has the beginnings of
+    lines that this test doesn't run, each with the test that does or the reason why none does.
+    """
+
+    test: str
+    means: Mapping[str, str] = field(default_factory=dict)
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+    runs: bool = False
+
+
+def rows() -> dict[str, Row]:
+    """The row of each page."""
+    told = tomllib.loads(ROWS.read_text())
+    return {
+        name: Row(one) if isinstance(one, str) else Row(**one, runs=True)
+        for name, one in told.items()
+    }
+
+
+def entered(name: str) -> list[str]:
+    """The lines of a page's blocks, in order."""
+    (page,) = HOW_TO.rglob(f"{name}.md")
+    return lines(page.read_text())
+
+
+class Page:
+    """A page whose lines are run where `config` lies beside the reader, as after a clone.
+
+    A `with` fails at its end if a line of the page was neither run nor is `elsewhere`.
+    """
+
+    def __init__(self, name: str, kubectl: Kubectl, **values: str) -> None:
+        self._row, self._lines = rows()[name], entered(name)
+        self._kubectl, self._values = kubectl, values
+        self._left = [one for one in self._lines if not one.startswith(tuple(self._row.elsewhere))]
+        self.config = kubectl.folder / "config"
+        shutil.copytree(REPOSITORY / "config", self.config, dirs_exist_ok=True)
+
+    def sample(self, name: str) -> dict[str, Any]:
+        """The object of a file of `config/samples`."""
+        found: dict[str, Any] = yaml.safe_load(self._sample(name).read_text())
+        return found
+
+    def changed(self, name: str, **spec: object) -> None:
+        """Have that object say this in its `spec`."""
+        found = self.sample(name)
+        found["spec"] |= spec
+        self._sample(name).write_text(yaml.safe_dump(found))
+
+    def _sample(self, name: str) -> Path:
+        return self.config / "samples" / f"{name}.yaml"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
+    ) -> None:
+        assert kind is not None or not self._left, f"of the page nobody ran: {self._left}"
+
+    def __call__(self, begins: str, *, limit: float = LIMIT_S, **values: str) -> str:
+        """Run the line that begins so, and return what it prints. Fails if the line does.
+
+        A newline at the end of `begins` is that of the line, which then is no longer than this.
+        """
+        with self.start(begins, **values) as process:
+            try:
+                said, wrong = process.communicate(timeout=limit)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        assert process.returncode == 0, (process.args, said, wrong)
+        return said
+
+    def start(self, begins: str, **values: str) -> subprocess.Popen[str]:
+        """Run that line beside the test."""
+        line = self._line(begins)
+        return subprocess.Popen(
+            ["bash", "-euo", "pipefail", "-c", self._named(line, {**self._values, **values})],
+            cwd=self._kubectl.folder,
+            env=self._kubectl.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def _line(self, begins: str) -> str:
+        found = [one for one in self._lines if f"{one}\n".startswith(begins)]
+        assert len(found) == 1, f"{begins!r} begins {found or self._lines} of the page"
+        self._left = [one for one in self._left if one != found[0]]
+        return found[0]
+
+    def _named(self, line: str, values: Mapping[str, str]) -> str:
+        # The longest first: one may be a part of another.
+        texts = sorted(self._row.means, key=len, reverse=True)
+        every = "|".join(_whole(one) for one in texts)
+        means = self._row.means
+        return re.sub(every, lambda hit: means[hit[0]].format(**values), line) if every else line
+
+
+def _whole(text: str) -> str:
+    """That text, and no part of a longer word."""
+    return rf"(?<![\w-]){re.escape(text)}(?![\w-])"
