@@ -107,6 +107,14 @@ def requirements(layer: str) -> str:
     return "\n".join(lock[name][0] for name in sorted(chosen)) + "\n"
 
 
+def alone(extra: str) -> str:
+    """The locked lines of the project with this extra, all that both want."""
+    project = tomllib.loads(PROJECT.read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"][extra]]
+    lock = locked(LOCK.read_text())
+    return "\n".join(lock[name][0] for name in sorted(closure(lock, map(_name, wanted)))) + "\n"
+
+
 def build(layer: str, progress: Progress) -> Path:
     """The folder of a layer's files, from the cache if it is there. Raises KybernateError."""
     lines = requirements(layer)

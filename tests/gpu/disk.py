@@ -14,7 +14,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tests.gpu.box import REPOSITORY, Box, tools, workplace
+from tests.gpu.box import Box, tools, workplace
+from tests.gpu.held import path
 from tests.gpu.machine import has_torch, used_bytes
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class Model:
         self._weights = disk / "weights"
         self._code = TOY if toy or not has_torch() else TORCH
         self._arguments = (str(amount), str(self._weights))
-        self._env = os.environ | {"CUDA_VISIBLE_DEVICES": uuid, "PYTHONPATH": str(REPOSITORY)}
+        self._env = os.environ | {"CUDA_VISIBLE_DEVICES": uuid, "PYTHONPATH": path()}
         self._number = 0
         if self._code is TOY:
             self._weights.write_bytes(os.urandom(min(amount, 256 << 20)))
@@ -112,9 +113,9 @@ class Model:
 
     def forget_cache(self) -> None:
         """Weights and images have to be read from the disk."""
-        for path in self._disk.rglob("*"):
-            if path.is_file() and not path.is_symlink():
-                file = os.open(path, os.O_RDONLY)
+        for found in self._disk.rglob("*"):
+            if found.is_file() and not found.is_symlink():
+                file = os.open(found, os.O_RDONLY)
                 os.fsync(file)
                 os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
                 os.close(file)

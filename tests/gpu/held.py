@@ -56,7 +56,7 @@ def held(uuid: str, program: str, *words: str) -> Iterator[Held]:
     with subprocess.Popen(
         [sys.executable, "-m", f"tests.gpu.programs.{program}", *words],
         cwd=REPOSITORY,
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": uuid, "PYTHONPATH": _path()},
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": uuid, "PYTHONPATH": path()},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -82,5 +82,6 @@ def timed(what: object, *arguments: object) -> float:
     return time.monotonic() - began
 
 
-def _path() -> str:
+def path() -> str:
+    """PYTHONPATH for what is started: these sources, and what this process has been given."""
     return os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH", ""))))

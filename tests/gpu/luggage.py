@@ -17,7 +17,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOLDER = REPOSITORY / "build" / "gpu"
 PROGRAMS = ("kyb-init", "kyb-enter")
-PACKAGES = "packages.tar.gz"
+PACKAGES = "packages.zip"
 LIMIT = 64 << 20
 """Bytes that may travel: the sources, and this folder."""
 _SHOWN = 8
@@ -44,7 +44,7 @@ def _site() -> Path:
     site = FOLDER / "site"
     if not site.is_dir():
         part = FOLDER / "site.part"
-        shutil.unpack_archive(FOLDER / PACKAGES, part, filter="data")
+        shutil.unpack_archive(FOLDER / PACKAGES, part)
         part.rename(site)
     return site
 
@@ -76,11 +76,10 @@ def pack(python: str, *, criu: bool) -> None:
 
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
-    layers = (wheels.COMMON, "local")
     with tempfile.TemporaryDirectory(prefix="kyb-gpu-") as folder:
         site = Path(folder) / "site"
-        wheels.install("".join(map(wheels.requirements, layers)), site, python, ".")
-        shutil.make_archive(str(FOLDER / PACKAGES.partition(".")[0]), "gztar", site)
+        wheels.install(wheels.alone("local"), site, python, ".")
+        shutil.make_archive(str(FOLDER / PACKAGES.partition(".")[0]), "zip", site)
     for name in PROGRAMS:
         shutil.copy2(FOLDER.parent / name, FOLDER / name)
     if criu:

@@ -35,7 +35,8 @@ def main(name: str, seconds: float, rounds: int, known: Path) -> None:
         tell(ended="skipped", why=f"{sys.executable} lacks what it needs: {error}")
     except Exception as error:  # noqa: BLE001 - the other parts are asked all the same
         traceback.print_exc()
-        tell(ended="failed", why=f"{type(error).__name__}: {error}".splitlines()[0])
+        said = f"{type(error).__name__}: {error}".strip().splitlines()
+        tell(ended="failed", why=" … ".join(dict.fromkeys((said[0], said[-1]))))
     else:
         tell(ended="done", why="")
 

@@ -202,7 +202,7 @@ def test_what_was_brought_is_found_by_what_is_started(
     for made in (folder, packed):
         made.mkdir(parents=True)
     (packed / "brought.py").touch()
-    shutil.make_archive(str(folder / "packages"), "gztar", packed)
+    shutil.make_archive(str(folder / "packages"), "zip", packed)
     (folder / "kyb-init").touch()
     (folder / "criu").touch()
     monkeypatch.setattr(luggage, "FOLDER", folder)
