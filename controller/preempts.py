@@ -21,7 +21,8 @@ from kybernate.api import pods
 from kybernate.api.lenient import text
 from kybernate.api.rebalances.reading import read_plan
 from kybernate.api.requests import to_evict, to_wake
-from kybernate.core.requests.evictions import is_preemption
+from kybernate.core.requests.checkpoint import Mode
+from kybernate.core.requests.evictions import is_preemption, lost_pod
 from kybernate.core.requests.preempt import (
     KEPT_S,
     SPARED_S,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from kybernate.core.requests import checkpoint
     from kybernate.core.requests.preempt import Decision, Deed
     from kybernate.core.requests.rebalance import Step
+    from kybernate.core.requests.turns import Limits
     from kybernate.runtime.lead import Fence
 
     Json = dict[str, Any]
@@ -124,8 +126,8 @@ class Victims:
 
 class PreemptWorker(Shift):
     """Looks at pods that wait. `requests` are all CheckpointRequests, `seen` all pods with seats;
-    `patience`: seconds for which one waits before, 0: nobody makes room; `most`: so many states are
-    put away at a time; `wall` gives seconds since 1970."""
+    `patience`: seconds for which one waits before, 0: nobody makes room; `limits`: how many states
+    are put away at a time; `wall` gives seconds since 1970."""
 
     kind = "pod"
 
@@ -141,7 +143,7 @@ class PreemptWorker(Shift):
         wall: Callable[[], float] = time.time,
         *,
         patience: float,
-        most: int,
+        limits: Limits,
     ) -> None:
         super().__init__(queue, fence)
         self._waiters = waiters
@@ -151,14 +153,14 @@ class PreemptWorker(Shift):
         self._cluster = cluster
         self._wall = wall
         self._patience = patience
-        self._most = most
+        self._limits = limits
         self._turn = threading.Lock()
         self._refused: dict[str, float] = {}
 
     def look(self, key: Key) -> None:
         """Do what the pod of this name needs now. Raises KybernateError."""
         waiter = self._waiters.get(key)
-        made = tuple(one for one in self._requests.all() if is_preemption(one))
+        made, others = self._evictions()
         if waiter is None or not self._patience:
             if made:
                 self.tidy()
@@ -167,7 +169,7 @@ class PreemptWorker(Shift):
             return
         # Two that look at once would choose the same pods.
         with self._turn:
-            again = self._looked(Observed(waiter, made, self._seen.all()))
+            again = self._looked(Observed(waiter, made, self._seen.all(), others=others))
         if again is not None:
             self._queue.add(key, again)
 
@@ -187,7 +189,7 @@ class PreemptWorker(Shift):
         self._do_all(orphans(made, waiting, self._seen.all()), "nobody waits for its seat any more")
 
     def _looked(self, seen: Observed) -> float | None:
-        decided = partial(decide, patience=self._patience, most=self._most)
+        decided = partial(decide, patience=self._patience, limits=self._limits)
         decision, why = decided(seen, self._wall()), ""
         if decision.plan:
             found = self._victims.plan(seen.waiter, decision.spared | self._unasked())
@@ -196,12 +198,13 @@ class PreemptWorker(Shift):
             else:
                 why = found.told
             # What others began meanwhile is not known to the plan.
-            made = tuple(one for one in self._requests.all() if is_preemption(one))
-            decision = decided(replace(seen, made=made, found=found), self._wall())
+            made, others = self._evictions()
+            seen = replace(seen, made=made, others=others, found=found)
+            decision = decided(seen, self._wall())
         if decision.in_vain:
             self._say_in_vain(seen.waiter, decision)
-        others = (one for one in decision.deeds if one.step is None)
-        self._do_all(others, f"pod {seen.waiter.told} waits for its seat")
+        begun = (one for one in decision.deeds if one.step is None)
+        self._do_all(begun, f"pod {seen.waiter.told} waits for its seat")
         for step in (one.step for one in decision.deeds if one.step is not None):
             try:
                 self._save(seen.waiter, step, why)
@@ -209,6 +212,12 @@ class PreemptWorker(Shift):
                 log.warning("pod %s/%s makes no room: %s", step.namespace, step.pod, error)
                 self._refused[step.uid] = self._wall()
         return decision.again
+
+    def _evictions(self) -> tuple[tuple[checkpoint.Request, ...], tuple[checkpoint.Request, ...]]:
+        """All requests of this kind, and other evictions that have not ended."""
+        every = [one for one in self._requests.all() if one.mode is Mode.EVICT]
+        others = (one for one in every if not (one.ended or is_preemption(one) or lost_pod(one)))
+        return tuple(one for one in every if is_preemption(one)), tuple(others)
 
     def _say_in_vain(self, waiter: Waiter, decision: Decision) -> None:
         minutes = math.ceil((decision.again or 0.0) / 60)

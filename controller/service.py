@@ -27,7 +27,9 @@ from kybernate import keys
 from kybernate.adapters.k8s import OF_USERS, Api, Watcher
 from kybernate.adapters.registry.client import Registry
 from kybernate.api import pods
+from kybernate.core.requests.checkpoint import Pace
 from kybernate.core.requests.template import TemplateReason
+from kybernate.core.requests.turns import Limits
 from kybernate.errors import ConfigError
 from kybernate.runtime.background import Background
 from kybernate.runtime.grants import ArtifactGrants
@@ -203,7 +205,7 @@ class Service:
             *(self._preempt_queue, self._waiters, self._requests, self._pods),
             *(Victims(settings.extender, settings.tls_dir), cluster, fence),
             patience=settings.preempt_after_s,
-            most=settings.preempts_at_once,
+            limits=_limits(settings),
         )
         found = {f"preempts-{number}": worker.run for number in range(_POLICY_THREADS)}
         return {**found, "preempts-tidy": worker.keep_tidy}
@@ -216,6 +218,8 @@ class Service:
         worker = Worker(
             *(self._queue, self._requests, cluster, self._agents, self._lost, remains, fence),
             snapshots=settings.snapshots_at_once,
+            limits=_limits(settings),
+            pace=Pace(settings.evict_s_per_gib, settings.evict_idle_s),
         )
         lost = LostWorker(self._lost_queue, *parts, fence)
         sweep = Sweep(self._requests, self._nodes, self._agents, fence, settings.sweep_s)
@@ -306,6 +310,10 @@ class Service:
 
     def _revoked(self, nodes: frozenset[str]) -> None:
         self._agents.disconnect(nodes)
+
+
+def _limits(settings: ControllerSettings) -> Limits:
+    return Limits(settings.evictions_of_node, settings.evictions_at_once)
 
 
 def _open(known: Requests[Any]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from controller.base.worker import RequestWorker
@@ -19,7 +20,7 @@ from kybernate.core.requests.checkpoint import (
 )
 from kybernate.core.requests.evictions import lost_pod
 from kybernate.core.requests.reasons import Reason
-from kybernate.core.requests.turns import has_turn
+from kybernate.core.requests.turns import eviction_waits, has_turn
 from kybernate.errors import KybernateError, RefusedError
 
 if TYPE_CHECKING:
@@ -31,15 +32,16 @@ if TYPE_CHECKING:
     from controller.checkpoints.agents import Agents
     from controller.checkpoints.lost import LostPods, Remains
     from kybernate.core.requests.asked import Decision
-    from kybernate.core.requests.checkpoint import Request, Status
+    from kybernate.core.requests.checkpoint import Pace, Request, Status
+    from kybernate.core.requests.turns import Limits
     from kybernate.runtime.lead import Fence
 
 log = logging.getLogger(__name__)
 
 
 class Worker(RequestWorker["Request"]):
-    """Carries out CheckpointRequests. So many `snapshots` of a namespace are under way at a
-    time."""
+    """Carries out CheckpointRequests. So many `snapshots` of a namespace are under way at a time,
+    and evictions within the `limits`, which are cancelled below the `pace`."""
 
     kind = "checkpoint"
 
@@ -55,36 +57,44 @@ class Worker(RequestWorker["Request"]):
         wall: Callable[[], float] = time.time,
         *,
         snapshots: int,
+        limits: Limits,
+        pace: Pace,
     ) -> None:
         super().__init__(queue, requests, cluster, fence, wall)
         self._agents = agents
         self._lost = lost
         self._remains = remains
         self._snapshots = snapshots
+        self._limits = limits
+        self._decide = partial(decide, pace=pace)
 
     def decided(self, request: Request) -> Decision[Status, Act]:
         """See `RequestWorker`."""
         seen = self._observe(request)
-        decision = decide(seen, self._wall())
+        decision = self._decide(seen, self._wall())
         if decision.act is Act.BEGIN:
             seen = replace(seen, waits=self._waits(request))
-            decision = decide(seen, self._wall())
+            decision = self._decide(seen, self._wall())
         if decision.act is Act.BEGIN:
             self._fence.check()
             seen = replace(seen, operation=self._agents.begin(request, request.left(self._wall())))
-            decision = decide(seen, self._wall())
+            decision = self._decide(seen, self._wall())
         if decision.act is Act.CANCEL:
             self._fence.check()
             status = request.status
             after = self._agents.cancel(status.node, status.operation)
             # What it came to meanwhile counts; what can't be cancelled now is the sweep's.
             operation = after if isinstance(after, Operation) else seen.operation
-            decision = decide(replace(seen, operation=operation, cancelled=True), self._wall())
+            decision = self._decide(
+                replace(seen, operation=operation, cancelled=True), self._wall()
+            )
         return decision
 
     def _waits(self, request: Request) -> tuple[Reason, str] | None:
         """Why it may not begin yet."""
         if request.mode is Mode.EVICT:
+            if why := eviction_waits(request, self._requests.all(), self._limits):
+                return Reason.QUEUED, why
             # What may not go is not parked: it would serve nobody, and stay.
             try:
                 why = self._cluster.held_back(request.namespace, request.pod)

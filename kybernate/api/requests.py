@@ -53,7 +53,7 @@ DEPLOYMENT = "Deployment"
 LONGEST_ARTIFACT = 400
 """Characters of an artifact's name in a status."""
 
-_READY_AT = "estimatedCompletionTime"
+_READY_AT, _SINCE = "estimatedCompletionTime", "progressTime"
 _SCALED_UP = "scaledUpTime"
 _LAST_STEP_S, _TAKEN_BACK_KEPT_S = 300, 3600
 _STEP_KEPT_S = 7_200
@@ -182,6 +182,9 @@ class RequestStatus:
     ] = None
     estimated_completion_time: Annotated[
         str | None, TIME, Field(description="When the rest is expected to have arrived.")
+    ] = None
+    progress_time: Annotated[
+        str | None, TIME, Field(description="When the last of these bytes came.")
     ] = None
     scaled_up_time: Annotated[
         str | None,
@@ -317,6 +320,7 @@ def dump_status(status: Status, before: object, generation: int, now: float) -> 
     """The status as the API server is to have it, given what it has (`before`)."""
     copied = status.copied
     times = {_SCALED_UP: status.scaled_up_at, _READY_AT: copied.ready_at if copied else 0.0}
+    times[_SINCE] = copied.since if copied else 0.0
     found = dump(status, Reason.PENDING, before, generation, now, **times)
     if status.operation:
         found |= {"podUID": status.pod_uid, "node": status.node, "operation": status.operation}
@@ -339,7 +343,11 @@ def _read_status(status: Json) -> Status:
         node=text(status.get("node")),
         operation=text(status.get("operation")),
         outcome=outcome if made else None,
-        copied=Copied(done, total, seconds_of(status.get(_READY_AT))) if total else None,
+        copied=Copied(
+            *(done, total, seconds_of(status.get(_READY_AT)), seconds_of(status.get(_SINCE)))
+        )
+        if total
+        else None,
         owner=text(status.get("owner")),
         scaled_up_at=seconds_of(status.get(_SCALED_UP)),
     )

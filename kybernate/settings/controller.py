@@ -72,8 +72,24 @@ class ControllerSettings(Settings):
         description="A pod that has found no seat for this long has pods of lower priority "
         "suspended (s); 0: no pod is suspended for another.",
     )
-    preempts_at_once: int = Field(
-        5, ge=1, description="Pods that may be under suspension for others at once."
+    evictions_at_once: int = Field(
+        5,
+        ge=1,
+        description="States that are put away at once so that their pods may go: for plans, for "
+        "pods of higher priority, for drains.",
+    )
+    evictions_of_node: int = Field(2, ge=1, description="Of these, states of one node.")
+    evict_s_per_gib: float = Field(
+        150.0,
+        gt=0,
+        description="How long such a state may take into the object store for each GiB, beyond 2 "
+        "minutes; then the controller cancels it (s).",
+    )
+    evict_idle_s: float = Field(
+        150.0,
+        gt=0,
+        description="How long such a state may make no progress before the controller cancels "
+        "it (s).",
     )
     registry_url: str = Field(
         "", description="The registry (https://host:port); empty: there are no Artifacts."

@@ -822,6 +822,10 @@ spec:
                 description: When the rest is expected to have arrived.
                 format: date-time
                 type: string
+              progressTime:
+                description: When the last of these bytes came.
+                format: date-time
+                type: string
               scaledUpTime:
                 description: 'Of a pod of a Deployment that was scaled to zero: when the Deployment was scaled up again.'
                 format: date-time

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from kybernate.types import Tier
 
 _LONGEST_WHY = 500
+_LEAST_S = 120.0
+"""Seconds that any copy gets beyond those for its bytes."""
 _LONGEST_LEFT = 30 * 86_400.0
 """Seconds for which the end of a copy is foretold."""
 
@@ -71,11 +73,30 @@ class Outcome:
 @dataclass(frozen=True, slots=True)
 class Copied:
     """How much of an artifact is where it is to be, in bytes, and when the rest is expected to be,
-    in seconds since 1970, 0 where nobody can tell."""
+    in seconds since 1970, 0 where nobody can tell. `since`: when the last of them came."""
 
     done: int
     total: int
     ready_at: float = 0.0
+    since: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How slowly an eviction may copy before it is cancelled: seconds for each GiB, and without any
+    byte. KubeVirt gives migrations as long."""
+
+    per_gib: float = 150.0
+    idle: float = 150.0
+
+    def stalled(self, copied: Copied, began_at: float, now: float) -> str:
+        """Why what began then has taken too long, in a sentence; empty if it has not."""
+        if copied.done >= copied.total:
+            return ""
+        if copied.since and now - copied.since > self.idle:
+            return f"no byte came for {self.idle:g} s, {copied.done} of {copied.total} are there"
+        most = _LEAST_S + self.per_gib * copied.total / (1 << 30)
+        return f"its {copied.total} bytes took {most:.0f} s" if now - began_at > most else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +243,9 @@ class Act(StrEnum):
     CANCEL = "cancel"
 
 
+PACE = Pace()
+
+
 def operation_name(uid: str) -> str:
     """The operation of the request with this UID."""
     return f"{OF_REQUEST}{uid}"
@@ -236,15 +260,15 @@ def strays(names: Iterable[str], wanted: Collection[str]) -> Iterator[str]:
     )
 
 
-def decide(seen: Observed, now: float) -> Decision[Status, Act]:
-    """What becomes of the request now, in seconds since 1970."""
+def decide(seen: Observed, now: float, pace: Pace = PACE) -> Decision[Status, Act]:
+    """What becomes of the request now, in seconds since 1970. `pace` is for evictions."""
     request = seen.request
     if request.ended:
         return rests(request, now)
     if not request.status.operation:
         return _pin(seen, now)
     if isinstance(seen.operation, Operation):
-        return _follow(seen, seen.operation, now)
+        return _follow(seen, seen.operation, now, pace)
     if seen.left is not None or seen.unsure:
         return _lost(seen, seen.left, now)
     if isinstance(seen.operation, Problem):
@@ -305,10 +329,13 @@ def _not_begun(seen: Observed, now: float) -> Decision[Status, Act]:
     request = seen.request
     if not _late(request, now):
         return _open(seen, *seen.waits, now) if seen.waits else Decision(request.status, Act.BEGIN)
-    if request.status.reason is Reason.DISRUPTION_BUDGET:
+    if request.mode is Mode.EVICT and request.status.reason in _KEPT:
         return _over(seen, Reason.NOT_LET_GO, request.status.message, now)
     why = ": ".join(filter(None, ("it was not begun", request.status.message)))
     return _open(seen, Reason.PENDING, why, now)
+
+
+_KEPT = frozenset({Reason.DISRUPTION_BUDGET, Reason.QUEUED})
 
 
 def _hindered(seen: Observed, problem: Problem, now: float) -> Decision[Status, Act]:
@@ -324,7 +351,7 @@ def _hindered(seen: Observed, problem: Problem, now: float) -> Decision[Status, 
     return _open(seen, reason, problem.sentence, now)
 
 
-def _follow(seen: Observed, operation: Operation, now: float) -> Decision[Status, Act]:
+def _follow(seen: Observed, operation: Operation, now: float, pace: Pace) -> Decision[Status, Act]:
     request = seen.request
     begun = replace(_begun(request.status, now), copied=_copied(request.status, operation, now))
     seen = replace(seen, request=replace(request, status=begun))
@@ -332,14 +359,26 @@ def _follow(seen: Observed, operation: Operation, now: float) -> Decision[Status
         return _over(seen, _DONE[request.mode], operation.sentence, now, operation.outcome)
     if operation.state is Progress.FAILED:
         return _over(seen, Reason.FAILED, operation.sentence, now)
-    if _late(request, now):
-        if operation.state in ENDED or seen.cancelled:
-            return _open(seen, Reason.RUNNING, operation.sentence, now)
-        return Decision(request.status, Act.CANCEL)
+    stalled = ""
+    if begun.copied and request.mode is Mode.EVICT:
+        stalled = pace.stalled(begun.copied, begun.began_at, now)
+    if stalled or _late(request, now):
+        return _cut_off(seen, operation, stalled, now)
     if operation.state is Progress.CANCELLED:
         return _over(seen, Reason.CANCELLED, operation.sentence, now)
     waits = operation.state is Progress.PENDING
     return _open(seen, Reason.WAITING if waits else Reason.RUNNING, operation.sentence, now)
+
+
+def _cut_off(
+    seen: Observed, operation: Operation, stalled: str, now: float
+) -> Decision[Status, Act]:
+    """It is cancelled before it ends."""
+    if operation.state not in ENDED and not seen.cancelled:
+        return Decision(seen.request.status, Act.CANCEL)
+    if stalled:
+        return _over(seen, Reason.STALLED, stalled, now)
+    return _open(seen, Reason.RUNNING, operation.sentence, now)
 
 
 def _copied(status: Status, operation: Operation, now: float) -> Copied | None:
@@ -347,7 +386,10 @@ def _copied(status: Status, operation: Operation, now: float) -> Copied | None:
     found, told = operation.copied, status.copied
     if found and told and (found.done, found.total) == (told.done, told.total):
         return told
-    if found is None or not 0 < found.done < found.total or not status.began_at:
+    if found is None:
+        return None
+    found = replace(found, since=now)
+    if not 0 < found.done < found.total or not status.began_at:
         return found
     left = (now - status.began_at) * (found.total - found.done) / found.done
     # As good as never: no request has that long, and a date may have four digits of years.

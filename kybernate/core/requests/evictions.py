@@ -47,6 +47,8 @@ operation as long as nobody deletes its GPUNode, and users may begin one after t
 _MOST_DIGITS = 9
 _COUNTS_S = 600.0
 """Seconds for which a request that came to nothing lets the pod go."""
+_TRIES = 3
+"""How often its state may get stuck on its way before the pod goes without it."""
 _NEWS_S = 30.0
 """Seconds that a GPUNode may take to tell where a state has come to rest."""
 _CONTINUED_S = 3600.0
@@ -112,7 +114,7 @@ def _saved_first(
     seat: EvictedSeat, mine: Sequence[Request], made: Sequence[Request], now: float
 ) -> Answer:
     last = max(made, key=lambda one: _number(one, seat), default=None)
-    if last is not None and (settled := _settled(last, now)):
+    if last is not None and (settled := _settled(last, made, now)):
         return settled
     if any(continues(one) and now - one.status.ended_at < _NEWS_S for one in mine):
         # Its node is yet to tell that somebody else's request has put it there.
@@ -130,19 +132,25 @@ def _number(request: Request, seat: EvictedSeat) -> int:
     return int(number) if is_one and len(number) <= _MOST_DIGITS else 0
 
 
-def _settled(last: Request, now: float) -> Answer | None:
-    """What the last request that was made for it settles; None if another one is to be made."""
+def _settled(last: Request, made: Sequence[Request], now: float) -> Answer | None:
+    """What the last request that was `made` for it settles; None if another one is to be made."""
     if not last.ended:
         return _lost(f"nobody works on {last.name}; see whether kyb-controller runs")
     status, ago = last.status, now - last.status.ended_at
     if status.reason is Reason.NOT_LET_GO:
-        # Its state is not put away yet, and the budget may let it go at any moment.
+        # Its state is not put away yet, and may be at any moment.
+        return None
+    if status.reason is Reason.STALLED and _stalls(made) < _TRIES:
         return None
     success = status.reason is not None and status.reason.standing is Standing.SUCCESS
     if not (success and status.outcome and status.outcome.tier == Tier.OBJECT.value):
         return _lost(f"{last.name}: {status.message}") if ago < _COUNTS_S else None
     # Its node is yet to tell, or it was woken since.
     return _later(f"{last.name} is done") if ago < _NEWS_S else None
+
+
+def _stalls(made: Iterable[Request]) -> int:
+    return sum(one.status.reason is Reason.STALLED for one in made)
 
 
 def _later(why: str, *, others: bool = False) -> Answer:

@@ -13,6 +13,7 @@ nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from kybernate.core.requests import checkpoint
     from kybernate.core.requests.rebalance import PodSeen, Step
+    from kybernate.core.requests.turns import Limits
 
 KEPT_S = 7 * 86_400
 """Seconds for which such a request is kept: the other pod may have to wait for long."""
@@ -40,8 +42,6 @@ _LONGEST_S = 86_400.0
 """Seconds after which others make room once more, however often it was in vain."""
 _LEAST_S, _SECONDS_PER_GIB, _MOST_S = 120.0, 150.0, 3600.0
 """How long a state may take into the object store. KubeVirt gives a GiB as long."""
-_OF_NODE = 2
-"""Pods of one node whose states are put away at a time: they share its disks and its network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +64,14 @@ class Waiter:
 @dataclass(frozen=True, slots=True)
 class Observed:
     """A pod that waits, and what was seen for it. `made`: all requests of this kind, whoever waits;
-    `pods` by UID; `found`: a plan of just now, None if none was asked for."""
+    `pods` by UID; `found`: a plan of just now, None if none was asked for; `others`: evictions that
+    have not ended and are not of this kind."""
 
     waiter: Waiter
     made: tuple[checkpoint.Request, ...] = ()
     pods: Mapping[str, PodSeen] = field(default_factory=dict)
     found: Plan | NoPlan | None = None
+    others: tuple[checkpoint.Request, ...] = ()
 
 
 class Act(StrEnum):
@@ -119,9 +121,9 @@ def save_seconds(size: int) -> int:
     return round(min(_MOST_S, _LEAST_S + _SECONDS_PER_GIB * size / (1 << 30)))
 
 
-def decide(seen: Observed, now: float, patience: float, most: int) -> Decision:
+def decide(seen: Observed, now: float, patience: float, limits: Limits) -> Decision:
     """What is done for the pod now, in seconds since 1970. Nothing in its first `patience` seconds;
-    at most `most` states are put away at a time, whoever waits."""
+    so many states are put away at a time as the `limits` allow, whoever waits."""
     waiter = seen.waiter
     mine = [one for one in seen.made if victim_of(waiter.uid, one.name)]
     deeds, waits, spared = _followed(seen, mine, now)
@@ -136,7 +138,7 @@ def decide(seen: Observed, now: float, patience: float, most: int) -> Decision:
     if seen.found is None:
         spared |= _others(seen, now)
         return Decision(deeds, again, plan=True, spared=frozenset(spared))
-    new = () if isinstance(seen.found, NoPlan) else _saved(seen, seen.found, most)
+    new = () if isinstance(seen.found, NoPlan) else _saved(seen, seen.found, limits)
     return Decision((*deeds, *new), _LOOK_S if new else again)
 
 
@@ -210,20 +212,19 @@ def _others(seen: Observed, now: float) -> set[str]:
     }
 
 
-def _saved(seen: Observed, plan: Plan, most: int) -> tuple[Deed, ...]:
+def _saved(seen: Observed, plan: Plan, limits: Limits) -> tuple[Deed, ...]:
     """Whose state is put away now. Who is to be killed is deleted by the scheduler."""
-    under_way = [one for one in seen.made if not one.ended]
-    left = most - len(under_way)
-    found: list[tuple[str, Deed]] = []
+    open_ = (one for one in (*seen.made, *seen.others) if not one.ended)
+    under_way = Counter(one.status.node for one in open_)
+    found: list[Deed] = []
     for step in plan.steps:
         if step.kind is not Kind.SUSPEND or step.source is None:
             continue
         node = step.source.node
-        beside = sum(one.status.node == node for one in under_way)
-        beside += sum(on == node for on, _ in found)
-        if len(found) < left and beside < _OF_NODE and _stays(seen.pods.get(step.uid)):
-            found.append((node, Deed(Act.SAVE, step=step)))
-    return tuple(deed for _, deed in found)
+        if not limits.hindrance(node, under_way) and _stays(seen.pods.get(step.uid)):
+            found.append(Deed(Act.SAVE, step=step))
+            under_way[node] += 1
+    return tuple(found)
 
 
 def _stays(pod: PodSeen | None) -> bool:

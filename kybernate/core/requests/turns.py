@@ -1,14 +1,19 @@
-"""Which snapshots of a namespace are under way, and which wait for one of them to end. Pure.
+"""Which snapshots and evictions are under way, and which wait for one of them to end. Pure.
 
 A snapshot stops its workload for a while and writes all of its memory to disks and an object store
-that all namespaces share: a namespace has so many of them at a time as the controller is told.
+that all namespaces share: a namespace has so many of them at a time as the controller is told. What
+puts a state away so that its pod may go (plans, preemption, drains, people) does the like, and has
+limits of a node and of the cluster: a drain of ten nodes must not fill the network.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.core.requests.checkpoint import Mode
+from kybernate.core.requests.evictions import lost_pod
 from kybernate.core.requests.reasons import Reason
 
 if TYPE_CHECKING:
@@ -16,8 +21,45 @@ if TYPE_CHECKING:
 
     from kybernate.core.requests.checkpoint import Request
 
-STUCK = frozenset({Reason.POD_NOT_BOUND, Reason.SEAT_NOT_READY, Reason.SEAT_BUSY})
+STUCK = frozenset(
+    {Reason.POD_NOT_BOUND, Reason.SEAT_NOT_READY, Reason.SEAT_BUSY, Reason.DISRUPTION_BUDGET}
+)
 """Before it has begun, such a request takes nobody's turn: it may be long until it can begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How many states may be put away at a time, of a node and in the cluster. KubeVirt's."""
+
+    of_node: int = 2
+    at_once: int = 5
+
+    def hindrance(self, node: str, under_way: Counter[str]) -> str:
+        """Why no state of the node may be put away now, given how many are by their nodes, in a
+        sentence; empty if one may."""
+        if under_way[node] >= self.of_node:
+            return f"{self.of_node} states of node {node} are put away, as many as may at a time"
+        if under_way.total() >= self.at_once:
+            return f"{self.at_once} states are put away, as many as may at a time in the cluster"
+        return ""
+
+
+def eviction_waits(request: Request, every: Iterable[Request], limits: Limits) -> str:
+    """Why a request of mode Evict has to wait for others of `every` one, in a sentence; empty if it
+    may begin. What it waits for is chosen as for snapshots. A pod that is lost waits for nobody:
+    nothing of it is put away any more."""
+    if lost_pod(request):
+        return ""
+    counted = (one for one in every if _counts(one, request) and not lost_pod(one))
+    under_way = Counter[str]()
+    for one in sorted(counted, key=_order):
+        if one.uid == request.uid or _order(one) > _order(request):
+            break
+        # One that waits for its own node holds up no other.
+        node = one.status.node
+        if one.status.began_at or not limits.hindrance(node, under_way):
+            under_way[node] += 1
+    return limits.hindrance(request.status.node, under_way)
 
 
 def has_turn(request: Request, every: Iterable[Request], most: int) -> bool:
@@ -32,7 +74,7 @@ def has_turn(request: Request, every: Iterable[Request], most: int) -> bool:
 
 def _counts(one: Request, request: Request) -> bool:
     status = one.status
-    if one.mode is not Mode.SNAPSHOT or one.ended or not status.operation:
+    if one.mode is not request.mode or one.ended or not status.operation:
         return False
     if status.began_at:
         return True

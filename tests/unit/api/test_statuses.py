@@ -36,7 +36,7 @@ CHECKPOINT = checkpoint.Status(
     reason=Reason.RUNNING,
     message="m",
     outcome=checkpoint.Outcome("shop/a@1", "nvme", 5),
-    copied=checkpoint.Copied(1, 4, 9.0),
+    copied=checkpoint.Copied(1, 4, 9.0, 8.0),
     owner="o",
     scaled_up_at=3.0,
 )

@@ -12,6 +12,7 @@ from controller.policies import slim_pod
 from controller.preempts import PreemptWorker, Victims, Waiters
 from kybernate import keys
 from kybernate.core.requests.rebalance import NoPlan
+from kybernate.core.requests.turns import Limits
 from kybernate.errors import NotFoundError, RefusedError, RetryableError
 
 KEY = ("shop", "new")
@@ -91,7 +92,9 @@ class Site:
         monkeypatch.setattr(preempts.extender, "ask", ask)
         self.victims = Victims("https://x", None)
         parts = Queue(), self.waiters, self.requests, self.pods, self.victims, self.world
-        self.worker = PreemptWorker(*parts, self.world, lambda: NOW, patience=patience, most=5)
+        self.worker = PreemptWorker(
+            *parts, self.world, lambda: NOW, patience=patience, limits=Limits()
+        )
 
     def see(self, item, kind="ADDED"):
         self.waiters.on_event(kind, item)

@@ -17,6 +17,7 @@ from controller.checkpoints.worker import Worker
 from kybernate import keys
 from kybernate.api.requests import dump_status
 from kybernate.core.requests.checkpoint import (
+    PACE,
     Operation,
     Outcome,
     PodFacts,
@@ -25,12 +26,14 @@ from kybernate.core.requests.checkpoint import (
     Trouble,
 )
 from kybernate.core.requests.reasons import Reason
+from kybernate.core.requests.turns import Limits
 from kybernate.core.seat.operations import Progress
 from kybernate.errors import ConflictError, RefusedError, RetryableError
 from kybernate.settings.controller import ControllerSettings
 
 KEY = ("shop", "once")
 NAME = "ckpt-r1"
+LIMITS = {"snapshots": 2, "limits": Limits(of_node=2), "pace": PACE}
 
 
 def item(**spec):
@@ -156,7 +159,7 @@ def queue():
 
 @pytest.fixture
 def worker(world, requests, queue, clock):
-    return Worker(queue, requests, *[world] * 5, lambda: clock[0], snapshots=2)
+    return Worker(queue, requests, *[world] * 5, lambda: clock[0], **LIMITS)
 
 
 def reasons(world):
@@ -368,7 +371,7 @@ def test_what_a_budget_keeps_is_parked_only_by_who_asks_for_that(world, clock, q
     world.item = item(mode=mode)
     requests = Requests(CHECKPOINT, lambda _key: None)
     requests.on_event("ADDED", world.item)
-    worker = Worker(queue, requests, *[world] * 5, lambda: clock[0], snapshots=2)
+    worker = Worker(queue, requests, *[world] * 5, lambda: clock[0], **LIMITS)
     world.budget = "it would violate the pod's disruption budget"
     for _ in range(3):
         worker.look(KEY)
@@ -387,7 +390,7 @@ def test_why_nobody_can_ask_whether_a_pod_may_go_is_told(world, clock, queue):
     world.item = item(mode="Evict", deadlineSeconds=60)
     requests = Requests(CHECKPOINT, lambda _key: None)
     requests.on_event("ADDED", world.item)
-    worker = Worker(queue, requests, *[world] * 5, lambda: clock[0], snapshots=2)
+    worker = Worker(queue, requests, *[world] * 5, lambda: clock[0], **LIMITS)
     world.budget = RefusedError("webhook x does not support dry run")
     why = "whether its pod may go can't be asked: webhook x does not support dry run"
     for _ in range(2):
@@ -405,7 +408,7 @@ def test_what_a_budget_never_lets_go_ends_with_that_reason(world, clock, queue):
     world.item = item(mode="Evict", deadlineSeconds=60)
     requests = Requests(CHECKPOINT, lambda _key: None)
     requests.on_event("ADDED", world.item)
-    worker = Worker(queue, requests, *[world] * 5, lambda: clock[0], snapshots=2)
+    worker = Worker(queue, requests, *[world] * 5, lambda: clock[0], **LIMITS)
     world.budget = "it would violate the pod's disruption budget"
     for _ in range(2):
         worker.look(KEY)
@@ -416,7 +419,8 @@ def test_what_a_budget_never_lets_go_ends_with_that_reason(world, clock, queue):
     assert world.calls == []
 
 
-def test_so_many_snapshots_of_a_namespace_are_under_way_and_no_more(world, clock):
+@pytest.mark.parametrize("mode", ["Snapshot", "Evict"])
+def test_so_many_of_a_namespace_or_node_are_under_way_and_no_more(world, clock, mode):
     requests = Requests(CHECKPOINT, lambda _key: None)
     names, written = [f"r{number}" for number in range(4)], {}
 
@@ -428,11 +432,11 @@ def test_so_many_snapshots_of_a_namespace_are_under_way_and_no_more(world, clock
 
     world.write = write
     for name in names:
-        one = item(mode="Snapshot")
+        one = item(mode=mode)
         one["metadata"] |= {"name": name, "uid": name}
         written[name] = one
         requests.on_event("ADDED", one)
-    worker = Worker(Queue(), requests, *[world] * 5, lambda: clock[0], snapshots=2)
+    worker = Worker(Queue(), requests, *[world] * 5, lambda: clock[0], **LIMITS)
 
     def look():
         for name in reversed(names):

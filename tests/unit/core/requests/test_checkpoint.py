@@ -15,6 +15,7 @@ from kybernate.core.requests.checkpoint import (
     Observed,
     Operation,
     Outcome,
+    Pace,
     PodFacts,
     Problem,
     Remnant,
@@ -129,7 +130,7 @@ def test_at_its_deadline_it_is_cancelled_first_and_what_it_came_to_counts():
 def test_what_is_copied_is_told_and_when_the_rest_is_expected():
     half = Operation(Progress.RUNNING, "it is copied", copied=Copied(25, 100))
     found = decide(Observed(BEGUN, operation=half), NOW + 10).status
-    assert found.copied == Copied(25, 100, NOW + 40)
+    assert found.copied == Copied(25, 100, NOW + 40, NOW + 10)
     # As long as nothing more is there, nothing new is told.
     again = replace(BEGUN, status=found)
     assert decide(Observed(again, operation=half), NOW + 20).status == found
@@ -137,7 +138,49 @@ def test_what_is_copied_is_told_and_when_the_rest_is_expected():
     assert decide(Observed(again, operation=more), NOW + 20).status.copied.ready_at == NOW + 40
     for figures in (Copied(0, 100), Copied(100, 100)):
         seen = Observed(BEGUN, operation=replace(half, copied=figures))
-        assert decide(seen, NOW + 10).status.copied == figures
+        assert decide(seen, NOW + 10).status.copied == replace(figures, since=NOW + 10)
+
+
+EVICTED = replace(BEGUN, mode=Mode.EVICT, deadline_s=86_400.0)
+GIB = 1 << 30
+
+
+def stalled(done, since, now, **more):
+    told = replace(EVICTED, status=replace(EVICTED.status, copied=Copied(done, GIB, since=since)))
+    state = more.pop("state", Progress.RUNNING)
+    going = Operation(state, "it is copied", copied=Copied(done, GIB))
+    return decide(Observed(told, operation=going, **more), now, Pace(150.0, 150.0))
+
+
+def test_an_eviction_of_which_no_byte_comes_is_cancelled():
+    assert stalled(5, NOW, NOW + 150).act is None
+    late = NOW + 151
+    assert stalled(5, NOW, late).act is Act.CANCEL
+    for over in ({"cancelled": True}, {"state": Progress.CANCELLED}):
+        found = stalled(5, NOW, late, **over)
+        assert (found.status.reason, found.status.ended_at) == (Reason.STALLED, late)
+        assert "no byte came for 150 s" in found.status.message
+    done = stalled(5, NOW, late, state=Progress.SUCCEEDED)
+    assert done.status.reason is Reason.EVICTED
+
+
+def test_an_eviction_has_so_long_for_each_gib():
+    assert stalled(5, NOW + 260, NOW + 270).act is None
+    assert stalled(5, NOW + 260, NOW + 271).act is Act.CANCEL
+    assert stalled(GIB, NOW, NOW + 900).act is None, "all bytes are there; it is sealed"
+
+
+def test_a_snapshot_copies_as_slowly_as_its_deadline_lets_it():
+    told = replace(BEGUN, deadline_s=86_400.0)
+    told = replace(told, status=replace(told.status, copied=Copied(5, GIB, since=NOW)))
+    going = Operation(Progress.RUNNING, "it is copied", copied=Copied(5, GIB))
+    assert decide(Observed(told, operation=going), NOW + 3600).act is None
+
+
+def test_who_waited_for_other_evictions_until_the_deadline_was_not_let_go():
+    queued = replace(PINNED, mode=Mode.EVICT)
+    queued = replace(queued, status=replace(queued.status, reason=Reason.QUEUED, message="5"))
+    assert decide(Observed(queued, POD), NOW + 60).status.reason is Reason.NOT_LET_GO
 
 
 def test_of_what_has_ended_no_end_is_foretold():
@@ -151,7 +194,8 @@ def test_of_what_has_ended_no_end_is_foretold():
 
 def test_a_time_that_nobody_can_write_is_not_told():
     slow = Operation(Progress.RUNNING, "it is copied", copied=Copied(1, 1 << 62))
-    assert decide(Observed(BEGUN, operation=slow), NOW + 10).status.copied == Copied(1, 1 << 62)
+    copied = decide(Observed(BEGUN, operation=slow), NOW + 10).status.copied
+    assert copied == Copied(1, 1 << 62, since=NOW + 10)
 
 
 def test_a_clock_that_is_behind_gives_no_more_time_than_was_asked():

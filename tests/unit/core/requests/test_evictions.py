@@ -113,7 +113,9 @@ def test_without_an_object_store_it_goes_and_says_what_that_costs():
 
 
 TERMINAL = [
-    one for one in Reason if one.standing is Standing.TERMINAL and one is not Reason.NOT_LET_GO
+    one
+    for one in Reason
+    if one.standing is Standing.TERMINAL and one not in (Reason.NOT_LET_GO, Reason.STALLED)
 ]
 
 
@@ -127,6 +129,13 @@ def test_what_can_not_be_saved_goes_and_is_tried_again_much_later(reason):
 def test_what_a_budget_kept_is_saved_before_the_budget_lets_it_go():
     found = may_go(SEAT, [ended(Reason.NOT_LET_GO)], NOW)
     assert (found.allowed, found.ask) == (False, "evict-u1-2")
+
+
+def test_what_got_stuck_on_its_way_is_tried_again_before_it_is_lost():
+    stuck = [replace(ended(Reason.STALLED), name=f"evict-u1-{n}", uid=f"r{n}") for n in (1, 2, 3)]
+    assert may_go(SEAT, stuck[:2], NOW).ask == "evict-u1-3"
+    lost = may_go(SEAT, stuck, NOW)
+    assert (lost.allowed, lost.sentence) == (True, "its state goes with it: evict-u1-3: why")
 
 
 def test_an_agent_that_knows_no_tier_of_evictions_holds_nothing_up():

@@ -24,6 +24,7 @@ from kybernate.core.requests.preempt import (
 )
 from kybernate.core.requests.reasons import Reason, Standing
 from kybernate.core.requests.rebalance import NoPlan, Plan, PodSeen, Step
+from kybernate.core.requests.turns import Limits
 from kybernate.types import Tier
 
 NOW = 1_767_225_700.0
@@ -61,8 +62,9 @@ def request(name="a", reason=Reason.RUNNING, waiter="w", at=NOW, tier="object", 
 THERE = {f"u-{name}": PodSeen("n1", "G0") for name in "abcdefgh"}
 
 
-def decided(*made, pods=THERE, found=None, waiter=WAITER, now=NOW, most=5):
-    return decide(Observed(waiter, made, pods, found), now, 5.0, most)
+def decided(*made, pods=THERE, found=None, waiter=WAITER, now=NOW, most=5, others=()):
+    seen = Observed(waiter, made, pods, found, others)
+    return decide(seen, now, 5.0, Limits(2, most))
 
 
 def acts(decision):
@@ -123,6 +125,14 @@ def test_so_many_states_at_a_time_and_two_of_a_node(most, expected):
     steps = step("a"), step("b"), step("c", node="n2")
     found = decided(theirs, found=plan(*steps), most=most + 1)
     assert "".join(name for _, name in acts(found)) == expected
+
+
+def test_states_that_are_put_away_for_drains_and_plans_count_too():
+    steps = step("a"), step("b"), step("c", node="n2")
+    drained = replace(request("h", node="n1"), name="evict-u-h-1")
+    found = decided(others=(drained,), found=plan(*steps))
+    assert "".join(name for _, name in acts(found)) == "ac"
+    assert acts(decided(others=(drained,), found=plan(*steps), most=1)) == []
 
 
 def test_a_gib_has_150_seconds():
@@ -186,9 +196,9 @@ class World:
 
     def look(self):
         seen = Observed(WAITER, tuple(self.made.values()), dict(self.pods))
-        first = decide(seen, self.now, 5.0, 5)
+        first = decide(seen, self.now, 5.0, Limits())
         if first.plan:
-            first = decide(replace(seen, found=self.found(first.spared)), self.now, 5.0, 5)
+            first = decide(replace(seen, found=self.found(first.spared)), self.now, 5.0, Limits())
         for deed in first.deeds:
             if self.random.random() < 0.3:
                 return

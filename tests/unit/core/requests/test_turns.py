@@ -1,16 +1,18 @@
-"""Which snapshots of a namespace may begin."""
+"""Which snapshots of a namespace may begin, and which evictions of a node and of the cluster."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kybernate import keys
 from kybernate.core.requests.checkpoint import Mode, Request, Status
 from kybernate.core.requests.reasons import Reason
-from kybernate.core.requests.turns import has_turn
+from kybernate.core.requests.turns import Limits, eviction_waits, has_turn
 
 
 def asked(number, **status):
@@ -85,4 +87,65 @@ def test_never_more_than_may_be_and_never_none_that_could(rows, most):
     assert len(first) == min(len(free), max(0, most - len(under_way)))
 
 
-_STUCK = (Reason.POD_NOT_BOUND, Reason.SEAT_NOT_READY, Reason.SEAT_BUSY)
+_STUCK = (
+    *(Reason.POD_NOT_BOUND, Reason.SEAT_NOT_READY, Reason.SEAT_BUSY),
+    Reason.DISRUPTION_BUDGET,
+)
+
+
+def evicting(number, node="n1", namespace="shop", **status):
+    one = replace(asked(number, **status), mode=Mode.EVICT, namespace=namespace)
+    return replace(one, status=replace(one.status, node=node))
+
+
+def let(every):
+    """Who has begun to be put away, or may now."""
+    return [
+        one.name for one in every if one.status.began_at or not eviction_waits(one, every, Limits())
+    ]
+
+
+def test_two_of_a_node_and_five_of_the_cluster_whoever_asks():
+    every = [evicting(number, f"n{number // 3}", f"of-{number}") for number in range(12)]
+    assert let(every) == ["r0", "r1", "r3", "r4", "r6"]
+    assert "2 states of node n0" in eviction_waits(every[2], every, Limits())
+    assert "5 states are put away" in eviction_waits(every[9], every, Limits())
+    every[8] = evicting(8, "n2", began_at=1.0)
+    assert let(every) == ["r0", "r1", "r3", "r4", "r8"], "what has begun counts first"
+
+
+def test_what_a_budget_keeps_and_what_is_lost_hold_up_nobody():
+    kept = [evicting(number, reason=Reason.DISRUPTION_BUDGET) for number in range(9)]
+    lost = [
+        replace(evicting(number), name=f"lost-u{number}", by=keys.CONTROLLER_USER)
+        for number in range(9, 20)
+    ]
+    last = evicting(99)
+    assert eviction_waits(last, [*kept, *lost, last], Limits()) == ""
+    busy = [evicting(number, began_at=1.0) for number in range(30, 40)]
+    assert eviction_waits(lost[0], [*busy, *lost], Limits()) == "", "nothing of it is put away"
+    snapshots = [asked(number, began_at=1.0) for number in range(40, 50)]
+    assert eviction_waits(last, [*snapshots, last], Limits()) == ""
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.booleans()), max_size=30),
+    st.integers(1, 3),
+    st.integers(1, 6),
+)
+def test_there_are_never_more_evictions_and_no_room_is_wasted(world, of_node, at_once):
+    limits, every = Limits(of_node, at_once), []
+    for number, (node, began, ended) in enumerate(world):
+        told = {"began_at": 1.0} if began or ended else {}
+        every.append(evicting(number, f"n{node}", **told, **({"ended_at": 2.0} if ended else {})))
+    before = Counter(o.status.node for o in every if o.status.began_at and not o.status.ended_at)
+    for one in every:
+        if one.status.began_at or eviction_waits(one, every, limits):
+            continue
+        before[one.status.node] += 1
+        assert before[one.status.node] <= of_node
+        assert before.total() <= at_once
+    first = next((one for one in every if not one.status.began_at), None)
+    began = Counter(o.status.node for o in every if o.status.began_at and not o.status.ended_at)
+    if first and began[first.status.node] < of_node and began.total() < at_once:
+        assert not eviction_waits(first, every, limits)
