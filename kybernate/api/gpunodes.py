@@ -277,6 +277,21 @@ class UseRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Summary:
+    """The node in a line, for `kubectl get`."""
+
+    __pydantic_config__ = CAMEL
+    gpus: Annotated[int, whole(32, "GPUs that are healthy.")] = 0
+    seats: Annotated[str, text(32, "Seats that are active, parked and free: 1/3/4.")] = ""
+    ram_percent: Annotated[
+        int | None, whole(32, "What parked seats take of the RAM that they may take.")
+    ] = None
+    nvme_percent: Annotated[
+        int | None, whole(32, "What is used of the NVMe that there is for artifacts.")
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """The status of a GPUNode."""
 
@@ -318,6 +333,7 @@ class Status:
         ),
     ] = ()
     seats: Annotated[tuple[SeatRow, ...], items(1024, "uid")] = ()
+    summary: Annotated[Summary | None, Field(description="The node in a line.")] = None
     usage: Annotated[
         tuple[UseRow, ...],
         items(

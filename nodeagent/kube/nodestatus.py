@@ -17,10 +17,12 @@ from kybernate.api.gpunodes import (
     LinkRow,
     SeatRow,
     Status,
+    Summary,
     TierRow,
 )
 from kybernate.core.seat.seats import shown
 from kybernate.core.tiers.tiers import about
+from kybernate.types import SeatState, Tier
 from nodeagent.kube.places import resting
 from nodeagent.operations.wire import agent_version, movable, tier_rows
 from nodeagent.seat.node import Inventory
@@ -77,6 +79,7 @@ class NodeStatus:
             seats=tuple(
                 _seat_row(node, seat, under_way.get(seat.uid, "")) for seat in node.seats.values()
             ),
+            summary=_summary(node, inventory),
             saved=tuple(self._saved()),
             usage=node.used,
         )
@@ -110,6 +113,20 @@ class NodeStatus:
             missing or "agent, plugin and kubelet work together",
             self._ready[1],
         )
+
+
+def _summary(node: Node, inventory: Inventory) -> Summary:
+    states = [seat.state for seat in node.seats.values()]
+    active = sum(shown(one) == SeatState.ACTIVE.value for one in states)
+    parked = sum(shown(one) == SeatState.PARKED.value for one in states)
+    free = max(0, sum(group.seats for group in inventory.groups) - len(states))
+    full = {name: round(100 * used / most) for name, _, used, most in tier_rows(node) if most}
+    return Summary(
+        gpus=sum(gpu.healthy for gpu in inventory.gpus),
+        seats=f"{active}/{parked}/{free}",
+        ram_percent=full.get(Tier.RAM.value),
+        nvme_percent=full.get(Tier.NVME.value),
+    )
 
 
 def _seat_row(node: Node, seat: Seat, operation: str) -> SeatRow:

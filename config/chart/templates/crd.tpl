@@ -20,6 +20,9 @@ spec:
   - name: v1alpha1
     served: true
     storage: true
+    selectableFields:
+    - jsonPath: .status.pod
+    - jsonPath: .status.model
     additionalPrinterColumns:
     - name: Pod
       type: string
@@ -657,16 +660,15 @@ spec:
     - name: Tier
       type: string
       jsonPath: .status.artifact.tier
+    - name: Bytes
+      type: integer
+      jsonPath: .status.artifact.bytes
     - name: Complete
       type: string
       jsonPath: .status.conditions[?(@.type=="Complete")].status
     - name: State
       type: string
       jsonPath: .status.conditions[?(@.type=="Complete")].reason
-    - name: Bytes
-      type: integer
-      priority: 1
-      jsonPath: .status.artifact.bytes
     - name: Message
       type: string
       priority: 1
@@ -900,14 +902,28 @@ spec:
     - name: Ready
       type: string
       jsonPath: .status.conditions[?(@.type=="Ready")].status
+    - name: GPUs
+      type: integer
+      jsonPath: .status.summary.gpus
     - name: Product
       type: string
       jsonPath: .status.gpus[0].product
+    - name: Seats
+      type: string
+      jsonPath: .status.summary.seats
+    - name: RAM%
+      type: integer
+      jsonPath: .status.summary.ramPercent
+    - name: NVMe%
+      type: integer
+      jsonPath: .status.summary.nvmePercent
     - name: Driver
       type: string
+      priority: 1
       jsonPath: .status.driver.version
     - name: Agent
       type: string
+      priority: 1
       jsonPath: .status.agent.address
     - name: Reason
       type: string
@@ -1338,6 +1354,29 @@ spec:
                 x-kubernetes-list-map-keys:
                 - uid
                 x-kubernetes-list-type: map
+              summary:
+                description: The node in a line.
+                properties:
+                  gpus:
+                    description: GPUs that are healthy.
+                    format: int32
+                    minimum: 0
+                    type: integer
+                  seats:
+                    description: 'Seats that are active, parked and free: 1/3/4.'
+                    maxLength: 32
+                    type: string
+                  ramPercent:
+                    description: What parked seats take of the RAM that they may take.
+                    format: int32
+                    minimum: 0
+                    type: integer
+                  nvmePercent:
+                    description: What is used of the NVMe that there is for artifacts.
+                    format: int32
+                    minimum: 0
+                    type: integer
+                type: object
               usage:
                 description: What namespaces with a Share have used on this node, written every `usage_interval_s`.
                 items:
@@ -1594,6 +1633,9 @@ spec:
     storage: true
     subresources:
       status: {}
+    selectableFields:
+    - jsonPath: .spec.move.pod
+    - jsonPath: .spec.emptyNode
     additionalPrinterColumns:
     - name: Pod
       type: string

@@ -329,13 +329,13 @@ def _not_begun(seen: Observed, now: float) -> Decision[Status, Act]:
     request = seen.request
     if not _late(request, now):
         return _open(seen, *seen.waits, now) if seen.waits else Decision(request.status, Act.BEGIN)
-    if request.mode is Mode.EVICT and request.status.reason in _KEPT:
+    if request.mode is Mode.EVICT and request.status.reason in _HELD_BACK:
         return _over(seen, Reason.NOT_LET_GO, request.status.message, now)
     why = ": ".join(filter(None, ("it was not begun", request.status.message)))
     return _open(seen, Reason.PENDING, why, now)
 
 
-_KEPT = frozenset({Reason.DISRUPTION_BUDGET, Reason.QUEUED})
+_HELD_BACK = frozenset({Reason.DISRUPTION_BUDGET, Reason.QUEUED})
 
 
 def _hindered(seen: Observed, problem: Problem, now: float) -> Decision[Status, Act]:

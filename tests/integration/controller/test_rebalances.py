@@ -204,6 +204,8 @@ def test_requests_that_nobody_approves_cost_few_plans_and_end(
     moving(api, "late", deadlineSeconds=1)
     at(api, "DeadlineExceeded", "late")
     assert sorted(reasons()) == ends
+    for selector, found in (("spec.move.pod=a", 13), ("spec.move.pod=b", 0)):
+        assert len(api.get(RBAL, {"fieldSelector": selector})["items"]) == found
     assert len(extender.asked) == 10
     assert api.get(REQUESTS)["items"] == []
 

@@ -96,4 +96,6 @@ STATUSES = st.builds(
     tiers=st.just((gpunodes.TierRow("ram", 1, 2, 3),)) | st.just(()),
     saved=SAVED,
     seats=SEATS,
+    summary=st.none()
+    | st.builds(gpunodes.Summary, COUNT, st.just("1/2/3"), st.none() | COUNT, st.none() | COUNT),
 )

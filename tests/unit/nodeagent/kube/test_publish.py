@@ -86,6 +86,24 @@ async def test_where_seats_rest_is_published_and_its_bytes_where_that_is_below_r
     assert told(cold)["savedBytes"] > 0
 
 
+async def test_a_node_is_told_in_a_line(rig):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    publisher = Publisher(r.node, None, "", Attendance())
+    summary = publisher.status.now()["summary"]
+    offered = sum(group.seats for group in r.node.inventory.groups)
+    assert summary["seats"] == f"1/1/{offered - 2}"
+    assert summary["gpus"] == len(r.node.inventory.gpus)
+    tiers = {one["name"]: one for one in publisher.status.now()["tiers"]}
+    ram = tiers["ram"]
+    assert summary["ramPercent"] == round(100 * ram["usedBytes"] / ram["budgetBytes"]) > 0
+    assert summary["nvmePercent"] == 0
+    await down(r, cold)
+    summary = publisher.status.now()["summary"]
+    assert summary["seats"] == f"1/1/{offered - 2}", "offloaded is parked, too"
+    assert (summary["ramPercent"], summary["nvmePercent"] > 0) == (0, True)
+
+
 async def test_the_memory_that_a_seat_holds_is_published_as_seen(rig):
     """What it asks for is another thing; small changes are not worth a write."""
     r = rig(tiers=TIERS)
