@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 import time
@@ -17,6 +18,7 @@ from kybernate.cli.completing import pod_names
 from kybernate.cli.output import human, plain
 from kybernate.core.plans.steps import Kind
 from kybernate.core.requests.rebalance import RebalanceReason, Request
+from kybernate.errors import NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -114,8 +116,17 @@ def approve(name: str, timeout: str, **options: Any) -> None:
     sys.exit(_end(_carried_out(link, item, until)))
 
 
-def ask(what: str, spec: Json, options: dict[str, Any], *, dry_run: bool = False) -> None:
-    """Make a RebalanceRequest, show its plan, and have it carried out if that is asked for."""
+def ask(
+    what: str,
+    spec: Json,
+    options: dict[str, Any],
+    *,
+    dry_run: bool = False,
+    plan_only: bool = False,
+) -> None:
+    """Make a RebalanceRequest, show its plan, and have it carried out if that is asked for.
+    `dry_run`: make none, and say whether it may be made; `plan_only`: delete it once its plan is
+    shown."""
     limit, link, form = limit_of(options["timeout"]), link_to(options), options["output"]
     body, path = to_rebalance(what, spec, limit), link.of(REBALANCES.plural)
     if dry_run:
@@ -123,6 +134,8 @@ def ask(what: str, spec: Json, options: dict[str, Any], *, dry_run: bool = False
         REBALANCES.tell(made, form, "it may be asked for; nothing was")
         return
     made, until = link.api.post(path, body), time.monotonic() + limit
+    if plan_only:
+        sys.exit(_looked_at(link, made, until, form))
     planned = REBALANCES.followed(link, made, until, _planned)
     if read_rebalance(planned).ended:
         sys.exit(_end(planned, form))
@@ -133,6 +146,21 @@ def ask(what: str, spec: Json, options: dict[str, Any], *, dry_run: bool = False
     name = planned["metadata"]["name"]
     told = f"Approve it: kubectl kyb approve {name} -n {link.namespace}"
     REBALANCES.tell(planned, form, told)
+
+
+def _looked_at(link: Link, made: Json, until: float, form: str) -> int:
+    """Show its plan, delete it, and return the exit status."""
+    try:
+        planned = REBALANCES.followed(link, made, until, _planned)
+    finally:
+        with contextlib.suppress(NotFoundError):
+            link.api.delete(f"{link.of(REBALANCES.plural)}/{made['metadata']['name']}")
+    if form == "text":
+        _show(planned)
+    else:
+        REBALANCES.tell(planned, form, "")
+    request = read_rebalance(planned)
+    return REBALANCES.outcome(request, quiet=form != "text") if request.ended else 0
 
 
 def _end(item: Json, form: str = "text") -> int:

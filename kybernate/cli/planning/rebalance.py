@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 
 import click
 import orjson
+from click.core import ParameterSource
 from rich.console import Console
 
 from kybernate.cli.cluster.rebalances import ask as request
@@ -49,11 +50,12 @@ scheduler says.
 \b
   kubectl kyb rebalance llama -n shop
   kubectl kyb rebalance --empty gpu-7 -n kyb-system --approve
-  kybernate rebalance --dry-run llama -n shop
-  kybernate rebalance --dry-run --moves 3 --seconds 120
-  kybernate rebalance --dry-run --json | jq .steps
+  kubectl kyb rebalance --dry-run llama -n shop
+  kubectl kyb rebalance --dry-run --empty gpu-7 -n kyb-system --json | jq .status.plan.steps
+  kybernate rebalance --dry-run --moves 3 --seconds 120 --tls-dir pki
 
-With --dry-run nobody but the extender is asked, over mutual TLS, as by kybernate explain.
+With --dry-run the request is deleted once its plan is shown. With --extender or --tls-dir, too, the
+extender itself is asked, over mutual TLS, as by kybernate explain, and no request is made.
 """
 
 
@@ -76,10 +78,10 @@ With --dry-run nobody but the extender is asked, over mutual TLS, as by kybernat
     type=click.IntRange(1, 20_000),
     default=1000,
     show_default=True,
-    help="States to search before the best plan so far is told. More takes longer.",
+    help="States to search before the best plan so far is told: of --extender or --dump.",
 )
 @click.option("--empty", help="Have all pods leave this node, instead.")
-@click.option("--dry-run", is_flag=True, help="Ask the extender alone, and make no request.")
+@click.option("--dry-run", is_flag=True, help="Only show the plan: nothing can be approved.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 @click.option(
     "--dump",
@@ -96,8 +98,12 @@ def command(
     if not dry_run:
         _request(name, namespace, options)
         return
+    if not (options["file"] or _directly()):
+        options["output"] = "json" if as_json else options["output"]
+        _request(name, namespace, options, dry_run=True)
+        return
     if options["empty"]:
-        raise click.UsageError("--empty makes a request; leave --dry-run out, or look at its plan")
+        raise click.UsageError("--empty takes a request; leave --dump, --extender, --tls-dir out")
     namespace = namespace or "default"
     if options["file"]:
         budget = Budget(
@@ -116,7 +122,17 @@ def command(
         raise SystemExit(1)
 
 
-def _request(name: str | None, namespace: str | None, options: dict[str, Any]) -> None:
+def _directly() -> bool:
+    """Whether the user has said where the extender is, or how to ask it."""
+    source = click.get_current_context().get_parameter_source
+    return any(source(one) is ParameterSource.COMMANDLINE for one in ("extender", "tls_dir"))
+
+
+def _request(
+    name: str | None, namespace: str | None, options: dict[str, Any], *, dry_run: bool = False
+) -> None:
+    if options["approve"] and dry_run:
+        raise click.UsageError("--approve or --dry-run")
     if options["file"]:
         raise click.UsageError("a dump can only be planned for: say --dry-run")
     if name and options["empty"]:
@@ -127,7 +143,8 @@ def _request(name: str | None, namespace: str | None, options: dict[str, Any]) -
     wanted: Json = {"emptyNode": options["empty"]} if options["empty"] else {"defragment": {}}
     if name:
         wanted["defragment"]["pod"] = name
-    request("rebalance", {**wanted, "budget": budget}, {**options, "namespace": namespace})
+    options = {**options, "namespace": namespace}
+    request("rebalance", {**wanted, "budget": budget}, options, plan_only=dry_run)
 
 
 def plan_for(dump: Dump, name: str | None, budget: Budget) -> Json:

@@ -4,12 +4,15 @@ an extender that a test leads, and the controller as a process that is killed at
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 
 from kybernate import keys
+from kybernate.cli import main
 from kybernate.errors import NotFoundError, RefusedError
 from tests.integration.controller.conftest import (
     LIMIT_S,
@@ -207,6 +210,28 @@ def test_requests_that_nobody_approves_cost_few_plans_and_end(
     for selector, found in (("spec.move.pod=a", 13), ("spec.move.pod=b", 0)):
         assert len(api.get(RBAL, {"fieldSelector": selector})["items"]) == found
     assert len(extender.asked) == 10
+    assert api.get(REQUESTS)["items"] == []
+
+
+def test_a_plan_is_shown_through_the_api_server_and_leaves_no_request(
+    control_plane: Cluster, api: Api, extender: Extender, controller: Controller, replaced: str
+) -> None:
+    at_home = ["--kubeconfig", str(control_plane.kubeconfig), "-n", NAMESPACE]
+    ask = ["rebalance", "--dry-run", "--empty", NODE, *at_home]
+    shown = CliRunner().invoke(main, ask)
+    assert shown.exit_code == 0, shown.output
+    assert (
+        "1. Move requests/a (1.0 GiB, 3 s) from group G0 of n1 to group G1 of n1." in shown.output
+    )
+    path = f"/defrag/{NAMESPACE}/*?moves=10&within={NAMESPACE}&empty={NODE}"
+    assert extender.asked == [path]
+    assert api.get(RBAL)["items"] == []
+    plan = json.loads(CliRunner().invoke(main, [*ask, "--json"]).stdout)["status"]["plan"]
+    assert (plan["hash"], plan["steps"][0]["pod"]) == ("h1", "a")
+    extender.answer = {"Error": "no pod waits"}
+    none = CliRunner().invoke(main, ["rebalance", "--dry-run", "b", *at_home])
+    assert none.exit_code == 1, none.output
+    assert api.get(RBAL)["items"] == []
     assert api.get(REQUESTS)["items"] == []
 
 
