@@ -1,6 +1,6 @@
 """The plugin's side of the node agent's socket.
 
-The agent may be away at any time: registering and listing go on without it, advice falls back to
+The agent may be away at any time: registering and listing continue without it, advice falls back to
 a fixed order, and preparing a seat waits for it as long as the kubelet's patience allows, because
 the kubelet itself tries again only after 11 to 15 seconds.
 """

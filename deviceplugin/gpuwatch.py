@@ -86,7 +86,7 @@ class GpuWatch:
             self.look_now.set()
 
     def look(self, gpus: Iterable[GpuUuid]) -> None:
-        """Ask each GPU how it is; a driver that has lost one is asked to begin anew."""
+        """Ask each GPU how it is; a driver that has lost one is asked to begin again."""
         self._known = tuple(gpus)
         gone = [gpu for gpu in self._known if self._check(gpu)]
         doubtful = [gpu for gpu in gone if gpu not in self._told]

@@ -2,7 +2,7 @@
 
 Groups are formed once. What a GPU does later changes only its health: one that falls off the bus
 stays here by its UUID and index, so that its seats turn unhealthy together and recover together,
-and no group changes its name or members under a pod. Only a person forms groups anew, by the
+and no group changes its name or members under a pod. Only a person forms groups again, by the
 profiles; and of the groups that pods hold, that may change nothing but the number of seats.
 """
 

@@ -208,7 +208,8 @@ class Plugin:
             self._file.accept()
 
     def _reform(self, config: SeatsConfig, text: str) -> bool:
-        """Form groups anew; not before the agent says which groups are held. Raises ConfigError."""
+        """Form groups again; not before the agent says which groups are held. Raises
+        ConfigError."""
         with self._lock:
             _, before = self._board.current()
             held = before.held() if self._agent_follows else None

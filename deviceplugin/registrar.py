@@ -2,12 +2,12 @@
 
 Level-triggered: each step compares what should be with what is. A kubelet deletes all sockets of
 its folder when it starts and makes a new kubelet.sock, so a new socket (inode and change time), or
-our own one missing, means: serve anew, then register.
+our own one missing, means: serve again, then register.
 
 When a stream of ours ends, the kubelet takes the resource's registration apart by name, a moment
 later and whichever registration that is by then (`runClient`). It may so stop a newer one for good
-while that one's stream goes on. So a registration never follows the end of a stream at once; and if
-the kubelet ends a stream, or doesn't list us a few seconds after registering, we register again.
+while that one's stream continues. So a registration never follows the end of a stream at once; and
+if the kubelet ends a stream, or doesn't list us a few seconds after registering, we register again.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class Registrar:
         service: Callable[[str], SeatService],
         relist: float = 3.0,
     ) -> None:
-        """`service` makes the service of a resource, anew for each time it is served."""
+        """`service` makes the service of a resource, again for each time it is served."""
         self._folder = kubelet_dir / "device-plugins"
         self._board = board
         self._service = service

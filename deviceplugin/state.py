@@ -1,7 +1,7 @@
 """What the plugin remembers over restarts: GPUs, groups, and the profiles that made them.
 
 A plugin that starts while a GPU is lost would otherwise not know that the GPU exists: groups would
-be cut anew from the others, with other members under the same names, while pods run in the old.
+be cut again from the others, with other members under the same names, while pods run in the old.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Remembered:
 
 
 class StateFile:
-    """The file. A write that fails is told once, and the plugin goes on without a memory."""
+    """The file. A write that fails is told once, and the plugin continues without a memory."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "inventory.json"

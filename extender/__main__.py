@@ -171,7 +171,7 @@ def _fence(settings: ExtenderSettings, api: Api, watches: Watches) -> tuple[Fenc
         return beside, None
     if not settings.lease:
         return Open(), None
-    # A worker that gunicorn starts anew goes on as the same candidate: the one before is dead.
+    # A worker that gunicorn starts again continues as the same candidate: the one before is dead.
     identity = f"{host}_{uuid.uuid4()}"
     announce = Endpoint(api, settings.advertise, timeout).publish if settings.advertise else None
     leader = Leader(

@@ -33,17 +33,17 @@ class LeaveError(RetryableError):
 
 
 class UnfitError(RetryableError):
-    """The machine, or the release that runs on it, isn't now what a saved state needs; the state is
+    """The machine, or the release that runs on it, isn't now what an artifact needs; the state is
     kept until it is."""
 
 
 class LockedError(UnfitError):
-    """A saved state that nobody here can read now, for want of what a person can put back, such as
+    """An artifact that nobody here can read now, for want of what a person can put back, such as
     an authority's certificate; it is kept until then."""
 
 
 class ConflictError(KybernateError):
-    """The world changed under the call; read it again, then decide anew."""
+    """The world changed under the call; read it again, then decide again."""
 
 
 class NotFoundError(KybernateError):
@@ -104,4 +104,4 @@ class RestoreError(KybernateError):
 
 
 class CorruptError(KybernateError):
-    """What was read is not what was written: a saved state that must not be restored from here."""
+    """What was read is not what was written: an artifact that must not be restored from here."""

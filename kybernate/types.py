@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ArtifactId = NewType("ArtifactId", str)
-"""A saved state: `<namespace>/<name>@<UTC stamp>-<8 hexadecimal digits>`."""
+"""An artifact: `<namespace>/<name>@<UTC stamp>-<8 hexadecimal digits>`."""
 
 GpuUuid = NewType("GpuUuid", str)
 GroupName = NewType("GroupName", str)

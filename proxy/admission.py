@@ -126,7 +126,7 @@ class Admission:
     # --- orders of an agent -------------------------------------------------------------------
 
     def connected(self, node: NodeName) -> list[Action]:
-        """A new stream: the agent will name its seats and leases anew; repeat our demand."""
+        """A new stream: the agent will name its seats and leases again; repeat our demand."""
         actions: list[Action] = []
         for seat in self._seats.on(node):
             seat.connected, seat.confirmed, seat.lease, seat.draining = True, False, None, False

@@ -1,4 +1,4 @@
-"""One stream per agent: demand goes up, leases come down, and a broken stream is made anew."""
+"""One stream per agent: demand goes up, leases come down, and a broken stream is made again."""
 
 from __future__ import annotations
 

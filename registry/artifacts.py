@@ -274,7 +274,7 @@ def _see_not_handed_on(connection: Connection, found: Row[Any], node: str, store
     pod = fetch(connection, (found.namespace, found.pod_uid))
     if node and store and pod is not None and succession.handed_on(pod, node, found.id):
         raise RefusedError(
-            f"pod {pod.successor} on node {pod.successor_node} goes on with {found.id}: node "
+            f"pod {pod.successor} on node {pod.successor_node} continues with {found.id}: node "
             f"{node} lets nothing of it go in {store} any more"
         )
 

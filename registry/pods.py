@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Pods:
-    """Who may write a pod's states, and who goes on with them."""
+    """Who may write a pod's states, and who continues with them."""
 
     def __init__(self, database: Database, max_lease_s: float) -> None:
         self._database = database
@@ -56,7 +56,7 @@ class Pods:
         )
 
     def renew(self, pod: Key, node: str, token: int, seconds: float) -> PodRecord:
-        """The lease goes on. Raises ConflictError."""
+        """The lease continues. Raises ConflictError."""
         return self._change(
             pod,
             lambda known, now: succession.renew(known, node, token, now + self._lasting(seconds)),
@@ -71,9 +71,9 @@ class Pods:
         return self._change(pod, lambda known, _now: succession.stop(known, proof, by, why))
 
     def claim(self, pod: Key, asked: Asked) -> PodRecord:
-        """Somebody goes on with the pod's state.
+        """Somebody continues with the pod's state.
 
-        A pod that claims itself may begin anew, too: what it left may be gone by then. Raises
+        A pod that claims itself may begin again, too: what it left may be gone by then. Raises
         ConflictError, also for an artifact that is not the pod's newest, NotFoundError for one that
         isn't known, RefusedError for one of another pod.
         """
@@ -213,5 +213,5 @@ def _check_other_claims(connection: Connection, pod: PodRecord, successor: str) 
     other = connection.execute(select(PODS.c.uid).where(claimed).limit(1)).scalar_one_or_none()
     if other is not None:
         raise ConflictError(
-            f"pod {successor} goes on with the state of pod {other} already; a pod has one state"
+            f"pod {successor} continues with the state of pod {other} already; a pod has one state"
         )

@@ -1,7 +1,7 @@
-"""The database anew, from the manifests in the places alone.
+"""The database again, from the manifests in the places alone.
 
 Each batch is committed, and what is there already isn't read again: a rebuild that was cut short
-goes on where it was, and one of a database that lost nothing changes nothing. What no manifest
+continues where it was, and one of a database that lost nothing changes nothing. What no manifest
 says is made safe rather than guessed: pods that the database didn't know begin unsettled, so that
 nobody gets a claim on them before claims of before were told again; old tokens are none of this
 database's, and new ones are greater; and no copy is dropped on account of one that nobody has

@@ -1,6 +1,6 @@
 """Has the workload's engine do its part of a park or a wake, by plain HTTP on the pod's network.
 
-Whatever fails is told to the agent, which goes on without.
+Whatever fails is told to the agent, which continues without.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Link:
         self._progress = ""
 
     def start(self) -> None:
-        """Connect, and go on connecting, for as long as the process lives."""
+        """Connect, and continue connecting, for as long as the process lives."""
         threading.Thread(target=self._run, name="link", daemon=True).start()
 
     def view(self, patience: float = 0.0) -> View:

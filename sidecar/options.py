@@ -25,7 +25,7 @@ class UsageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One probe that was taken over. `port` is the workload's.
+    """One probe that the sidecar answers. `port` is the workload's.
 
     `timeout` is how long the kubelet waits for an answer (s), `grace` how long after its start
     the workload may fail a liveness probe that it has never passed (s).

@@ -205,7 +205,7 @@ class Evictions:
     def _bounded(
         self, found: Answer, seat: EvictedSeat, known: tuple[Request, ...], asked: wire.Eviction
     ) -> Answer:
-        """The answer, with its request asked for; another one once that would go on for ever."""
+        """The answer, with its request asked for; another one once that would continue for ever."""
         now, about = self._wall(), (asked.namespace, asked.pod, seat.uid)
         if not found.others:
             self._held.over(about)

@@ -82,7 +82,7 @@ class Commands:
         samples.restore.append(self._bare.restore(lazy=lazy))
         os.kill(container.init, signal.SIGRTMIN + 2)
         samples.first_answer(began, answers)
-        wait_for(lambda: container.comm == "kyb-run", "kyb-init doesn't go on")
+        wait_for(lambda: container.comm == "kyb-run", "kyb-init doesn't continue")
         if pages is not None:
             pages.wait(60)
 

@@ -201,8 +201,8 @@ def forget(agents: Agents, request: Request, why: str) -> str:
 
 
 class Sweep:
-    """Finds operations whose request is gone on the agents themselves, and cancels them. `every` in
-    seconds."""
+    """Finds operations whose request is gone, on the agents themselves, and cancels them. `every`
+    in seconds."""
 
     def __init__(
         self, requests: Requests[Request], nodes: Nodes, agents: Agents, fence: Fence, every: float

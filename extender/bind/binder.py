@@ -123,7 +123,8 @@ class Binder:
         pod = self._snapshot.read_pod(self._cluster.pod(args.pod.namespace, args.pod.name))
         if pod.ref.uid != args.pod.uid:
             raise NotFoundError(
-                f"its UID is {pod.ref.uid} now and not {args.pod.uid}: it was deleted and made anew"
+                f"its UID is {pod.ref.uid} now and not {args.pod.uid}: it was deleted and "
+                "made again"
             )
         return pod
 

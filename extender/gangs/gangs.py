@@ -2,7 +2,7 @@
 
 Every replica does this; `extender.gangs.planner` changes the pods, in the one that may bind.
 Nothing
-but the pods is needed to go on after a crash.
+but the pods is needed to continue after a crash.
 """
 
 from __future__ import annotations

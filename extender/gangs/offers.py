@@ -63,7 +63,7 @@ class Offers:
             return uid in self._taken
 
     def begin(self, uids: Iterable[PodUid]) -> None:
-        """These pods are planned anew."""
+        """These pods are planned again."""
         with self._lock:
             for uid in uids:
                 self._taken.pop(uid, None)

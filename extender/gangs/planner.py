@@ -51,7 +51,7 @@ BUDGET_S = 0.5
 """Seconds of planning after which the other gangs have to wait for the next look."""
 
 REST_S, LONGEST_REST_S = 1.0, 300.0
-"""Seconds until a gang whose plan fell through is planned anew; doubled each time, up to 5 min."""
+"""Seconds until a gang whose plan fell through is planned again; doubled each time, up to 5 min."""
 
 REMIND_S, LONGEST_REMIND_S = 0.5, 60.0
 """Seconds until the scheduler is to have asked about a gang's pods; if it has not, it is told to

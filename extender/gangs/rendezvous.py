@@ -2,7 +2,7 @@
 
 Seats are held for all of them, but CPU, memory, taints and volumes are for the kube-scheduler to
 judge, pod by pod. A pod that comes to be bound was judged to fit, and the scheduler keeps its place
-while it waits here. Only when all have come does any go on: a gang of which one pod fits nowhere
+while it waits here. Only when all have come does any continue: a gang of which one pod fits nowhere
 runs in no part.
 """
 
@@ -62,7 +62,7 @@ class Rendezvous:
             )
 
     def forget(self, uid: PodUid) -> None:
-        """The pod starts anew, or is gone."""
+        """The pod starts again, or is gone."""
         with self._turn:
             if self._until.pop(uid, None) == inf:
                 self._turn.notify_all()
@@ -73,7 +73,7 @@ class Rendezvous:
         self._turn.wait_for(lambda: uid not in self._until or not self._missing(others), self._wait)
         self._waiting -= 1
         if uid in self._until:
-            # Whoever goes on in time leaves this to the others, who are on their way as well.
+            # Whoever continues in time leaves this to the others, who are on their way as well.
             self._until[uid] = 0.0 if self._missing(others) else self._clock() + LASTS
 
     def _missing(self, others: Collection[PodUid]) -> int:

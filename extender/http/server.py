@@ -23,8 +23,9 @@ _REQUEST_S = 10.0
 _STOP_S = 15
 
 _SWITCH_S = 0.001
-"""After which a thread that computes lets another one go on. A call stops to read and write several
-times; by Python's default each time could cost it 5 ms, while something is listed or explained."""
+"""After which a thread that computes lets another one continue. A call stops to read and write
+several times; by Python's default each time could cost it 5 ms, while something is listed or
+explained."""
 
 
 def make_server(

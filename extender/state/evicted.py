@@ -100,7 +100,7 @@ class Evicted:
 
     def claim(self, pod: SeatPod) -> str:
         """The UID of the pod from whose state this one continues, which no other one does from now
-        on; empty if it begins anew. Raises KybernateError if that can't be said now."""
+        on; empty if it begins again. Raises KybernateError if that can't be said now."""
         if _may_continue(pod) and (why := self.requests.not_ready()):
             raise RetryableError(why)
         known = self._known(pod)

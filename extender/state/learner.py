@@ -26,7 +26,8 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 30.0
 NOTICEABLE = 0.1
-"""The part of all pods, or of all nodes, that must be of another kind before it is learned anew."""
+"""The part of all pods, or of all nodes, that must be of another kind before it is learned
+again."""
 
 _AT_ONCE = 500
 """Nodes or pods that are looked at before others get a turn."""
@@ -55,7 +56,7 @@ class Learner:
                 log.exception("what was asked for is looked at again in %.0f s", LOOK_EVERY_S)
 
     def look(self) -> bool:
-        """Learn anew if the mix has changed noticeably; whether it has."""
+        """Learn again if the mix has changed noticeably; whether it has."""
         mix = self._mix()
         if not mix.differs(self._known, NOTICEABLE):
             return False

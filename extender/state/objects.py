@@ -48,7 +48,7 @@ class SeatPod:
     has seen which device ID it got. `gang` is the name of the gang that it belongs to, if any.
     `preempts` is False if its priority class says that it takes nobody's place; `leaving` says that
     it is being deleted. `model` is what it serves, `party` says with whom it may share GPUs,
-    `restore` from which saved state it wants to go on, `succession` in whose place its controller
+    `restore` from which artifact it wants to continue, `succession` in whose place its controller
     has made it. `expendable`: it may be deleted for a more important one, by its own word, if
     `says_on_preempt`; `labels` are what policies select it by. `created`: when it was made, in
     seconds since 1970; `failed`: its kubelet has ended it.

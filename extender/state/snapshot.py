@@ -155,7 +155,7 @@ class Snapshot:
 
     def _expecting(self, uid: PodUid, demand: Demand) -> Demand:
         """The demand with the traffic that the pod's model is known to have, and the copies of the
-        state that it wants to go on from."""
+        state that it wants to continue from."""
         pod = self._pods.get(uid)
         if pod is None:
             return demand
@@ -249,7 +249,7 @@ class Snapshot:
 
     def _own(self, pod: PodUid) -> dict[NodeName, NodeView]:
         """The nodes that are something else to the pod: the one on which it holds a seat already,
-        without that, and those that hold the state from which it wants to go on, with that."""
+        without that, and those that hold the state from which it wants to continue, with that."""
         known, claim = self._pods.get(pod), self._ledger.claim(pod)
         held = self._states.on_nodes(known.restore) if known and known.restore else {}
         own = {}

@@ -1,4 +1,4 @@
-"""Where saved states are, as GPUNodes tell of them."""
+"""Where artifacts are, as GPUNodes tell of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class States:
-    """The saved states of the cluster, by artifact and by pod. One owner."""
+    """The artifacts of the cluster, by artifact and by pod. One owner."""
 
     def __init__(self) -> None:
         self._on_node: dict[NodeName, tuple[StoredArtifact, ...]] = {}

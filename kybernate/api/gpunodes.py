@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 MOST_SAVED = 256
-"""Saved states that are told of; of more the newest. A GPUNode must stay a small object."""
+"""Artifacts that are told of; of more the newest. A GPUNode must stay a small object."""
 
 MOST_USES = 1024
 """Namespaces whose use a node tells, the first by name."""
@@ -163,7 +163,7 @@ class TierRow:
 
 @dataclass(frozen=True, slots=True)
 class ArtifactRow:
-    """A saved state, and where it lies."""
+    """An artifact, and where it lies."""
 
     __pydantic_config__ = CAMEL
     artifact: Annotated[str, text(400, least=1)]

@@ -134,7 +134,7 @@ def _bytes(value: object) -> int | None:
 
 
 def _rests(seats: Iterable[Json]) -> Iterator[tuple[PodUid, Artifact]]:
-    """The state of each seat that is parked below RAM. A seat of which nothing can be read counts
+    """The state of each seat that is offloaded. A seat of which nothing can be read counts
     as one in RAM."""
     for seat in seats:
         tier, size = seat.get("tier"), seat.get("savedBytes")
@@ -151,7 +151,7 @@ def _held(seats: Iterable[Json]) -> Iterator[tuple[PodUid, int]]:
 
 
 def _saved(rows: Iterable[Json]) -> Iterator[StoredArtifact]:
-    """The saved states that a node tells of; what can't be read is left out."""
+    """The artifacts that a node tells of; what can't be read is left out."""
     for row in rows:
         tier, size = row.get("tier"), row.get("bytes")
         if tier in _OFFLOADED and type(size) is int and 0 < size <= _MOST:

@@ -1,4 +1,4 @@
-"""What a pod says of the saved state that it wants to go on from. Pure.
+"""What a pod says of the artifact that it wants to continue from. Pure.
 
 Nothing of it becomes a path or a command: a name is taken apart by `artifacts.layout`, a pod's UID
 is compared with what signed manifests say.

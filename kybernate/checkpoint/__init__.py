@@ -1,1 +1,1 @@
-"""Saved states on their way: sealed, packed, fetched, verified, swept, carried elsewhere."""
+"""Artifacts on their way: sealed, packed, fetched, verified, swept, carried elsewhere."""

@@ -1,4 +1,4 @@
-"""What a place holds, by its manifests alone: from these a registry can be made anew."""
+"""What a place holds, by its manifests alone: from these a registry can be made again."""
 
 from __future__ import annotations
 

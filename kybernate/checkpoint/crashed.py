@@ -30,7 +30,7 @@ def remove(folders: list[Path]) -> None:
         try:
             remove_folder(folder)
         except OSError as error:
-            log.warning("%s, which is no saved state, stays for now: %s", folder, error)
+            log.warning("%s, which is no artifact, stays for now: %s", folder, error)
 
 
 def _has_none(manifest: Path) -> bool:

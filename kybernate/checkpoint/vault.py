@@ -1,4 +1,4 @@
-"""The saved states of one node: `ports.Vault` over its places.
+"""The artifacts of one node: `ports.Vault` over its places.
 
 Every call runs in threads of its own and looks at its deadline between steps; a call that is
 cancelled ends at its next step, and what it has done so far is kept.
@@ -58,7 +58,7 @@ _LATE = 5.0
 """Seconds that the threads of a call have to notice its deadline before they are left alone."""
 _PATIENCE = 300.0
 _HANGS = (
-    "an earlier call for {name} still hangs at the disk or store of the saved states; see to that "
+    "an earlier call for {name} still hangs at the disk or store of the artifacts; see to that "
     "first"
 )
 
@@ -92,7 +92,7 @@ class Vault:
         """Seconds for each call that has no deadline of its caller's."""
         self._half_dropped: set[str] = set()
         # A disk that hangs keeps a thread after its caller was told so; when it answers again, that
-        # thread must not go on with what the caller has begun since.
+        # thread must not continue with what the caller has begun since.
         self._alone = KeyedLocks[str, threading.Lock](threading.Lock)
         self._doubtful: set[tuple[str, str]] = set()
         self._urgent = ThreadPoolExecutor(URGENT, thread_name_prefix="vault")
@@ -395,7 +395,7 @@ class Vault:
             copies |= {other.name: self._sure(other, found) for other, found in others}
         if sentence := why_keep(place.name, copies, forget):
             raise RefusedError(f"{artifact}: {sentence}")
-        # By what was true a moment ago: not if its caller has gone on without it.
+        # By what was true a moment ago: not if its caller has continued without it.
         until.check()
         self._half_dropped.add(artifact)
         drop(place, manifest)
@@ -438,6 +438,6 @@ async def _run(pool: Executor, seconds: float, work: Callable[[Deadline], R]) ->
     try:
         return await asyncio.wait_for(done, seconds + _LATE)
     except TimeoutError as error:
-        raise DeadlineError("the disk or store of the saved states doesn't answer") from error
+        raise DeadlineError("the disk or store of the artifacts doesn't answer") from error
     finally:
         deadline.cancel()

@@ -46,7 +46,7 @@ def why_not(known: Mapping[str, Access], node: str, made_ms: int) -> str:
     if found.revoked:
         return f"node {node} is revoked: kybernate node admit {node} lets it in again"
     if made_ms < found.at_ms:
-        return f"node {node} was let in anew since its certificate was made: it needs another"
+        return f"node {node} was let in again since its certificate was made: it needs another"
     return ""
 
 

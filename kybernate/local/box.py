@@ -24,7 +24,7 @@ class ModelRow:
 
     `size`: bytes of GPU memory that it holds, or that its park put away; `tier`: of a parked one,
     where its state is (ram, nvme, object), else empty. `wake_s`: seconds until it is expected to
-    answer if it is called for now; 0.0 while it is active, and None before its first start, of
+    answer if it is requested now; 0.0 while it is active, and None before its first start, of
     which nobody knows how long it takes. `address`: host:port, empty until it serves. `why`: a
     sentence on its state. `active_since`, `idle_since`: on the clock of the event loop, None if it
     isn't. `pinned`: it leaves GPU memory for no other model.

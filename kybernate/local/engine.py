@@ -172,7 +172,7 @@ class Engine:
         self, specs: Iterable[ModelSpec], running: Mapping[PodUid, int] | None = None
     ) -> None:
         """Have just these models. Those whose command, address, variables, GPUs or memory changed
-        are ended and made anew; all others are not touched. `running`: kyb-inits by model."""
+        are ended and made again; all others are not touched. `running`: kyb-inits by model."""
         wanted, inventory = list(specs), self.node.inventory or Inventory()
         healthy = tuple(gpu for gpu in inventory.gpus if gpu.healthy)
         gpus = placed(wanted, healthy)
@@ -331,7 +331,7 @@ class Engine:
             self.loop.kick()
 
     def _forget_logs(self) -> None:
-        """Of models that are no more, or were made anew, a day after they last wrote."""
+        """Of models that are no more, or were made again, a day after they last wrote."""
         present = {model.uid for model in self._models.values()} | self.node.seats.keys()
         until = self.world.wall() - _LOGS_KEPT
         for path in self._folders.logs.glob("*.log*"):
@@ -426,14 +426,14 @@ class Engine:
     def _seat(self, model: str) -> Seat:
         seat = self.node.seats.get(self._known(model).uid)
         if seat is None:
-            raise NotFoundError(f"model {model} has just ended, and is made anew; try again")
+            raise NotFoundError(f"model {model} has just ended, and is made again; try again")
         return seat
 
     def _row(self, model: _Model) -> ModelRow:
         seat = self.node.seats.get(model.uid)
         gpus: tuple[str, ...] = tuple(gpu.uuid for gpu in model.gpus)
         if seat is None:
-            why = "its last processes have ended, and it is made anew"
+            why = "its last processes have ended, and it is made again"
             return ModelRow(model.spec.name, SeatState.WAITING, gpus, why=why, pinned=model.pinned)
         gpus = seat.identity.gpus
         tier, held = TIER_OF.get(seat.state), sum(seat.tree.held.values())

@@ -108,7 +108,7 @@ class Launcher:
         return True
 
     def leave(self) -> None:
-        """Watch none any more; those that run go on."""
+        """Watch none any more; those that run continue."""
         for one in self._ones.values():
             if one.timer is not None:
                 one.timer.cancel()

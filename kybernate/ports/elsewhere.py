@@ -1,4 +1,4 @@
-"""What lies beyond this node: the registry of saved states, and other nodes' agents."""
+"""What lies beyond this node: the registry of artifacts, and other nodes' agents."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Who goes on with a pod's state. `node`: where it runs; `stopped`: the proof that it did, or
-    empty; `successor`: the pod that holds the claim, and `artifact` what it goes on from; `ended`:
-    nobody may go on from it any more; `settled`: all claims on it are known."""
+    """Who continues with a pod's state. `node`: where it runs; `stopped`: the proof that it did, or
+    empty; `successor`: the pod that holds the claim, and `artifact` what it continues from;
+    `ended`: nobody may continue from it any more; `settled`: all claims on it are known."""
 
     node: str = ""
     stopped: str = ""
@@ -28,7 +28,7 @@ class Line:
 
 
 class Registry(Protocol):
-    """Which saved states there are and where, who writes a pod's and who goes on with them.
+    """Which artifacts there are and where, who writes a pod's and who continues with them.
 
     It speaks for this node. Every call may be made again. Errors: NotFoundError (it knows nothing
     of that), ConflictError (the world is another than the caller thought; the sentence says which),
@@ -58,7 +58,7 @@ class Registry(Protocol):
         ...
 
     async def stop(self, namespace: str, uid: PodUid, why: str, deadline: float) -> None:
-        """The pod's processes here are ended, or given up, and never go on."""
+        """The pod's processes here are ended, or given up, and never continue."""
         ...
 
     async def claim(
@@ -71,12 +71,12 @@ class Registry(Protocol):
         *,
         again: bool = False,
     ) -> None:
-        """`successor`, which is here, goes on with this state of the pod `uid`, and nobody else.
+        """`successor`, which is here, continues with this state of the pod `uid`, and nobody else.
         `again`: it was granted before, and the registry may have lost its database since."""
         ...
 
     async def line(self, namespace: str, uid: PodUid, deadline: float) -> Line:
-        """Who goes on with the pod's state, as of now."""
+        """Who continues with the pod's state, as of now."""
         ...
 
     async def newest(self, namespace: str, uid: PodUid, deadline: float) -> ArtifactId:
@@ -87,7 +87,7 @@ class Registry(Protocol):
 @dataclass(frozen=True, slots=True)
 class Handover:
     """`pod`, whose seat is here, leaves its GPUs; `successor`, of the same namespace, waits on
-    `node`, which may be this one, to go on with its state."""
+    `node`, which may be this one, to continue with its state."""
 
     pod: PodRef
     successor: PodRef
@@ -130,10 +130,10 @@ class Peers(Protocol):
         ...
 
     async def let_continue(self, handover: Handover, artifact: ArtifactId, deadline: float) -> None:
-        """Its tree here is ended for good. Returns once the successor is known to go on with it,
+        """Its tree here is ended for good. Returns once the successor is known to continue with it,
         over restarts of its agent; RefusedError: it never will."""
         ...
 
     async def call_off(self, handover: Handover, deadline: float) -> None:
-        """Nothing comes of it, since the pod goes on here: what was received there may go."""
+        """Nothing comes of it, since the pod continues here: what was received there may go."""
         ...

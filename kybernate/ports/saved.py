@@ -1,4 +1,4 @@
-"""Dumps of trees, and the saved states that they become."""
+"""Dumps of trees, and the artifacts that they become."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class DumpState(StrEnum):
     HOLDING = "holding"
     """The tree is being dumped, ended or recreated: kyb-init takes its end for nothing."""
     PARKED = "parked"
-    """The tree was dumped and ended; the container goes on without it."""
+    """The tree was dumped and ended; the container continues without it."""
 
 
 class Dumper(Protocol):
@@ -107,7 +107,7 @@ class Gatekeeper(Protocol):
     async def shut(
         self, init: int, on_arrival: Callable[[str], None], deadline: float, port: int = 0
     ) -> None:
-        """Drop TCP from and to others from now on; loopback goes on. `port`: one where it will
+        """Drop TCP from and to others from now on; loopback continues. `port`: one where it will
         listen, though no socket of its tree is there to tell; 0: none.
 
         `on_arrival` is called on the event loop, once and later, with what has arrived in words
@@ -141,7 +141,7 @@ class Gatekeeper(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A saved state in one place. `uid`: the pod whose seat it was; `size` in bytes there;
+    """An artifact in one place. `uid`: the pod whose seat it was; `size` in bytes there;
     `verified`: its bytes were read back and were right."""
 
     id: ArtifactId
@@ -151,7 +151,7 @@ class Sealed:
 
 
 class Vault(Protocol):
-    """Saved states of this node. A *place* is a tier that can be written; an artifact exists in a
+    """Artifacts of this node. A *place* is a tier that can be written; an artifact exists in a
     place from the moment on that its signed manifest is there, and not before.
 
     Errors: NotFoundError (no such artifact there), CorruptError (its bytes are not what its
@@ -209,8 +209,8 @@ class Vault(Protocol):
 
     async def fill(self, artifact: ArtifactId, uid: PodUid, deadline: float) -> None:
         """Verify the rest of what `lend` gave this seat, what is waited for first. A piece that is
-        wrong is taken from another place. Goes on from where an earlier call was cut short; nothing
-        is to be done where nothing was lent.
+        wrong is taken from another place. Continues from where an earlier call was cut short;
+        nothing is to be done where nothing was lent.
 
         Raises CorruptError if some of it is in no place: what waits for it fails.
         """
@@ -225,15 +225,16 @@ class Vault(Protocol):
     ) -> None:
         """Copy it into the place, as chunks that others there share, and verify it there.
 
-        `progress` hears of bytes done. Goes on from where an earlier call was cut short.
+        `progress` hears of bytes done. Continues from where an earlier call was cut short.
         """
         ...
 
     async def fetch(
         self, artifact: ArtifactId, images: Path, deadline: float, into: Into
     ) -> Manifest:
-        """Bring its images into a directory, verified, from the fastest place that has it. Goes
-        on from where an earlier call was cut short. Returns its manifest; raises like `admit`."""
+        """Bring its images into a directory, verified, from the fastest place that has it.
+        Continues from where an earlier call was cut short. Returns its manifest; raises like
+        `admit`."""
         ...
 
     async def verify(self, artifact: ArtifactId, place: Tier, deadline: float) -> None:

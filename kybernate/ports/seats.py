@@ -48,7 +48,7 @@ class SeatListener(Protocol):
     """What seat sockets tell; called on the event loop, quick."""
 
     def on_hello(self, uid: PodUid, hello: GateHello) -> None:
-        """kyb-init is at the door, anew or for the first time."""
+        """kyb-init is at the door, again or for the first time."""
         ...
 
     def on_term(self, uid: PodUid, signum: int) -> None:

@@ -20,7 +20,7 @@ class ArtifactGrants(Listed[Grant]):
         """What is granted. Raises RetryableError until all were listed."""
         if why := self.unlisted:
             raise RetryableError(
-                "another namespace's saved state needs an ArtifactGrant, and these are not listed "
+                "another namespace's artifact needs an ArtifactGrant, and these are not listed "
                 f"yet ({why})"
             )
         return super().all()

@@ -55,7 +55,7 @@ class Shown:
 
 
 class Identity:
-    """Whom the agent says it is. Files are read anew as they change. Safe to use from several
+    """Whom the agent says it is. Files are read again as they change. Safe to use from several
     threads."""
 
     def __init__(
@@ -283,7 +283,7 @@ class Identity:
             self._ended.unlink(missing_ok=True)
 
     def _placeholder(self) -> Shown:
-        """Of an authority that nobody knows: the port is open, and nobody goes on with it."""
+        """Of an authority that nobody knows: the port is open, and nobody continues with it."""
         from kybernate.adapters.pki import agent_leaf, issue, make_authority  # noqa: PLC0415 - slow
 
         if self._nobody is None:

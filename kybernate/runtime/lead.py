@@ -137,7 +137,7 @@ class Leader:
     def stop(self) -> None:
         """Let go of the lease, so that the next leader need not wait for its end.
 
-        To be called when nothing that was begun in its name goes on.
+        To be called when nothing that was begun in its name continues.
         """
         self._stopping.set()
         self._thread.join(self._lasts)

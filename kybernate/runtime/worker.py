@@ -149,7 +149,7 @@ class Worker(gthread.ThreadWorker):  # type: ignore[misc]
 
 
 def _shake_hands(conn: Any) -> None:
-    """Go on with what has come. Raises OSError; ssl.SSLWantReadError while it isn't all."""
+    """Continue with what has come. Raises OSError; ssl.SSLWantReadError while it isn't all."""
     if not isinstance(conn.sock, ssl.SSLSocket):
         conn.sock = ssl_wrap_socket(conn.sock, conn.cfg)
     conn.sock.setblocking(False)

@@ -84,7 +84,7 @@ STATES_LIMIT = 4 << 20
 TEXT_LIMIT = 253
 WHY_LIMIT = 1024
 STATE_LIMIT = 384
-"""Characters of a text, of a `why`, and of the name of a saved state, which has a pod's in it."""
+"""Characters of a text, of a `why`, and of the name of an artifact, which has a pod's in it."""
 _LONGER = {"why": WHY_LIMIT, "artifact": STATE_LIMIT, "staged": STATE_LIMIT}
 LIST_LIMIT = 4096
 SECONDS_LIMIT = 86_400.0
@@ -308,7 +308,7 @@ class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has 
         peer = self._peers.get(name)
         if peer is None:
             if len(self._peers) >= _MOST_PEERS:
-                # Those with nothing open begin anew when they are back.
+                # Those with nothing open begin again when they are back.
                 self._peers = {key: one for key, one in self._peers.items() if one.streams}
             peer = self._peers[name] = _Peer(Bucket(self._rates.calls, self._rates.burst))
         return peer

@@ -76,7 +76,7 @@ class DoorSide:
         if hello.phase is GatePhase.PARKED and seat.state is SeatState.WAITING:
             # The journal was lost, and with it what was saved of it, and where.
             seat.contact.made()
-            self._node.move(seat, SeatEvent.FOUND, "found parked below RAM, without a record")
+            self._node.move(seat, SeatEvent.FOUND, "found offloaded, without a record")
             self._life.fail(seat, seat.history.reason)
             return
         if hello.phase is GatePhase.WAITING and self._node.world.offloading is not None:

@@ -71,7 +71,7 @@ class PeersApi(peers_pb2_grpc.PeersServicer):
     async def TakeOver(  # noqa: N802 - gRPC's name
         self, request: pb.Takeover, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.TakenOver:
-        """Go on here."""
+        """Continue here."""
         pod, successor = pod_of(request.handover), PodUid(request.handover.successor_uid)
         artifact = ArtifactId(request.artifact)
         sentence = await self._receiver.let_continue(pod, successor, artifact)

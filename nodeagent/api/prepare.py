@@ -92,7 +92,7 @@ class Preparer:
     async def prepare(self, resource: str, device_ids: Sequence[str]) -> Seat:
         """The seat of the pod that holds these devices, its CDI file and socket in place.
 
-        Idempotent. RetryableError: the cause may pass; the agent goes on trying by itself and
+        Idempotent. RetryableError: the cause may pass; the agent continues trying by itself and
         then touches the pod. RefusedError: it never will.
         """
         key = (resource, tuple(device_ids))
@@ -275,7 +275,7 @@ class Preparer:
         if spec.pod is not None:
             devices.tell(self._node, seat, why)
 
-    # --- going on without the kubelet ---------------------------------------------------------
+    # --- continuing without the kubelet ---------------------------------------------------------
 
     def _retry(self, key: tuple[str, tuple[str, ...]]) -> None:
         if key not in self._retries:
@@ -339,7 +339,7 @@ def _check_same(device_id: str, group: Group, facts: PodFacts) -> None:
     if device_id.rpartition("-seat-")[0] != group.name:
         raise RefusedError(
             f"the kubelet gave pod {facts.ref} {device_id}, and the pod belongs to {group.name}; "
-            "without CDI that can't be mended: delete the pod, so that it is placed anew"
+            "without CDI that can't be mended: delete the pod, so that it is placed again"
         )
 
 

@@ -212,8 +212,8 @@ class RuntimeDoor:
             raise RefusedError("the agent has no seat of this container yet; try again in a moment")
         if seat.state in WITHOUT_TREE:
             raise RefusedError(
-                f"pod {seat.identity.pod} is parked below RAM, and its container is empty; its "
-                f"saved state is {seat.saved.artifact}; wake it first, or use that"
+                f"pod {seat.identity.pod} is offloaded, and its container is empty; its "
+                f"artifact is {seat.saved.artifact}; wake it first, or use that"
             )
         if seat.state not in _HOLDABLE or seat.ending.asked or seat.unverified:
             raise RefusedError(
@@ -241,7 +241,7 @@ class RuntimeDoor:
             if lost or seat.state in {*WITHOUT_TREE, *AT_GATE, SeatState.FAILED}:
                 raise RefusedError(f"its seat is {seat.state.value} now: {seat.history.reason}")
             if self._node.world.now() >= until:
-                why = "its memory still comes in from its saved state" if seat.saved.paging else ""
+                why = "its memory still comes in from its artifact" if seat.saved.paging else ""
                 raise RefusedError(
                     f"it has not left GPU memory within {_PARK_LIMIT:g} s: "
                     f"{why or seat.backoff.unparkable or seat.history.reason}"

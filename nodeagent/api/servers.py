@@ -84,7 +84,7 @@ async def serve_network(
 
 
 def _credentials(identity: Identity) -> grpc.ServerCredentials:
-    """What is shown to whoever connects from then on: read anew once a file has changed."""
+    """What is shown to whoever connects from then on: read again once a file has changed."""
     made = identity.stamp(), _configuration(identity)
     lock = threading.Lock()
 

@@ -37,8 +37,9 @@ def doubt(node: Node) -> None:
     log.warning("%s; what no record names stays where it is", damage)
     metrics.JOURNAL_DAMAGED.inc()
     message = (
-        f"{damage}; the agent went on without them, asked the driver where they left it in doubt, "
-        "and drops no saved state that only they may name; kybernate artifacts ls shows all"
+        f"{damage}; the agent continued without them, asked the driver where they left it in "
+        "doubt, "
+        "and drops no artifact that only they may name; kybernate artifacts ls shows all"
     )
     node.notice(CONDITION, "LinesLost", message, ok=False)
     for seat in impossible(node):

@@ -38,7 +38,7 @@ _DEADLINE = 30.0
 
 
 class Found:
-    """Takes over seats that are `unverified`."""
+    """Adopts seats that are `unverified`."""
 
     def __init__(
         self, node: Node, steps: Steps, life: Lifecycle, offload: Offload, kick: Callable[[], None]

@@ -125,7 +125,7 @@ class Loop:
         node.world.doors.listen(self.doors)
 
     def resume(self, records: Mapping[str, Mapping[str, Any]]) -> None:
-        """What the last agent noted of saved states, before anything is dropped or told."""
+        """What the last agent noted of artifacts, before anything is dropped or told."""
         self.custody.load(records)
         self.offload.departures.resume(may_be_elsewhere(records))
         if isinstance(self.registry, OwnSuccession):
@@ -288,7 +288,7 @@ class Loop:
                 self.life.fail(seat, f"GPU {', '.join(lost)} is lost or unhealthy", "GpuLost")
 
     def pod_changed(self, facts: PodFacts) -> None:
-        """The watch shows a pod anew."""
+        """The watch shows a pod again."""
         seat = self.node.seats.get(facts.ref.uid)
         if seat is None:
             return

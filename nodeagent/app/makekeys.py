@@ -1,4 +1,4 @@
-"""The keys of saved states put together from the settings: who signs, who is believed, and how
+"""The keys of artifacts put together from the settings: who signs, who is believed, and how
 namespaces' keys are had."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def make_keys(
         )
     if files is not None:
         log.warning(
-            "%s has wrap-N.key, which opens what is saved of every namespace: once all agents and "
+            "%s has wrap-N.key, which opens the artifacts of every namespace: once all agents and "
             "the registry are of this release, take these out of the Secret "
             "(docs/reference/registry.md)",
             settings.artifact_keys,

@@ -1,4 +1,4 @@
-"""Moves and evacuations put together, where the agent can go below RAM."""
+"""Moves and evacuations put together, where the agent can offload seats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tiers below RAM put together from the settings: CRIU, the vault, the gate."""
+"""Offloading put together from the settings: CRIU, the vault, the gate."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def signed_for(settings: AgentSettings) -> bool:
     if settings.registry_url and settings.object_access == "registry":
         return True
     log.warning(
-        "this node has the credentials of %s, and so what is saved of every pod: set registry_url, "
+        "this node has the credentials of %s, and so the artifacts of every pod: set registry_url, "
         "object_access: registry here, and object_store at the registry",
         settings.object_store,
     )

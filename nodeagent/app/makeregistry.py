@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def with_registry(
     world: World, settings: AgentSettings, identity: Identity
 ) -> tuple[World, Reports | None]:
-    """The same world, with the registry if there is one to be told of saved states, and what tells
+    """The same world, with the registry if there is one to be told of artifacts, and what tells
     it. Raises ConfigError."""
     offloading = world.offloading
     if offloading is None or not settings.registry_url:

@@ -1,7 +1,7 @@
 """After a restart: seats on their way between RAM and the tiers below.
 
 Where they are is told by three witnesses: the journal's intent, kyb-init's word on its tree, and
-the saved states that are sealed.
+the artifacts that are sealed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _GLANCE = 1.0
 async def resume_offloaded(loop: Loop, seat: Seat) -> None:
     """From any state of OFFLOADED to where it is, or should be."""
     if loop.node.world.offloading is None:
-        why = "it is parked below RAM, and this agent has no CRIU to wake it; give it one (criu)"
+        why = "it is offloaded, and this agent has no CRIU to wake it; give it one (criu)"
         seat.backoff.hold(float("inf"))
         loop.node.tell(seat, "Warning", "CannotWake", why)
     elif seat.state is SeatState.DUMPING:
@@ -68,7 +68,7 @@ async def _may_read(offloading: Offloading, seat: Seat) -> bool:
     if seat.state is not SeatState.WAITING:
         return False
     if seat.tree.init is None:
-        return True  # the last agent made it anew; its kyb-init says whether it has a tree
+        return True  # the last agent made it again; its kyb-init says whether it has a tree
     try:
         await offloading.dumper.pages_done(seat.tree.init.pid, _GLANCE)
     except (NotFoundError, RestoreError):
@@ -112,7 +112,7 @@ async def _finish_dump(loop: Loop, seat: Seat) -> None:
         raise
     if parked:
         # Only what a power cut takes from the journal leads here, and it ends the tree, too.
-        raise Broken("its tree was ended, and no record says what was saved of it")
+        raise Broken("its tree was ended, and no record names its artifact")
     # Also if its container ends meanwhile, and with it all that is done for the seat.
     await seen_through(drop_unnoticed(loop, seat))
     await loop.offload.dumps.keep(seat, Reverted("the agent was restarted while dumping it"))
@@ -154,7 +154,7 @@ async def _ask_its_state(loop: Loop, seat: Seat) -> None:
         return
     told = partial(offloading.vault.manifest, ArtifactId(seat.saved.artifact), _DEADLINE)
     with suppress(NotFoundError):
-        say = _complains(loop, seat, "SavedUnknown", "its saved state does not say what it is of")
+        say = _complains(loop, seat, "SavedUnknown", "its artifact does not say what it is of")
         manifest = await retry(told, say, but=NotFoundError)
         seat.tree.named_inside(seat.tree.cuda, manifest.facts.gpu_pids)
 
@@ -186,7 +186,7 @@ async def _shut(loop: Loop, seat: Seat) -> None:
 
 async def drop_unnoticed(loop: Loop, seat: Seat) -> None:
     """A state may have been sealed a moment before the agent died, and is of no use. Until that is
-    known its workload may have been started anew, and have states of its own. One that only a lost
+    known its workload may have been started again, and have states of its own. One that only a lost
     line of the journal named is not unnoticed."""
     if loop.node.world.journal.damage:
         return
@@ -199,10 +199,10 @@ async def drop_unnoticed(loop: Loop, seat: Seat) -> None:
 
 
 async def _sealed(loop: Loop, seat: Seat) -> frozenset[str]:
-    """The seat's saved states on NVMe. Nothing is ended or dropped before that is known."""
+    """The seat's artifacts on NVMe. Nothing is ended or dropped before that is known."""
     offloading = loop.node.world.offloading
     if offloading is None:
         return frozenset()
-    say = _complains(loop, seat, "SavedUnknown", "what was saved of it can't be listed")
+    say = _complains(loop, seat, "SavedUnknown", "its artifacts can't be listed")
     listed = await retry(lambda: offloading.vault.ls(Tier.NVME), say)
     return frozenset(one.id for one in listed if one.uid == seat.uid)

@@ -375,7 +375,7 @@ class Agent:
         self._watcher = Watcher(api, pods.PATH, params, post, "pods")
         self._watcher.start()
         await asyncio.to_thread(self._watcher.synced.wait)
-        # Everything posted before `synced` is handled before this goes on.
+        # Everything posted before `synced` is handled before this continues.
         await asyncio.sleep(0)
         preparer.drop_vanished(known)
         await self._adopt(preparer)

@@ -1,4 +1,4 @@
-"""A seat whose pod goes on from a saved state: it never executes its command.
+"""A seat whose pod continues from an artifact: it never executes its command.
 
 Each step is journalled before the next one relies on it, and each can be done again:
 
@@ -7,7 +7,7 @@ Each step is journalled before the next one relies on it, and each can be done a
     (kyb-init is PARKED)     it starts nothing any more, and waits for a tree
     PARKED_NVME or _OBJECT   from here on it is a seat like any other that is parked there
 
-What may never be had, or could not be had in time, is told, and the pod is started anew; one with
+What may never be had, or could not be had in time, is told, and the pod is started again; one with
 `kyb.ai/restore-else: fail` is kept waiting instead.
 """
 
@@ -79,7 +79,7 @@ class Images(Protocol):
 
 
 class Adoptions:
-    """All seats of the node that go on from saved states of other pods."""
+    """All seats of the node that continue from artifacts of other pods."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - each is made once
         self,
@@ -162,7 +162,7 @@ class Adoptions:
             seat,
             "Warning",
             "RestoreRefused",
-            f"its saved state can't be had: {why} The workload is started anew, without it.",
+            f"its artifact can't be had: {why} The workload is started again, without it.",
         )
         if seat.state is SeatState.ADOPTING:
             self._node.move(seat, SeatEvent.ADOPT_REVERTED, why)
@@ -170,7 +170,7 @@ class Adoptions:
             self._node.save(seat)
             self._node.changed(seat)
         if await self._is_parked(seat):
-            # Behind its gate nothing can be started any more: the kubelet begins it anew.
+            # Behind its gate nothing can be started any more: the kubelet begins it again.
             self._end_container(seat)
         self._kick()
 
@@ -199,7 +199,7 @@ class Adoptions:
         offloading = self._offloading()
         wish = seat.wishes.restore
         if wish is None:
-            raise RefusedError(f"pod {seat.identity.pod} names no saved state")
+            raise RefusedError(f"pod {seat.identity.pod} names no artifact")
         if seat.state is SeatState.ADOPTING:
             artifact = ArtifactId(seat.saved.artifact)
         else:
@@ -241,7 +241,8 @@ class Adoptions:
             )
         if wish.kind is not RestoreAs.SUCCESSOR:
             return (
-                f"pod {seat.identity.pod} goes on as a {wish.kind}, and the pod would end for it; "
+                f"pod {seat.identity.pod} continues as a {wish.kind}, and the pod would end for "
+                "it; "
                 f"leave out its {keys.RESTORE_AS}"
             )
         if not seat.awaits_state:
@@ -251,8 +252,8 @@ class Adoptions:
     async def adopt(
         self, seat: Seat, artifact: ArtifactId, tier: Tier, *, of: PodRef | None = None
     ) -> None:
-        """The seat goes on from this state, which lies in this tier, and is parked there when this
-        returns. `of`: whose own state it has to be.
+        """The seat continues from this state, which lies in this tier, and is parked there when
+        this returns. `of`: whose own state it has to be.
 
         Raises RefusedError with the sentence if it never may; RetryableError, NotFoundError,
         CorruptError, DeadlineError, OSError if it can't now.
@@ -303,7 +304,7 @@ class Adoptions:
         if seat.state is SeatState.ADOPTING:
             await self._node.save(seat, synced=True)
             return
-        why = f"is to go on from {seat.saved.artifact}"
+        why = f"is to continue from {seat.saved.artifact}"
         await self._node.move(seat, SeatEvent.ADOPT, why, synced=True)
 
     async def _expect(self, seat: Seat, root: int) -> None:
@@ -334,7 +335,7 @@ class Adoptions:
         # In the same record: nobody else may call for it, and a pod that starts has its turn.
         seat.demand.ask(self._node.world.now())
         event = SeatEvent.RECEIVED if tier is Tier.NVME else SeatEvent.ADOPTED
-        why = f"goes on from {seat.saved.artifact}"
+        why = f"continues from {seat.saved.artifact}"
         written = self._node.move(seat, event, why, synced=True)
         self._node.tell(seat, "Normal", "Adopted", f"it {why}, without starting its command")
         self._kick()

@@ -22,14 +22,14 @@ _LATEST_S = 3600.0
 
 
 class Adopter(Protocol):
-    """Who lets a seat go on from a state."""
+    """Who lets a seat continue from a state."""
 
     def awaits(self, seat: Seat, uid: PodUid) -> str:
         """Why the seat doesn't wait for the state of this pod, as a sentence; empty if it does."""
         ...
 
     async def adopt(self, seat: Seat, artifact: ArtifactId, tier: Tier, *, of: PodRef) -> None:
-        """The seat goes on from this state of that pod, which its journal says when this returns.
+        """The seat continues from this state of that pod, which its journal says when this returns.
         Raises RefusedError if it never will, RetryableError, DeadlineError, OSError."""
         ...
 
@@ -102,7 +102,7 @@ class Awaited:
         if size > left:
             raise RefusedError(
                 f"NVMe of node {self._node.settings.node} has room for {max(0, left)} bytes, and "
-                f"the state of {pod} takes about {size}; delete saved states there (kybernate "
+                f"the state of {pod} takes about {size}; delete artifacts there (kybernate "
                 "artifacts rm), give its agent more (nvme_bytes), or name a successor elsewhere"
             )
 

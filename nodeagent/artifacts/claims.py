@@ -61,7 +61,7 @@ class Claims:
         line = await registry.line(facts.namespace, uid, CALL_S)
         if line.successor not in ("", seat.uid) or line.ended:
             raise RefusedError(
-                f"Pod {line.successor or 'another'} goes on with the state of pod {uid} already, "
+                f"Pod {line.successor or 'another'} continues with the state of pod {uid} already, "
                 f"and a pod has one successor; set {keys.RESTORE_AS}: {RestoreAs.TEMPLATE} to "
                 "start as a copy."
             )
@@ -90,6 +90,6 @@ class Claims:
         if newest != manifest.id:
             raise RefusedError(
                 f"{manifest.id} is older than {newest}, the newest state of pod {uid}, and nobody "
-                f"goes on from an older one in a pod's place: set {keys.RESTORE_AS}: "
+                f"continues from an older one in a pod's place: set {keys.RESTORE_AS}: "
                 f"{RestoreAs.TEMPLATE} to start as a copy of it, or {keys.RESTORE_FROM}: pod/{uid}."
             )

@@ -1,6 +1,6 @@
 """What becomes of artifacts: the one owner of every hold on one, and the only one who drops any.
 
-`kybernate.core.artifacts.holds` decides. Each event is in the journal before its caller goes on;
+`kybernate.core.artifacts.holds` decides. Each event is in the journal before its caller continues;
 what follows from it, a task of the artifact's does, for as long as anything is to be done.
 """
 
@@ -86,7 +86,7 @@ class Custody:
             self._journal.delete(key)
 
     def begin(self) -> None:
-        """After a restart, when the seats are known: go on with what was begun."""
+        """After a restart, when the seats are known: continue with what was begun."""
         for one in tuple(self._all.values()):
             if one.drop is not None:
                 self._tell_dropped(one)
@@ -104,7 +104,7 @@ class Custody:
         return tuple(self._all.values())
 
     def persons(self) -> tuple[PersonHold, ...]:
-        """All that is kept for people."""
+        """All that people hold."""
         return tuple(one.person for one in self._all.values() if one.person is not None)
 
     def kept_by(self, operation: str) -> PersonHold | None:
@@ -162,7 +162,7 @@ class Custody:
         self._become(holds.release(one, self._use(one, but=seat), why))
 
     def void(self, artifact: str, why: str, *told: Report) -> None:
-        """Nobody may continue from it any more: it goes, unless it is kept for people. What else is
+        """Nobody may continue from it any more: it goes, unless a person holds it. What else is
         `told` comes after that."""
         self._become(holds.void(self.of(artifact), why), *told)
 
@@ -174,11 +174,11 @@ class Custody:
             self._become(holds.release(one, use, why))
 
     def outdate(self, uid: PodUid) -> None:
-        """The pod itself has continued, without what it left."""
+        """The pod itself has continued, without its artifact."""
         for one in tuple(self._all.values()):
             hold = one.successor
             if hold is not None and hold.uid == uid and not hold.borrowed:
-                self.void(one.artifact, "its workload was started anew")
+                self.void(one.artifact, "its workload was started again")
 
     def orphan(self, hold: SuccessorHold) -> None:
         """Its pod has ended, and a successor may come."""
@@ -189,7 +189,7 @@ class Custody:
         it elsewhere is told by the registry."""
         wanted = tuple(Tier(tier) for tier in tiers)
         if Tier.OBJECT not in wanted:
-            self._tell(artifact, Tier.OBJECT, "its successor has gone on since")
+            self._tell(artifact, Tier.OBJECT, "its successor has continued since")
         self._become(holds.outlive(self.of(artifact), wanted))
 
     # --- transfers ------------------------------------------------------------------------------

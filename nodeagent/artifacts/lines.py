@@ -1,4 +1,4 @@
-"""Who goes on with whose state where there is no registry: as far as this node's journal tells.
+"""Who continues with whose state where there is no registry: as far as this node's journal tells.
 
 So only pods that ran on this node, since it booted, can be succeeded.
 """
@@ -93,7 +93,7 @@ class OwnSuccession:
         raise NotFoundError("this node has no registry to ask for the newest state of a pod")
 
     def forget(self, namespace: str, uid: PodUid) -> None:
-        """Nothing that the pod saved is left: nobody can go on from it."""
+        """Nothing that the pod saved is left: nobody can continue from it."""
         if self._pods.pop((namespace, uid), None) is not None:
             self._journal.delete(f"{LINE}{namespace}/{uid}")
 

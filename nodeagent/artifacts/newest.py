@@ -1,4 +1,4 @@
-"""Which saved state of a pod is its newest, wherever that is: nobody goes on from an older one."""
+"""Which artifact of a pod is its newest, wherever that is: nobody continues from an older one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Newest:
     def see_kept(self, artifact: ArtifactId) -> None:
         """Raise NotFoundError if this node is about to drop it."""
         if self._custody.is_dropping(artifact):
-            raise NotFoundError(f"{artifact} is being dropped: its pod has gone on without it")
+            raise NotFoundError(f"{artifact} is being dropped: its pod has continued without it")
 
     async def see_last(
         self, offloading: Offloading, namespace: str, uid: PodUid, artifact: str

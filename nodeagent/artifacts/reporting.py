@@ -97,7 +97,7 @@ class ReportingVault:
 
     async def drop(self, artifact: ArtifactId, place: Tier, *, forget: str = "") -> None:
         """As the vault's, and told before; a copy that stays is told again, unless nobody needs
-        it: then it goes later, and nobody may go on from it meanwhile."""
+        it: then it goes later, and nobody may continue from it meanwhile."""
         self._tell(Kind.DROPPED, artifact, place, forget)
         try:
             await self._vault.drop(artifact, place, forget=forget)

@@ -56,7 +56,7 @@ class Kind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Report:
     """One thing to tell: of an artifact in a tier, or of the pod `uid` in `namespace`. `why` it was
-    dropped, or has stopped; `successor` is the pod that goes on with its state."""
+    dropped, or has stopped; `successor` is the pod that continues with its state."""
 
     kind: Kind
     namespace: str = ""

@@ -1,8 +1,8 @@
 """Who continues from a pod's artifact: what its end, and its successor's first turn, mean for it.
 
-A pod that ends below RAM leaves its artifact to a successor for `keep_left_s`. Then the artifact
-goes, unless a successor has claimed it, or people asked for it to be kept, or the same pod's
-container is started anew and outdates it before.
+A pod that ends while it is offloaded leaves its artifact to a successor for `keep_left_s`. Then the
+artifact goes, unless a successor has claimed it, or people asked for it to be kept, or the same
+pod's container is started again and outdates it before.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Departures(Protocol):
 
 
 class Inquiry:
-    """Asks the registry who continues from what pods have left."""
+    """Asks the registry who continues from artifacts of pods that have ended."""
 
     def __init__(self, node: Node, registry: Registry) -> None:
         self._node = node
@@ -58,7 +58,7 @@ class Inquiry:
         if PodUid(line.successor) in self._node.seats:
             return Answer()  # what it needs is here
         if await self._released(hold):
-            return Answer("its successor has gone on since")
+            return Answer("its successor has continued since")
         if await self._ended_without(hold, PodUid(line.successor)):
             return Answer("its successor has ended without it")
         return Answer(again=_LOOK_AGAIN)
@@ -81,14 +81,14 @@ class Inquiry:
     async def _unclaimed(self, hold: SuccessorHold, line: Line) -> Answer:
         """Nobody continues from it, and nobody can while it goes: its own pod has the claim. Where
         no claim is possible, there is none to have."""
-        uid, why = PodUid(hold.uid), "nobody went on from it in time"
+        uid, why = PodUid(hold.uid), "nobody continued from it in time"
         if line.stopped and not line.ended:
             try:
                 artifact = ArtifactId(hold.artifact)
                 await self._registry.claim(hold.namespace, uid, artifact, uid, CALL_S)
             except NotFoundError:
                 pass
-        # Its own claim ends with that; by then it is told that this is none to go on from.
+        # Its own claim ends with that; by then it is told that this is none to continue from.
         stopped = Report(Kind.STOPPED, hold.namespace, uid, why=why)
         return Answer(why, (stopped,) if line.stopped else ())
 
@@ -144,7 +144,7 @@ class Succession:
         return True
 
     def _outlived(self, seat: Seat, artifact: str) -> None:
-        """It was another pod's: it has gone on since, or its container ended before it could."""
+        """It was another pod's: it has continued since, or its container ended before it could."""
         if seat.state is SeatState.ACTIVE:
             self.outgrown(seat, artifact)
             return
@@ -154,7 +154,8 @@ class Succession:
         seat.saved.unused(Begins.OPEN if again else Begins.ANEW)
 
     def _unused(self, seat: Seat, artifact: str) -> None:
-        """What this node has for it is kept: if the same seat goes on from it later, that ends."""
+        """What this node has for it is kept: if the same seat continues from it later, that
+        ends."""
         places, pod = dict.fromkeys(_ours(seat), seat.saved.size), seat.identity.pod
         if places and self._custody.of(artifact).successor is None:
             until = self._node.world.wall() + self._node.settings.keep_left_s
@@ -162,7 +163,8 @@ class Succession:
             self._custody.orphan(hold)
 
     def outgrown(self, seat: Seat, artifact: str) -> None:
-        """The seat was restored from another pod's state: what is saved of it now is its own."""
+        """The seat was restored from another pod's state: an artifact of it is its own from now
+        on."""
         if not is_copy(seat):
             self._custody.outlive(artifact, _ours(seat))
         seat.saved.own()
@@ -173,18 +175,18 @@ class Succession:
             self.stopped(seat, seat.history.reason or "its pod is gone")
 
     def stopped(self, seat: Seat, why: str) -> None:
-        """It never goes on here: whoever succeeds it may do so, once the registry is told."""
+        """It never continues here: whoever succeeds it may do so, once the registry is told."""
         pod = seat.identity.pod
         self._reports.put(Report(Kind.STOPPED, pod.namespace, pod.uid, why=_plain(why)))
 
 
 def is_copy(seat: Seat) -> bool:
-    """Whether it goes on as a copy, and takes nobody's place."""
+    """Whether it continues as a copy, and takes nobody's place."""
     return (seat.wishes.restore or _SUCCESSION).kind is not RestoreAs.SUCCESSOR
 
 
 def droppable(tier: Tier, *, copied: bool, home: bool) -> tuple[Tier, ...]:
-    """Where a state may be dropped once its successor has gone on: on this node, and where this
+    """Where a state may be dropped once its successor has continued: on this node, and where this
     node put it. Others know better what they keep for people."""
     if copied:
         return ()
@@ -194,7 +196,7 @@ def droppable(tier: Tier, *, copied: bool, home: bool) -> tuple[Tier, ...]:
 
 
 def _ours(seat: Seat) -> list[str]:
-    """The tiers from which this node may drop what the seat goes on from: also from the object
+    """The tiers from which this node may drop what the seat continues from: also from the object
     store, if this node put there what was brought to its NVMe."""
     packed_here = Tier.OBJECT in seat.saved.copies and Tier.NVME.value in seat.saved.may_drop
     return sorted({*seat.saved.may_drop} | ({Tier.OBJECT.value} if packed_here else set()))
@@ -202,7 +204,7 @@ def _ours(seat: Seat) -> list[str]:
 
 def _spent(seat: Seat) -> bool:
     """Whether its container ends because a step failed, of which people were told that it starts
-    anew; or after its tree may have run, so that the state is not its newest any more."""
+    again; or after its tree may have run, so that the state is not its newest any more."""
     failed = seat.ending.killed or seat.state in (SeatState.UNVERIFIED, SeatState.FAILED)
     return failed or (seat.state not in _NEVER_RAN and not is_copy(seat))
 

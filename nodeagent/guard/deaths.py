@@ -97,7 +97,7 @@ class ParkedDeaths:
             seat,
             "Warning",
             "OutOfMemory" if starved else "KilledWhileParked",
-            f"{why}: its state is lost, and the workload is started anew",
+            f"{why}: its state is lost, and the workload is started again",
         )
         seat.history.explained(why)
         self._life.end(seat)

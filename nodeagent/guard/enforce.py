@@ -49,8 +49,8 @@ _UNHINDERED = 3600.0
 _LOOKS = 30
 """So many looks back a judgement has stood before: processes that come and go meet few of them."""
 _TAKES_NO_TURN = (
-    "it takes no more turns, each of which would take that memory anew, until it is called for: "
-    "kybernate agent wake {pod}"
+    "it takes no more turns, each of which would take that memory again, until a wake is "
+    "requested: kybernate agent wake {pod}"
 )
 _CALLS_WITHIN = 30.0
 """Seconds that a seat's kyb-init has to call before its processes count as not of its tree."""

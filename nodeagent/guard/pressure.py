@@ -1,7 +1,7 @@
 """Watches the host's memory for the seats whose park would fill it.
 
 Asked before every decision, it answers from what was read last, and
-reads anew when that is too old. The arithmetic is the core's (`kybernate.core.seat.budget`).
+reads again when that is too old. The arithmetic is the core's (`kybernate.core.seat.budget`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _FRESH = 0.25
 _FRESH_AT_REST = 5.0
 """Limits and usage of a container that isn't about to be parked: they are many small reads."""
 _NEWS = 0.05
-"""Share of the host's memory by which what is available must change to be published anew."""
+"""Share of the host's memory by which what is available must change to be published again."""
 CONDITION = "HostMemory"
 _SHOWN = (SeatState.PARKED, SeatState.DUMPING)
 """Parked seats whose memory the host shows as taken."""
@@ -70,7 +70,7 @@ class _Levels:
 
 
 class Pressure:
-    """Judges parks, and has them judged anew (`judge_parks`, `kick`) as the host's memory changes.
+    """Judges parks, and has them judged again (`judge_parks`, `kick`) as the host's memory changes.
 
     Where parked seats' states can leave RAM (`makes_room`), a seat is not refused: the swap
     decision has it wait for as long as that takes."""
@@ -223,7 +223,7 @@ class Pressure:
         await rounds(self.look, every, "looking at the host's memory")
 
     def look(self) -> None:
-        """Read, publish, and have the loop decide anew if something else may be parked now."""
+        """Read, publish, and have the loop decide again if something else may be parked now."""
         host = self._host()
         if host is None:
             return

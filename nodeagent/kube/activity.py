@@ -1,7 +1,7 @@
 """When each seat is used, learned from the demand for it and published with the GPUNode.
 
 A seat's profile outlives the agent (journal) and the pod: the next pod of the same model on this
-node goes on with it. What is published is renewed every few minutes only, so that the status
+node continues with it. What is published is renewed every few minutes only, so that the status
 changes no more often than it does already.
 """
 
@@ -36,7 +36,8 @@ class Activity:
         self._gone: dict[str, Recorder] = {}
 
     def resume(self, records: Mapping[str, Mapping[str, Any]]) -> None:
-        """Go on where the last agent was; of a seat that is gone since, the model is not known."""
+        """Continue where the last agent was; of a seat that is gone since, the model is not
+        known."""
         for key, record in records.items():
             if key.startswith(GONE):
                 self._take_up(self._gone, key.removeprefix(GONE), record)

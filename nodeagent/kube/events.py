@@ -103,5 +103,5 @@ class Events:
     def _forget(self, now: float) -> None:
         if len(self._told) > _KNOWN_LIMIT:
             live = {key: one for key, one in self._told.items() if now - one.last < FORGET_AFTER}
-            # Beyond the limit also younger ones go, oldest first: they are told anew.
+            # Beyond the limit also younger ones go, oldest first: they are told again.
             self._told = dict(list(live.items())[-_KNOWN_LIMIT // 2 :])

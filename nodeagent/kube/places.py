@@ -1,4 +1,4 @@
-"""What the GPUNode says of where saved states are: of parked seats, and of all that lie here."""
+"""What the GPUNode says of where artifacts are: of parked seats, and of all that lie here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def resting(seat: Seat) -> tuple[str | None, int | None]:
-    """The tier of a parked seat, and the bytes of its state if that is below RAM."""
+    """The tier of a parked seat, and the bytes of its artifact if it is offloaded."""
     tier = TIER_OF.get(seat.state)
     if tier is None or tier is Tier.RAM:
         return tier and tier.value, None
@@ -26,7 +26,7 @@ def resting(seat: Seat) -> tuple[str | None, int | None]:
 
 
 class Places:
-    """The saved states that this node holds, or has put into the object store, below RAM."""
+    """The artifacts that this node holds, or has put into the object store."""
 
     def __init__(self, node: Node, custody: Custody) -> None:
         self._node = node

@@ -48,7 +48,7 @@ class PodFacts:
     `keep_connections`: idle ones aren't reset when the seat is parked. `park_tier`: how deep its
     state may go. `ready_within` (s): what is a timely wake, None if the pod doesn't say.
     `spec_hash` is of what the seat's container is, alike for all replicas of one template.
-    `restore`: the saved state that it wants to go on from. `weight`: of a seat that always wants
+    `restore`: the artifact that it wants to continue from. `weight`: of a seat that always wants
     its GPUs, None if it waits for requests. `idle` (s): unused for so long it leaves GPU memory
     ("vram") or the tier of that name. `namespace_uid`: its namespace's, where that was asked for.
     """
@@ -167,7 +167,7 @@ class PodCache:
         self._take_in(pods.read_pod(pod))
 
     def outdated(self) -> None:
-        """Policies have changed: what counts for each pod is looked at anew."""
+        """Policies have changed: what counts for each pod is looked at again."""
         self._until = -math.inf
 
     def review(self) -> None:

@@ -1,9 +1,9 @@
-"""CPU and memory of pods whose seats rest below RAM: given back to their node, and taken again
+"""CPU and memory of pods whose seats are offloaded: given back to their node, and taken again
 before they wake.
 
 A seat on NVMe or in the object store has no processes but kyb-init, and its pod still reserves what
 the workload needs. So the requests of its container are lowered in place (`pods/resize`), and what
-they were is noted in the pod itself: whoever goes on after a crash reads it there. Limits stay as
+they were is noted in the pod itself: whoever continues after a crash reads it there. Limits stay as
 they are: a workload that runs with lowered requests, for a moment, runs as it did.
 """
 

@@ -67,7 +67,7 @@ class CallOffs:
             self._aside(self._again(to))
 
     async def withdraw(self, to: Handover) -> None:
-        """The same pod is moved to the same successor anew: what comes there from now on must not
+        """The same pod is moved to the same successor again: what comes there from now on must not
         be dropped. A call that is under way has ended when this returns."""
         async with self._calls[_key(to)]:
             self._forget(to)

@@ -116,7 +116,7 @@ class Source:
         if not takes(one.at.state, Event.CANCEL):
             raise RefusedError(
                 f"{operation} can't be taken back: the state is the successor's; delete that pod "
-                "if nobody is to go on"
+                "if nobody is to continue"
             )
         if one.task is not None:
             one.task.cancel()
@@ -185,7 +185,7 @@ class Source:
 
     async def _failed(self, one: Move, error: Exception) -> None:
         """What may yet succeed is tried again; so is all once the successor may have the state:
-        then the seat does not go on here but by a claim of its own."""
+        then the seat does not continue here but by a claim of its own."""
         state = one.at.state
         if isinstance(error, _LATER) and takes(state, Event.NOT_YET):
             one.again(error)
@@ -225,7 +225,8 @@ class Source:
             elif (done := self._acts.do(act, uid, note)) is not None:
                 await done
             if act is Act.STAY and one.served:
-                self._agent.operators.request_wake(uid, "it goes on here: its move came to nothing")
+                why = "it continues here: its move came to nothing"
+                self._agent.operators.request_wake(uid, why)
 
     def _serve(self, one: Move) -> None:
         """An agent that died may have sent it away for this already: while its successor is waited

@@ -154,7 +154,7 @@ class SourceWork:
         return Happened(Event.TREE_ENDED)
 
     async def _parked(self, one: Move, going: Departure) -> None:
-        """Until it is parked below RAM. Raises RefusedError if it won't be."""
+        """Until it is offloaded. Raises RefusedError if it won't be."""
         while True:
             one.changed.clear()
             seat = self._seat(one)
@@ -217,7 +217,7 @@ class SourceWork:
         return Happened(Event.TREE_ENDED)
 
     async def _release(self, one: Move) -> Happened:
-        one.say(f"the successor on {_node(one)} is told to go on")
+        one.say(f"the successor on {_node(one)} is told to continue")
         to, artifact = handover_of(one.note), ArtifactId(one.note.artifact)
         try:
             await self._agent.reports.flush(CALL_S)
@@ -244,9 +244,9 @@ class SourceWork:
         try:
             await self._agent.registry.claim(namespace, uid, artifact, uid, CALL_S)
         except (ConflictError, RefusedError) as error:
-            one.why = f"{one.why}, and it can't go on here: {error}"
+            one.why = f"{one.why}, and it can't continue here: {error}"
             return Happened(Event.CLAIMED_ELSEWHERE, why=one.why)
-        one.why += "; it goes on here"
+        one.why += "; it continues here"
         return Happened(Event.CLAIMED)
 
     async def _cancel(self, one: Move) -> Happened:

@@ -66,6 +66,6 @@ class SpotWatch:
                 Ask(Kind.EVACUATE, self._name, why=why, by=_CLOUD, limit=left)
             )
         except RefusedError as error:
-            # One that people have begun goes on; without an object store there is none to begin.
+            # One that people have begun continues; without an object store there is none to begin.
             log.warning("no evacuation is begun for it: %s", error)
         self._done = True

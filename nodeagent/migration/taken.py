@@ -1,4 +1,4 @@
-"""Seats that go on from states which were handed over to them, and which took over what."""
+"""Seats that continue from states which were handed over to them, and which took over what."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ one for moves within the node.
 A state is taken for a seat that is here, of the sender's namespace, and that waits for just the
 pod whose state it is, as its manifest says, too; and no more of it than NVMe has room for. It
 becomes an artifact of this node's when it is verified, and the seat's when the sender says that the
-pod's processes are ended: not before, so that at most one goes on.
+pod's processes are ended: not before, so that at most one continues.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Target:
                 else:
                     await self._do(act, call)
         seat_now = self._node.seats.get(call.successor)
-        return f"it is {seat_now.state}" if seat_now else "it went on here, and its pod is gone"
+        return f"it is {seat_now.state}" if seat_now else "it continued here, and its pod is gone"
 
     async def _cancel(self, call: _Call) -> None:
         self.awaited.called_off(call.pod.uid, call.successor)

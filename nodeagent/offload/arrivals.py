@@ -5,7 +5,7 @@ To the rest of the agent the node's sockets are one more proxy. It holds a lease
 seat; asked to drain one, it looks at the seat's connections, and lets go once no request is
 outstanding on them. So a seat that answers a request which came by no proxy isn't parked under it,
 for as long as the drain limit, and nobody looks at sockets while nobody needs the seat's GPUs. If
-what it saw had the drain taken back, it goes on looking until that is answered: nobody else would
+what it saw had the drain taken back, it continues looking until that is answered: nobody else would
 ever say so.
 """
 

@@ -1,7 +1,7 @@
-"""Seats whose workloads go on in other pods, as far as the rest of the agent must know of it.
+"""Seats whose workloads continue in other pods, as far as the rest of the agent must know of it.
 
 going      the next dump goes to the successor
-handed     the workload may go on elsewhere: whoever calls for it, it does not wake
+handed     the workload may continue elsewhere: whoever calls for it, it does not wake
 elsewhere  it does, for good
 """
 
@@ -55,7 +55,7 @@ class Departure:
             await self._keep(artifact)
         except (KybernateError, OSError) as error:
             self.problem = str(error)
-            raise Reverted(f"it could not be handed over: {error}") from error
+            raise Reverted(f"it could not be moved: {error}") from error
 
 
 class Departures:
@@ -68,7 +68,7 @@ class Departures:
         self._successors: dict[PodUid, str] = {}
 
     def resume(self, handed: Iterable[PodUid]) -> None:
-        """After a restart: these may go on elsewhere."""
+        """After a restart: these may continue elsewhere."""
         self._handed = set(handed)
 
     def hand(self, uid: PodUid) -> None:
@@ -76,13 +76,13 @@ class Departures:
         self._handed.add(uid)
 
     def stay(self, uid: PodUid) -> None:
-        """It goes on here."""
+        """It continues here."""
         self.going.pop(uid, None)
         self._handed.discard(uid)
 
     def leave(self, uid: PodUid, where: str, successor: str = "") -> None:
-        """It never goes on here: `where` it does, or why nowhere, as a sentence. `successor`: the
-        name of the pod that goes on."""
+        """It never continues here: `where` it does, or why nowhere, as a sentence. `successor`: the
+        name of the pod that continues."""
         self._elsewhere[uid], self._successors[uid] = where, successor
 
     def forget(self, uid: PodUid) -> None:
@@ -92,7 +92,7 @@ class Departures:
         self._handed.discard(uid)
 
     def went_to(self, uid: PodUid, successor: str) -> bool:
-        """Whether it goes on in the pod of this name: to move it there is done."""
+        """Whether it continues in the pod of this name: to move it there is done."""
         return bool(successor) and self._successors.get(uid) == successor
 
     def where(self, uid: PodUid) -> str:
@@ -116,5 +116,5 @@ async def see_there(peers: Peers, to: Handover, deadline: float) -> None:
 
 
 def where(to: Handover) -> str:
-    """Who goes on, for people."""
-    return f"pod {to.successor} on node {to.node} goes on with its state"
+    """Who continues, for people."""
+    return f"pod {to.successor} on node {to.node} continues with its state"

@@ -52,7 +52,7 @@ _NONE = ArtifactId("")
 @dataclass(slots=True)
 class _Dump:
     """One that is under way. `key` names the `folder` of its images. `stays`: its tree will not be
-    ended, and it is not asked whether it is called for; `called`: it goes on though it is."""
+    ended, and it is not asked whether it is wake-requested; `called`: it continues though it is."""
 
     seat: Seat
     key: PodUid
@@ -116,7 +116,7 @@ class Dumps:
         if seat.saved.borrowed:
             self._succession.outgrown(seat, seat.saved.artifact)
         elif seat.saved.artifact:
-            self._custody.void(seat.saved.artifact, "its workload has gone on since")
+            self._custody.void(seat.saved.artifact, "its workload has continued since")
         seat.saved.dumping()
         return self._ground.node.move(seat, SeatEvent.DUMP, why, synced=True)
 
@@ -165,8 +165,8 @@ class Dumps:
         return True
 
     async def write_down(self, seat: Seat, key: PodUid) -> tuple[Path, dict[str, float]]:
-        """The frozen tree's images, in the folder of `key`, and seconds by phase; the tree goes on,
-        see `stay`. Raises what keeps it as it is."""
+        """The frozen tree's images, in the folder of `key`, and seconds by phase; the tree
+        continues, see `stay`. Raises what keeps it as it is."""
         dump = _Dump(seat, key, stays=True)
         await self._do(dump, self._written)
         return dump.folder, dump.phases
@@ -312,14 +312,14 @@ class Dumps:
         try:
             manifest = await self._ground.offloading.vault.manifest(dump.artifact, _LOOK_DEADLINE)
         except NotFoundError as error:
-            raise Reverted(f"its saved state is gone: {error}") from error
+            raise Reverted(f"its artifact is gone: {error}") from error
         dump.seat.saved.sealed(dump.artifact, manifest.stored)
         await self._ground.node.save(dump.seat, synced=True)
         return {"note": self._ground.world.now() - began}
 
     async def _unnote(self, seat: Seat) -> bool:
         """A record that could not be written may be there all the same, and would have the tree
-        ended after a restart: nothing goes on before another one has taken its place."""
+        ended after a restart: nothing continues before another one has taken its place."""
         noted = bool(seat.saved.artifact)
         seat.saved.unsealed_yet()
         if noted:
@@ -338,4 +338,4 @@ async def _see_uncalled(dump: _Dump) -> None:
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     if (dump.seat.demand.called and not dump.called) or dump.seat.ending.asked:
-        raise Reverted("it was called for")
+        raise Reverted("a wake was requested")

@@ -1,4 +1,4 @@
-"""The gates of seats below RAM: TCP is held back, and what arrives is heard of."""
+"""The gates of offloaded seats: TCP is held back, and what arrives is heard of."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Gates:
         await self._open(seat, lambda: True)
 
     async def reopen(self, seat: Seat) -> None:
-        """TCP may be held back from its pod though nothing is below RAM: since another
+        """TCP may be held back from its pod though nothing is offloaded: since another
         container's end, or for want of an agent."""
         await self._open(seat, lambda: seat.state not in OFFLOADED)
 

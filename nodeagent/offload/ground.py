@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """The node, its seats' steps and lives. `kick` has the loop decide anew."""
+    """The node, its seats' steps and lives. `kick` has the loop decide again."""
 
     node: Node
     steps: Steps
@@ -41,7 +41,7 @@ class Ground:
         """What it takes to leave RAM. Raises Broken."""
         offloading = self.world.offloading
         if offloading is None:
-            raise Broken("this agent can't park or wake below RAM: it has no CRIU")
+            raise Broken("this agent has no CRIU: it can neither offload seats nor wake such seats")
         return offloading
 
     def work(self, seat: Seat, what: Coroutine[object, object, None]) -> None:

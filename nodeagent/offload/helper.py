@@ -1,4 +1,4 @@
-"""The helpers' process where seats are parked below RAM: notes which memory the driver takes.
+"""The helpers' process where seats are offloaded: notes which memory the driver takes.
 
 A checkpoint puts what a process had on its GPUs into memory of the process. Which that is must be
 known when the process is restored from a disk, where it is to come first: see

@@ -2,7 +2,7 @@
 
 A process of CRIU's serves it from the images: they stay, and nothing is dumped, until it is done.
 If that process dies the tree waits for ever for what is missing, rather than see zeros, and is
-ended: what it was is in no memory any more, and it has gone on since it was saved.
+ended: what it was is in no memory any more, and it has continued since it was saved.
 
 CRIU reads nothing of a state's memory before it has been verified: it waits, so that whoever begins
 a restore must see the verifying through, also over a restart of the agent.
@@ -112,7 +112,7 @@ class Lazies:
         try:
             if why := await self._come_in(seat):
                 metrics.failed("restore", "MemoryLost")
-                sentence = f"its memory can't be brought in: {why}; the workload is started anew"
+                sentence = f"its memory can't be brought in: {why}; the workload is started again"
                 self._node.tell(seat, "Warning", "MemoryLost", sentence)
                 self._life.watch_end(seat)
             else:
@@ -160,7 +160,7 @@ def _needs_folder(seat: Seat) -> bool:
 
 
 class Fillings:
-    """The verifying of saved states, one for each seat whose memory is on its way."""
+    """The verifying of artifacts, one for each seat whose memory is on its way."""
 
     def __init__(self, node: Node, life: Lifecycle) -> None:
         self._node = node
@@ -191,7 +191,7 @@ class Fillings:
 
         def say(error: Exception) -> None:
             if isinstance(error, DeadlineError):
-                log.warning("%s: %s; going on with it", seat, error)
+                log.warning("%s: %s; continuing with it", seat, error)
             elif isinstance(error, OUTSIDE):
                 why = f"what its memory comes from can't be verified: {error}; trying again"
                 self._node.complain(seat, "MemoryUnknown", why)

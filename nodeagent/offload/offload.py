@@ -1,4 +1,4 @@
-"""The agent's way below RAM put together; what becomes of a state that its seat has done with."""
+"""The agent's offloading put together; what becomes of a state that its seat has done with."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Offload:
         return coming + self.custody.bytes_in(tier)
 
     def forget(self, seat: Seat, why: str) -> None:
-        """The seat runs on, or has ended: its saved state is worth nothing any more."""
+        """The seat runs on, or has ended: its artifact is worth nothing any more."""
         artifact = seat.saved.artifact
         # Before a record of the seat's says that it no longer is on its way.
         unnoted = self.custody.unnoted.pop(seat.uid, artifact)
@@ -72,7 +72,7 @@ class Offload:
             self.ground.life.aside(self.gates.hang_up(seat.tree.init.pid))
 
     def let_go(self, seat: Seat) -> None:
-        """It stays without a tree, and its saved state is its successor's."""
+        """It stays without a tree, and its artifact is its successor's."""
         seat.saved.forgotten()
         self.ground.node.save(seat)
         self.ground.life.aside(self.lazies.abandon(seat))

@@ -88,7 +88,7 @@ class Restores:
             self._ground.is_gone(seat, error)
             return
         except (CorruptError, RefusedError) as error:
-            raise Broken(f"its saved state can't be used: {error}") from error
+            raise Broken(f"its artifact can't be used: {error}") from error
         except (KybernateError, OSError) as error:
             await self._restore_failed(seat, error)
             return
@@ -144,7 +144,7 @@ class Restores:
         except UnfitError:
             raise
         except (KybernateError, OSError) as error:
-            log.info("%s: what its saved state needs isn't looked up again: %s", seat, error)
+            log.info("%s: what its artifact needs isn't looked up again: %s", seat, error)
 
     async def _other_images(self, seat: Seat) -> Path:
         """Of its copy in the object store. Raises CorruptError, RefusedError if that can't be used
@@ -164,7 +164,7 @@ class Restores:
         seat.backoff.restore_failed(waits=waits(error), unsure=is_unsure(error))
         seat.backoff.held_against(speaks_against(error, seat.backoff.unsure_restores))
         if seat.backoff.failed_restores >= _RESTORES:
-            raise Broken(f"it could not be recreated from its saved state: {error}") from error
+            raise Broken(f"it could not be recreated from its artifact: {error}") from error
         wait = pause(error, seat.backoff.waiting_restores)
         seat.backoff.settle(self._ground.world.now() + wait, asleep=True)
         self._ground.node.complain(seat, "RestoreFailed", told(error))
@@ -184,7 +184,7 @@ class Restores:
         self._ground.node.complain(seat, "PutOff", why)
 
     async def finish(self, seat: Seat) -> None:
-        """Its tree is back: name its processes anew, see it stand, let TCP pass."""
+        """Its tree is back: name its processes again, see it stand, let TCP pass."""
         procs, init = self._ground.world.procs, init_of(seat)
         try:
             tree = procs.child_of(init)
@@ -209,7 +209,7 @@ class Restores:
         seat.backoff.restored()
         seat.saved.moved(self._ground.world.now())
         self._ground.node.move(
-            seat, SeatEvent.RESTORED, "parked in RAM, restored from its saved state"
+            seat, SeatEvent.RESTORED, "parked in RAM, restored from its artifact"
         )
         metrics.TIER_STEPS.labels("restore", "done").inc()
         self._ground.kick()

@@ -24,7 +24,7 @@ def is_refused(error: Exception) -> bool:
 
 
 def waits(error: Exception) -> bool:
-    """Whether the saved state has to wait until something beside it has changed."""
+    """Whether the artifact has to wait until something beside it has changed."""
     return is_starved(error) or is_refused(error)
 
 
@@ -38,7 +38,7 @@ def _is_killed(error: Exception) -> bool:
 
 
 def speaks_against(error: Exception, unsure: int) -> bool:
-    """Whether it says something against the saved state. Memory that is short doesn't, nor what
+    """Whether it says something against the artifact. Memory that is short doesn't, nor what
     others have put in its files' place, however often: else who shares a folder with a tree could
     have its state given up. `unsure`: how often in a row that was unsure, this time included."""
     if not isinstance(error, RestoreError):
@@ -57,14 +57,15 @@ def told(error: Exception) -> str:
     """What people read."""
     if is_refused(error):
         return (
-            f"it is not recreated, for something is not what was saved ({error}); put back what "
-            "was there, as it was, or delete the pod, which then starts anew. Its saved state is "
+            f"it is not recreated, for something differs from its artifact ({error}); put back "
+            "what "
+            "was there, as it was, or delete the pod, which then starts again. Its artifact is "
             "kept; trying again"
         )
     if is_starved(error):
         other = ", or a limit on maps or locked memory stands against it" * is_unsure(error)
         return (
             f"there is not enough memory to recreate it{other} ({error}); raise its container's "
-            "memory limit, or make room on the node. Its saved state is kept; trying again"
+            "memory limit, or make room on the node. Its artifact is kept; trying again"
         )
     return f"{error}; trying again"

@@ -149,7 +149,7 @@ class Tiers:
         # What brings it to RAM will be over when it is asked to leave.
         working = work is not None and not work.done() and to is not Tier.RAM
         busy = seat.ending.asked or seat.unverified or working
-        # Who goes on with its state elsewhere would run beside it.
+        # Who continues with its state elsewhere would run beside it.
         busy = busy or self._offload.departures.sleeps(seat.uid)
         busy = busy or seat.wishes.to_save or bool(seat.saved.paging)
         return Parked(

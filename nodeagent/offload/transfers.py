@@ -46,7 +46,7 @@ class Transfers:
         self._ground.work(seat, self._pack(seat, why))
 
     async def _pack(self, seat: Seat, why: str) -> None:
-        log.info("%s: its saved state is copied to the object store: %s", seat, why)
+        log.info("%s: its artifact is copied to the object store: %s", seat, why)
         try:
             deadline, began = (
                 self._ground.node.settings.transfer_deadline_s,
@@ -94,7 +94,7 @@ class Transfers:
         self._ground.work(seat, self._fetch(seat, why))
 
     async def _fetch(self, seat: Seat, why: str) -> None:
-        log.info("%s: its saved state is fetched: %s", seat, why)
+        log.info("%s: its artifact is fetched: %s", seat, why)
         try:
             if (into := await self._into(seat)) is None:
                 return
@@ -104,7 +104,7 @@ class Transfers:
             metrics.TIER_STEPS.labels("fetch", "done").inc()
         except (NotFoundError, CorruptError, RefusedError) as error:
             seat.saved.sank()
-            raise Broken(f"its saved state can't be used: {error}") from error
+            raise Broken(f"its artifact can't be used: {error}") from error
         except (KybernateError, OSError) as error:
             self._transfer_failed(seat, "fetch", error)
         self._transferred(seat)
@@ -134,7 +134,7 @@ class Transfers:
         seat.saved.fetched(str(images), machine_of(manifest.facts))
 
     def _see_lacking(self, seat: Seat, error: KybernateError) -> None:
-        """Raise RetryableError, unless it has been so for a while: of what was put, or put anew, a
+        """Raise RetryableError, unless it has been so for a while: of what was put, or put again, a
         store may show the state of before."""
         if seat.backoff.lacks(self._ground.world.now()) < BELIEVED_AFTER:
             raise RetryableError(f"{error}; the store is asked again") from error

@@ -1,7 +1,7 @@
 """Operations: what people and controllers ask of the node's seats, named and journalled.
 
 The record is on the disk before the wish is put into the seat, so that an operation that was
-answered survives the agent. After a restart wishes are put again, and the judgement goes on.
+answered survives the agent. After a restart wishes are put again, and the judgement continues.
 """
 
 from __future__ import annotations
@@ -307,7 +307,7 @@ class Operations:
                 self._all[operation.name] = operation
         for operation in self.known(ended_too=False):
             if not self._judge(operation):
-                log.info("operation %s goes on", operation)
+                log.info("operation %s continues", operation)
                 self._begin(operation, again=True)
         self._arm()
 
@@ -363,7 +363,7 @@ class Operations:
         rest = "the node stays drained: undrain it to take that back"
         if operation.kind is not Kind.DRAIN:
             self._take_back(operation)
-            rest = "the seat goes on as if it had not been asked for"
+            rest = "the seat continues as if it had not been asked for"
         self._end(
             operation,
             Verdict(Progress.FAILED, f"not within {took:g} s: {verdict.sentence}; {rest}"),

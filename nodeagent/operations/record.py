@@ -25,7 +25,7 @@ class Ask:
     """What a caller asks. `by` is who: "node", or the name of its certificate. `limit` in
     seconds from now, 0 for the agent's own. `uid` is empty where it is about the node. `tier`:
     where a park's state is to go, or a save is kept, None where that is left to the agent.
-    `successor`: the pod that goes on after a move."""
+    `successor`: the pod that continues after a move."""
 
     kind: Kind
     name: str = ""
@@ -44,7 +44,7 @@ class Operation:
     Of an eviction: `left_s`, the seconds for which what is saved outlives the pod.
     Of a save: `wakes`, whether the seat served and is woken again; `artifact`, what is kept;
     `bytes_done` of its `bytes_total` are where it is kept.
-    Of a move: `successor`, the pod that goes on. Of an evacuation: `report`, what becomes of each
+    Of a move: `successor`, the pod that continues. Of an evacuation: `report`, what becomes of each
     seat.
     """
 
@@ -103,7 +103,7 @@ class Operation:
 
 def facts_of(seat: Seat, tiers: frozenset[Tier], left_s: float) -> SeatFacts:
     """A seat as an operation sees it. `tiers` are those that the node has, `left_s` the seconds for
-    which it keeps what pods leave below RAM."""
+    which it keeps the artifacts of offloaded pods that end."""
     return SeatFacts(
         name=f"{seat.identity.pod}",
         state=seat.state,
@@ -141,7 +141,7 @@ def words(operation: Operation) -> str:
     """What happens and who asked for it, for events and reasons."""
     what = {
         Kind.PARK: "parked on request",
-        Kind.WAKE: "called for",
+        Kind.WAKE: "woken on request",
         Kind.EVICT: "evicted",
         Kind.SAVE: "saved",
         Kind.MOVE: "moved",

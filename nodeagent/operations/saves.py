@@ -1,11 +1,11 @@
-"""Save games: a copy of a seat's state that is kept, while the seat goes on.
+"""Snapshots: a copy of a seat's state that is kept, while the seat continues.
 
     the operation's record  the wish; the seat is sent away, if it serves
     DUMPING                 the frozen tree is written down, in a folder of the save's own
     PARKED                  the tree stands as before, and wakes; what was written is sealed aside
     `saved/<artifact>`      it is sealed and kept: nothing drops it but who deletes it
 
-An agent that dies before the last of these begins anew: what was written is thrown away, and the
+An agent that dies before the last of these begins again: what was written is thrown away, and the
 state as of then is saved.
 """
 
@@ -159,8 +159,8 @@ class Saves:
         if need > room:
             self._fail(
                 one,
-                f"NVMe has room for {room} bytes, and it takes {need} or more; delete saved "
-                "states (kybernate artifacts rm), or give the agent more (nvme_bytes)",
+                f"NVMe has room for {room} bytes, and it takes {need} or more; delete "
+                "artifacts (kybernate artifacts rm), or give the agent more (nvme_bytes)",
             )
             return
         one.ready = True
@@ -223,12 +223,12 @@ class Saves:
         seat.wishes.ask_for_copy(wanted=False)
         if one.operation.wakes:
             self._operators.let_stay(seat.uid)
-            self._operators.request_wake(seat.uid, "it goes on after it was saved")
+            self._operators.request_wake(seat.uid, "it continues after it was saved")
 
     # --- writing --------------------------------------------------------------------------------
 
     async def _write(self, one: _Save, seat: Seat, written: Awaitable[None]) -> None:
-        """The tree is written down, and goes on. Raises Broken."""
+        """The tree is written down, and continues. Raises Broken."""
         try:
             await written
             if one.again:
@@ -244,7 +244,7 @@ class Saves:
             try:
                 await self._offload.dumps.keep(seat, error)
             finally:
-                self._unwritten(one, f"it was not saved, and goes on as it was: {error}")
+                self._unwritten(one, f"it was not saved, and continues as it was: {error}")
             return
         except BaseException:
             # Its container has ended, which the next look tells; or the agent ends.
@@ -301,7 +301,7 @@ class Saves:
             await self._abandon(one)
 
     def _of_seat(self, one: _Save, seat: Seat) -> PersonHold:
-        """What a seat that is parked below RAM has there; known as kept at once."""
+        """What a seat that is offloaded has there; known as kept at once."""
         if Tier.OBJECT in seat.saved.copies:
             one.goal = Tier.OBJECT
         places = dict.fromkeys(seat.saved.copies, seat.saved.size)

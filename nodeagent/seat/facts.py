@@ -84,7 +84,7 @@ class Facts:
             raise RetryableError(str(error)) from error
 
     async def _told_digest(self, seat: Seat) -> str:
-        """Without it, the state can go on in its own pod all the same."""
+        """Without it, the state can continue in its own pod all the same."""
         try:
             return await self._digest(seat)
         except (NotFoundError, RetryableError):

@@ -49,7 +49,7 @@ class Lifecycle:
     """Carries out actions on seats and follows them to their end.
 
     `kick` asks the loop for a new swap decision. `vanished` is told of a seat whose pod is gone
-    and of whose processes nothing is left; `outdated` of one whose saved state is worth nothing any
+    and of whose processes nothing is left; `outdated` of one whose artifact is worth nothing any
     more, since it runs on or has ended, and why.
     """
 
@@ -197,7 +197,7 @@ class Lifecycle:
         """It is ACTIVE: grant it to the proxies, and have a helper ready for its park."""
         seat.tree.woke()
         seat.demand.awake(self._world.now())
-        self._outdated(seat, "its workload has gone on since")
+        self._outdated(seat, "its workload has continued since")
         seat.history.judged(untimely=not self._node.wakes_in_time(seat, Tier.RAM))
         if seat.contact.serves(seat.identity.port):
             self._node.changed(seat)
@@ -244,11 +244,11 @@ class Lifecycle:
         limit = self._node.settings.cooperate_limit_s
         why = await self._world.doors.cooperate(seat.uid, phase, limit)
         if why:
-            sentence = f"the workload did not do its part of the {phase}: {why}; going on without"
+            sentence = f"the workload did not do its part of the {phase}: {why}; continuing without"
             self._node.tell(seat, "Warning", "NotCooperating", sentence)
 
     def parked(self, seat: Seat, why: str) -> None:
-        """Its park is done: from now on it may be called for again."""
+        """Its park is done: from now on a wake may be requested again."""
         seat.wishes.has_left()
         self._node.move(seat, SeatEvent.PARKED, why)
         self._kick()
@@ -307,11 +307,11 @@ class Lifecycle:
     # --- failure and end ----------------------------------------------------------------------
 
     def fail(self, seat: Seat, why: str, event: str = "SeatFailed") -> None:
-        """Its state is lost: kill the tree; the kubelet starts the container anew."""
+        """Its state is lost: kill the tree; the kubelet starts the container again."""
         if seat.state in {SeatState.GONE, *AT_GATE}:
             return
         metrics.failed(seat.state.value, event)
-        self._node.tell(seat, "Warning", event, f"{why}; the workload is started anew")
+        self._node.tell(seat, "Warning", event, f"{why}; the workload is started again")
         if seat.state in TIER_OF or seat.state is SeatState.UNVERIFIED:
             seat.history.explained(why)
             self._begin_end(seat, Ends.KILLED)
@@ -435,7 +435,7 @@ class Lifecycle:
         self._world.doors.ok(seat.uid)
         sealed = seat.state is SeatState.DUMPING and bool(seat.saved.artifact)
         if sealed or seat.state is SeatState.RESTORING:
-            # Whoever succeeds it goes on from its saved state: what there is of its tree must not.
+            # Whoever succeeds it continues from its artifact: what there is of its tree must not.
             self.aside(self.kill(seat))
             return
         self._world.freezer.thaw(seat.tree.handle)

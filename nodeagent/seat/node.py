@@ -164,7 +164,7 @@ class Observer(Protocol):
 
 
 class Resizing(Observer, Protocol):
-    """Who gives back what pods request that rest below RAM."""
+    """Who gives back what offloaded pods request."""
 
     async def take(self, seat: Seat) -> None:
         """Return once the pod has again what its workload asked for. Raises RetryableError while
@@ -267,7 +267,7 @@ class Node:
         return written
 
     def start_overdue(self, seat: Seat) -> str:
-        """Why the seat must not go on starting, as a sentence; empty while it may. However often
+        """Why the seat must not continue starting, as a sentence; empty while it may. However often
         its gate is released meanwhile."""
         limit = self.settings.start_limit_s
         if seat.history.starts_by(self.world.now(), limit):
@@ -330,7 +330,7 @@ class Node:
         self._places.clear()
 
     def set_inventory(self, inventory: Inventory) -> None:
-        """Take over the plugin's report."""
+        """Accept the plugin's report."""
         self.found(inventory)
         self.world.journal.put(INVENTORY, inventory.record(), synced=False)
 
@@ -433,7 +433,7 @@ class Node:
 
     def _expected(self, seat: Seat) -> Expected:
         """By the seat's last swaps between GPU memory and RAM, else by what tiers were measured
-        to take; a state below RAM is expected to take as long as its tier."""
+        to take; an offloaded one is expected to take as long as its tier."""
         size, gpus = self.park_size(seat), len(seat.identity.gpus)
         tier = TIER_OF.get(seat.state, Tier.RAM)
         wake, park = seat.history.last_wake_ms / 1000, seat.history.last_park_ms / 1000
@@ -457,7 +457,7 @@ class Node:
         return self._places[key]
 
     def calls_per_hour(self, seat: Seat) -> float:
-        """How often it is expected to be called for, about now, as of the last look at that."""
+        """How often requests are expected for it, about now, as of the last look at that."""
         known = self.activity.get(seat.uid)
         if known is None:
             return 0.0

@@ -1,4 +1,4 @@
-"""What the agent needs to park seats below RAM; without it every parked seat stays there."""
+"""What the agent needs to offload seats; without it every parked seat stays there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 async def own_state(seat: Seat) -> Into:
-    """`Offloading.into` where no seat goes on from another pod's state."""
+    """`Offloading.into` where no seat continues from another pod's state."""
     return Into(seat.identity.pod.namespace, seat.uid)
 
 
@@ -56,9 +56,9 @@ def whole_in(inbox: Inbox) -> Callable[[ArtifactId], Awaitable[bool]]:
 
 @dataclass(frozen=True, slots=True)
 class Offloading:
-    """`facts` gathers what a saved state's manifest says of its seat; raises NotFoundError if the
-    seat's container is gone. `limits`: bytes that each tier below RAM may hold; one that isn't
-    named isn't there. `into`: the seat's container as a state is held against it; raises like
+    """`facts` gathers what an artifact's manifest says of its seat; raises NotFoundError if the
+    seat's container is gone. `limits`: bytes that each deeper tier than RAM may hold; one that
+    isn't named isn't there. `into`: the seat's container as a state is held against it; raises like
     `facts`, and RetryableError. `weigh`: about how many bytes a tree's dump takes, quick. `first`:
     bytes of a dump, by its folder, that also a lazy restore brings in at once, quick. `inbox` and
     `outbox`: states from other nodes and to them; `whole`: whether what NVMe has of one is all

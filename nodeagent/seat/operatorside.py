@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class OperatorSide:
-    """Wishes, kept in the node's seats; `kick` has the loop decide anew."""
+    """Wishes, kept in the node's seats; `kick` has the loop decide again."""
 
     def __init__(self, node: Node, kick: Callable[[], None]) -> None:
         self.node = node
@@ -36,7 +36,7 @@ class OperatorSide:
         serving = seat.state is SeatState.ACTIVE and not seat.ending.asked
         if not serving and seat.demand.asked_since is None:
             seat.demand.ask(self.node.world.now())
-            self._noted(seat, f"called for: {why}")
+            self._noted(seat, f"wake requested: {why}")
         return True
 
     def call_off(self, uid: PodUid) -> bool:
@@ -46,7 +46,7 @@ class OperatorSide:
             return False
         if seat.demand.asked_since is not None:
             seat.demand.call_off()
-            self._noted(seat, "no longer called for")
+            self._noted(seat, "no wake is requested any longer")
         return True
 
     def send_away(self, uid: PodUid, why: str, *, stays_away: bool = False) -> bool:
@@ -74,9 +74,9 @@ class OperatorSide:
         return True
 
     async def unload(self, uid: PodUid) -> bool:
-        """The seat's container is to end, and starts again only when it is called for; on the disk
-        before whoever ends it does. Whether there is such a seat that has begun. Raises OSError if
-        the disk refuses."""
+        """The seat's container is to end, and starts again only when a wake is requested; on the
+        disk before whoever ends it does. Whether there is such a seat that has begun. Raises
+        OSError if the disk refuses."""
         seat = self.node.seats.get(uid)
         if seat is None or seat.state is SeatState.WAITING:
             return False

@@ -1,8 +1,8 @@
 """What Shares say of the namespaces of this node's seats, and what these have used of the node.
 
 A namespace's use is what its total has grown by since its window began. What it was then is
-journalled, so a restarted agent goes on counting; one that was away when a window began counts from
-its return on.
+journalled, so a restarted agent continues counting; one that was away when a window began counts
+from its return on.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Quotas:
         self._told_at = 0.0
 
     def resume(self, records: Mapping[str, Mapping[str, Any]]) -> None:
-        """Go on where the last agent was."""
+        """Continue where the last agent was."""
         for key, record in records.items():
             if key.startswith(BEGUN):
                 self._begun[key.removeprefix(BEGUN)] = of_record(Begun, record)

@@ -206,7 +206,7 @@ class Seat:
 
     @property
     def awaits_state(self) -> bool:
-        """Whether it is not yet settled if it goes on from a saved state."""
+        """Whether it is not yet settled if it continues from an artifact."""
         return self.wishes.restore is not None and self.saved.begins is Begins.OPEN
 
     @property

@@ -1,7 +1,7 @@
 """The steps of parking and waking, through the ports. Reads seats, never writes to them.
 
 Each step either does what it says, or undoes it (`Reverted`: the seat is as it was), or says
-that the seat's state is lost (`Broken`: kill it and start it anew).
+that the seat's state is lost (`Broken`: kill it and start it again).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What namespaces used: seconds of active time and of GPUs, GiB-hours of parked memory, wakes.
 
 Each seat has a meter: what it has used, and since when it uses what it uses now. Meters are
-journalled at each change of state, so that a restarted agent goes on exactly: what a seat did
+journalled at each change of state, so that a restarted agent continues exactly: what a seat did
 meanwhile follows from its state and since when it has been in it. The meter of a seat that is
 gone is added to its namespace's.
 """
@@ -99,7 +99,7 @@ class Usage:
         self._turns: dict[str, float] = {}  # by seat, and by cause
 
     def resume(self, records: Mapping[str, Mapping[str, Any]]) -> None:
-        """Go on where the last agent was; seats that are gone since end now."""
+        """Continue where the last agent was; seats that are gone since end now."""
         for key, record in records.items():
             if key.startswith(METER):
                 self._meters[PodUid(key.removeprefix(METER))] = of_record(Meter, record)

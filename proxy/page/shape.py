@@ -219,7 +219,7 @@ def _seat(one: SeatView, scene: Scene, known: Known, held: Held) -> Json:
 
 
 def _wake(one: SeatView, extra: Extra | None) -> float | None:
-    """Seconds until it is expected to answer if it is called for now, None if nobody knows."""
+    """Seconds until it is expected to answer if it is requested now, None if nobody knows."""
     if one.info.state is SeatState.ACTIVE:
         return 0.0
     return extra.wake if extra else one.info.wake or None

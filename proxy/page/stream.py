@@ -176,7 +176,7 @@ class Stream:
             self._task = None
 
     def _tell_all(self) -> None:
-        """A channel that can't be told is left out until the next change; the next round goes on
+        """A channel that can't be told is left out until the next change; the next round continues
         with those behind it."""
         if not self._untold and self._board.changed():
             self._untold = list(self._channels.values())

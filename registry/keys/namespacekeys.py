@@ -2,7 +2,7 @@
 
 A node gets the key of a namespace while it has a lease or a claim of a pod there, and the cluster
 has that namespace still: a key belongs to the namespace's UID, and one of the same name that was
-made anew has another. Data keys, which lie in the places, are wrapped by it. What releases before
+made again has another. Data keys, which lie in the places, are wrapped by it. What releases before
 0.2.0 saved has data keys that the key management system itself has wrapped; they are the
 namespace's that the registry saw first under the name.
 """
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 _KEY = 32
 KEEP_S = 24 * 3600.0
-"""Seconds that a node may go on with a key of which it can't hear anew."""
+"""Seconds that a node may continue with a key of which it can't hear again."""
 _AWAY_S = 10.0
 
 
@@ -199,7 +199,7 @@ class NamespaceKeys:
             owner = next((one for one in first.scalars() if one or not uid), uid)
         if owner != uid:
             raise RefusedError(
-                f"what was saved before namespaces had keys of their own is that of the namespace "
+                f"artifacts from before namespaces had keys of their own is that of the namespace "
                 f"{namespace} which was deleted (UID {owner}), and not the present one's"
             )
 
@@ -276,8 +276,8 @@ def _seen(connection: Connection, namespace: str, uid: str) -> bool:
 
 
 def _holds(connection: Connection, node: str, pod: tuple[str, str], now: int) -> bool:
-    """Whether the pod is the node's: by a lease that has not ended, or since it goes on there with
-    another's state."""
+    """Whether the pod is the node's: by a lease that has not ended, or since it continues there
+    with another's state."""
     namespace, uid = pod
     found = fetch(connection, pod)
     if found is not None and not found.ended and not found.stopped:

@@ -1,6 +1,6 @@
 """Namespaces' keys where they lie wrapped: in the database, and beside data keys in the places.
 
-Taken in after the database was lost, wrapped anew by the newest key, and destroyed. Each can be
+Taken in after the database was lost, wrapped again by the newest key, and destroyed. Each can be
 ended anywhere and begun again: what is done is seen to be done.
 """
 
@@ -75,7 +75,7 @@ def rewrap(
 
     First the database, then the places: an agent that lays a key beside a new data key meanwhile
     has it from the database. Data keys that a key of the key management system has wrapped itself
-    are wrapped anew, too, but manifests of before have them as well, and are signed: `say` is told
+    are wrapped again, too, but manifests of before have them as well, and are signed: `say` is told
     which key these still need. Raises RetryableError, ConfigError, RefusedError.
     """
     newest = kms.newest
@@ -84,7 +84,7 @@ def rewrap(
         sealed = {row.id: (row.namespace, sealed_of(row)) for row in rows}
     done = 0
     for namespace, key in [one for one in sealed.values() if one[1].by != newest]:
-        say(f"key {key.id} of {namespace}: wrapped by {key.by}, which {newest} takes over")
+        say(f"key {key.id} of {namespace}: wrapped by {key.by}; {newest} wraps it from now on")
         done += 1
         if not dry_run:
             sealed[key.id] = namespace, _again(kms, namespace, key)
@@ -96,7 +96,7 @@ def rewrap(
                 continue
             if not one.key.of.id:
                 say(f"{one.at}: keep key {one.key.by} while states of before 0.2.0 are there")
-            say(f"{place.name}/{one.at}: taken over by {newest}")
+            say(f"{place.name}/{one.at}: wrapped by {newest} from now on")
             done += 1
             if not dry_run:
                 place.objects.put(one.at, keyobjects.encode(_wrapped_again(kms, one, now)))

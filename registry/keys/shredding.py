@@ -2,7 +2,7 @@
 
 What is to be destroyed, and when, is written down first. When the time has come the key goes from
 the database, which nobody can take back; then from the places, and for as long as a node may still
-have it in memory they are looked through again, lest it was laid there anew.
+have it in memory they are looked through again, lest it was laid there again.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Shredder:
         went = sum(remove(place, row.namespace, {row.id}) for place in self._places)
         if row.shredded_ms:
             if went:
-                log.warning("key %s was laid anew beside data keys: destroyed again", row.id)
+                log.warning("key %s was laid again beside data keys: destroyed again", row.id)
             return
         with self._database.write() as connection:
             done = {"shredded_ms": self._database.now(connection)}

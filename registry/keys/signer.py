@@ -95,7 +95,7 @@ class Signer:
         access = self._revocations.of(wanted.node)
         if access is not None and access.revoked:
             raise RefusedError(self._revocations.why_not(wanted.node, 0))
-        # Not backdated to when those of before the node was let in anew were made.
+        # Not backdated to when those of before the node was let in again were made.
         since = datetime.fromtimestamp((access.at_ms + 999) // 1000 if access else 0, UTC)
         # Read for each, so that a renewed authority counts without a restart.
         authority = Folder(self._folder).authority(AGENTS)

@@ -205,7 +205,7 @@ class Store:
             pod = _check_speaks(connection, node, artifact, uid)
             if pod.successor not in ("", pod.uid) and pod.successor_node != node:
                 raise ForbiddenError(
-                    f"pod {pod.successor} on node {pod.successor_node} goes on with {artifact}: "
+                    f"pod {pod.successor} on node {pod.successor_node} continues with {artifact}: "
                     f"node {node} puts nothing of it any more"
                 )
         # Else by naming others' packs it would get to read them.
@@ -230,7 +230,7 @@ class Store:
             # Once the successor has dropped the copy, each of them may tidy up.
             if handed_on(pod, node, artifact) and _in_store(connection, artifact):
                 raise ForbiddenError(
-                    f"pod {pod.successor} on node {pod.successor_node} goes on with {artifact}: "
+                    f"pod {pod.successor} on node {pod.successor_node} continues with {artifact}: "
                     f"node {node} removes nothing of it"
                 )
 

@@ -168,7 +168,7 @@ _verb("stop", "Stop a process until `start`.", lambda cluster, name: cluster.pro
 _verb("restart", "Stop and start a process.", lambda cluster, name: cluster.process(name).restart())
 _verb(
     "kill",
-    "SIGKILL a process; the supervisor starts it anew.",
+    "SIGKILL a process; the supervisor starts it again.",
     lambda cluster, name: cluster.process(name).signal(signal.SIGKILL),
 )
 

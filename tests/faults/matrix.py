@@ -141,7 +141,7 @@ MATRIX: tuple[Row, ...] = (
             "Restarted at once with cgroup v2; with v1, where a frozen process can't die, by the "
             "next request, which is answered all the same.",
             End.RESTARTED,
-            "started anew",
+            "started again",
         ),
         Sees("The wake ends, the container starts cold.", End.RESTARTED),
     ),
@@ -211,7 +211,7 @@ MATRIX: tuple[Row, ...] = (
         Sees("Waits on, and starts once the driver is back."),
         Sees("Its process had to end for that: restarted once the driver is back.", End.RESTARTED),
         Sees("The same.", End.RESTARTED),
-        Sees("Its wake fails, told in an event, and it restarts.", End.RESTARTED, "started anew"),
+        Sees("Its wake fails, told in an event, and it restarts.", End.RESTARTED, "started again"),
         Sees("The same.", End.RESTARTED),
         others=dict.fromkeys(("holder", "taker", "winner", "loser", "bystander"), End.RESTARTED),
     ),

@@ -102,7 +102,7 @@ class Seats:
         if not answer.intact:
             return f"{name}: its memory is wrong: {told}"
         if before and (told["boot"], told["pid"]) != (before["boot"], before["pid"]):
-            return f"{name}: it began anew: {before} and then {told}"
+            return f"{name}: it began again: {before} and then {told}"
         if before and told["counter"] != before["counter"] + 1:
             return f"{name}: counted {before['counter']} and then {told['counter']}"
         return ""

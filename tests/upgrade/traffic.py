@@ -84,7 +84,7 @@ class Caller:
         if not answer.intact or not least <= answer.counter < least + self._tried:
             self.tally.wrong.append(f"{model}: {answer.body['kyb']}, and not {least}")
         if boot != self.boots.setdefault(model, boot):
-            self.tally.wrong.append(f"{model}: it began anew")
+            self.tally.wrong.append(f"{model}: it began again")
         self.counters[model] = answer.counter
 
 

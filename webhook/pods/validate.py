@@ -268,7 +268,7 @@ def _restore_rules(pod: Json, given: dict[str, str]) -> list[str]:
 
 
 def foreign_state(pod: Json, grants: Callable[[], Iterable[Grant]], now: float) -> list[str]:
-    """Why the pod may not have the saved state that it asks for, of another namespace; none if it
+    """Why the pod may not have the artifact that it asks for, of another namespace; none if it
     may. `now`: seconds since 1970. Raises what `grants` raises, which is asked only for that."""
     wanted = read_wish(asking.annotations_of(pod)) if asking.concerns_us(pod) else None
     if wanted is None or not wanted.artifact:

@@ -39,7 +39,7 @@ def parse_seeds(text: str) -> list[int]:
 @click.option("--seed", "--seeds", "seeds", default="42", show_default=True, help="As in 42-51.")
 @click.option("--tune", default=1.3, show_default=True, help="Demand to come, in capacities.")
 @click.option("--moves", default=0.0, show_default=True, help="Percent of the pods that may move.")
-@click.option("--mix", type=int, help="Draw the list anew, with odds from this seed.")
+@click.option("--mix", type=int, help="Draw the list again, with odds from this seed.")
 @click.option("--course", type=click.Path(path_type=Path), help="Write the first seed's course.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON line on stdout.")
 def main(  # noqa: PLR0913

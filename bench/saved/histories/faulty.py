@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def forgets_the_token() -> None:
-    """Whoever had a token once goes on writing."""
+    """Whoever had a token once continues writing."""
     succession.check = lambda pod, node, token: succession._may_write(pod, node)  # noqa: SLF001
 
 

@@ -1186,7 +1186,7 @@ spec:
               saved:
                 description: 'Artifacts that lie on the node, or that the node has put into the object store: the newest ones.'
                 items:
-                  description: A saved state, and where it lies.
+                  description: An artifact, and where it lies.
                   properties:
                     artifact:
                       maxLength: 400

@@ -37,7 +37,7 @@ class NetworkGate:
     `tree` lists all processes below a container's PID 1.
 
     Only what goes to or comes from the ports of the tree's own sockets is held back: the pod's
-    other containers, its sidecar with the probes among them, go on. Needs CAP_SYS_ADMIN (setns),
+    other containers, its sidecar with the probes among them, continue. Needs CAP_SYS_ADMIN (setns),
     CAP_NET_ADMIN and CAP_NET_RAW.
     """
 

@@ -1,8 +1,8 @@
 """Holds the first packets of connections to a shut gate, and lets them go once it is opened.
 
 A packet that is dropped is sent again by its client's kernel after a second; one that waits in a
-queue of the kernel's goes on at once. What is held is lost with the socket, and is sent again then.
-The socket belongs to the namespace in which it was made.
+queue of the kernel's continues at once. What is held is lost with the socket, and is sent again
+then. The socket belongs to the namespace in which it was made.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def hold() -> socket.socket:
 
 
 def let_go(netlink: socket.socket) -> int:
-    """What is held goes on behind the rule that queued it; how many packets. Never blocks. Raises
+    """What is held continues behind the rule that queued it; how many packets. Never blocks. Raises
     OSError."""
     count = _told(netlink)
     verdict = nftables.attribute(_VERDICT, struct.pack(">II", _ACCEPT, _LAST))

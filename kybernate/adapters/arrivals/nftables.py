@@ -39,7 +39,7 @@ _ATTRIBUTE = struct.Struct("=HH")
 
 _LOCAL_IN, _LOCAL_OUT = 1, 3
 _RAW_PRIORITY = -300
-"""The queue comes right before: what is let go from it goes on with the next chain."""
+"""The queue comes right before: what is let go from it continues with the next chain."""
 _PORT_TYPE, _PORT_LENGTH = 13, 2
 _IIF, _OIF, _L4PROTO = 4, 5, 16
 _LOOPBACK = 1
@@ -54,7 +54,7 @@ QUEUE = 0x6B79
 
 
 def shut(ports: Iterable[int]) -> None:
-    """Make the table anew. Raises OSError; nothing was changed then."""
+    """Make the table again. Raises OSError; nothing was changed then."""
     open_again()
     wanted = frozenset(ports)
     table = [_create(_NEWTABLE, _text(1, TABLE)), *_set_of(wanted)]
@@ -134,7 +134,7 @@ def _set_of(ports: Iterable[int]) -> Iterable[bytes]:
 
 
 def _by_queue() -> bytes:
-    """Queue it; where nobody holds it, go on. The packet filter's own, which not every kernel
+    """Queue it; where nobody holds it, continue. The packet filter's own, which not every kernel
     has."""
     some = struct.pack(">H", QUEUE), struct.pack(">H", 1), struct.pack(">H", 1)
     return _expression("queue", b"".join(attribute(at, one) for at, one in enumerate(some, 1)))

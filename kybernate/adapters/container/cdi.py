@@ -131,7 +131,7 @@ def _gpu_edits(vendor: Sequence[Mapping[str, Any]], gpu: Gpu) -> Mapping[str, An
                     return edits
     raise RefusedError(
         f"The node's CDI specification of kind {keys.VENDOR_CDI_KIND} has no device for GPU "
-        f"{gpu.index} ({gpu.uuid}): generate it anew with `nvidia-ctk cdi generate`."
+        f"{gpu.index} ({gpu.uuid}): generate it again with `nvidia-ctk cdi generate`."
     )
 
 
@@ -236,7 +236,7 @@ class CdiSpecs:
     def release(self, device_id: str, init: int, is_there: Callable[[], bool]) -> None:
         """Let the container of this process open what the device's file shuts. Idempotent.
 
-        Raises RetryableError if the file isn't what was written: it is written anew for the next
+        Raises RetryableError if the file isn't what was written: it is written again for the next
         container.
         """
         if self._door is None:
@@ -248,7 +248,7 @@ class CdiSpecs:
             except (ValueError, LookupError, TypeError, AttributeError) as error:
                 raise RetryableError(
                     f"{path} was changed where it lies ({error}): its container may open no GPU; "
-                    "restart it, and the file is written anew"
+                    "restart it, and the file is written again"
                 ) from error
             self._door.open(init, numbers, is_there)
 

@@ -196,7 +196,8 @@ class SeatSockets:
             door.gate.tell(state, sentence)
 
     async def cooperate(self, uid: PodUid, phase: CooperationPhase, limit: float) -> str:
-        """Have the workload get ready for a park, or go on after a wake; why it didn't, or ""."""
+        """Have the workload get ready for a park, or continue after a wake; why it didn't, or
+        ""."""
         door = self._doors.get(uid)
         if door is None or door.gate is None:
             return ""
@@ -368,7 +369,7 @@ class _Caller(asyncio.Protocol):
         """Have it start nothing. Raises RefusedError if it doesn't know that word."""
         if "parked" not in self._features:
             raise RefusedError(
-                "the container's kyb-init is of a release that can't take a saved state; delete "
+                "the container's kyb-init is of a release that can't take an artifact; delete "
                 "the pod, so that its next one gets this agent's"
             )
         self.send("parked", str(root))

@@ -1,4 +1,4 @@
-"""What CRIU knows of the kernel: it tries that once, and keeps it until the node is booted anew.
+"""What CRIU knows of the kernel: it tries that once, and keeps it until the node is booted again.
 
 In the first container it would judge for all by that one: where a network has no `lo` it gives up,
 where one has no IPv6 it would take the kernel for one without. So it is tried here.

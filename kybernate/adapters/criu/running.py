@@ -194,7 +194,7 @@ def joined(stack: ExitStack, group: Path, run: Run) -> int:
     """What kyb-enter joins a cgroup by, the quick way: see its `join`.
 
     Born in a folder it is below a kyb-enter of its own. One that serves pages must not be: killed,
-    it would go on, and what it serves with it.
+    it would continue, and what it serves with it.
     """
     if (group / "tasks").exists():
         return _opened(stack, group / "tasks", os.O_WRONLY)

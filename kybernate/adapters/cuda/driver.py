@@ -83,7 +83,7 @@ class CudaHelper:
 
         Processes that are gone, or have nothing on a GPU, are passed over, unless all are. After a
         restore that ran out of memory (DriverError 2) the process can't be saved: end it, and start
-        the workload anew.
+        the workload again.
         """
         moved = dict(gpu_map) if any(old != new for old, new in gpu_map.items()) else {}
         phases: Phases = await self._order(
@@ -142,7 +142,7 @@ class CudaHelper:
         except TimeoutError as error:
             raise DeadlineError(
                 f"The CUDA driver did not finish {op} within {deadline:g} s; its helper was "
-                "killed. Ask the processes' states, or start the workload anew."
+                "killed. Ask the processes' states, or start the workload again."
             ) from error
         except OSError as error:
             raise DeadlineError(f"The CUDA helper died during {op}: {error}.") from error
@@ -155,7 +155,7 @@ class CudaHelpers:
     """Implements `kybernate.ports.DriverHelpers`.
 
     Making it starts the process that helpers are forked from, which loads the binding while the
-    caller goes on: make it first thing. `command` gets the number of its control socket appended.
+    caller continues: make it first thing. `command` gets the number of its control socket appended.
     """
 
     def __init__(self, command: Sequence[str] = HELPER_COMMAND) -> None:

@@ -43,7 +43,7 @@ _NO_CUDA_CODES = frozenset({_INVALID_VALUE, 3, 201})
 
 
 _PASSING = frozenset({4, 5})
-"""CHECKPOINTING and RESTORING of drivers of 13.4 and later: an operation goes on."""
+"""CHECKPOINTING and RESTORING of drivers of 13.4 and later: an operation continues."""
 _PASSING_POLL = 0.005
 _ENDING = 0.5
 
@@ -198,7 +198,7 @@ class Engine:
                 if error.code == _INVALID_VALUE and len(maps) > 1:
                     del maps[0]
                     continue
-                # A checkpoint whose caller died goes on in the process and ends between a look
+                # A checkpoint whose caller died continues in the process and ends between a look
                 # at its state and the next call: then that call was for another state.
                 if error.code != _ILLEGAL_STATE or time.monotonic() >= until:
                     raise

@@ -1,7 +1,8 @@
 """The official client's connections to one API server, without what its general ways cost.
 
-Its manager of pools looks at host and settings for each request anew; and a request's head and body
-are written one after the other, which is two TLS records to make, and for the API server to read.
+Its manager of pools looks at host and settings for each request again; and a request's head and
+body are written one after the other, which is two TLS records to make, and for the API server to
+read.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class _Whole:
         self.send(held)
 
     def send(self, data: Any) -> None:
-        """Called for each part, and for what is said before a request (to a proxy)."""
+        """Called with each part, and for what is said before a request (to a proxy)."""
         if self._held is None:
             super().send(data)  # type: ignore[misc]
         else:

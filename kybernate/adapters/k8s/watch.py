@@ -51,7 +51,7 @@ class Watcher:
     """Keeps up with one collection: calls `on_event` for all that is, then for all that changes.
 
     It lists (in pages), watches from there with bookmarks, resumes when a watch ends and lists
-    anew when the API server forgot the version (410). After a second list it reports only what
+    again when the API server forgot the version (410). After a second list it reports only what
     differs, and DELETED for what vanished meanwhile. Events come from one thread, in order. An
     exception of `on_event` is logged, and the next event follows.
 
@@ -110,7 +110,7 @@ class Watcher:
             self._thread.join(timeout)
 
     def refresh(self) -> int:
-        """List anew; `is_fresh` of the number returned says when that list was taken in.
+        """List again; `is_fresh` of the number returned says when that list was taken in.
 
         Events may be late, by how much nobody knows. A list that is begun now shows all that was
         written before now.
@@ -281,7 +281,7 @@ def _all(item: Json) -> Json:
 
 
 class _Ahead:
-    """A call that goes on while something else is done."""
+    """A call that continues while something else is done."""
 
     def __init__(self, get: Callable[[str], Json], token: str) -> None:
         self._found: Json | Exception | None = None

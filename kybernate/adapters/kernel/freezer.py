@@ -21,7 +21,7 @@ from kybernate.errors import DeadlineError, NotFoundError
 SUB_CGROUP = "kyb"
 
 _FREEZE_TRY = 0.03
-"""Seconds after which a freeze is begun anew: version 1 can hang in FREEZING where a vfork parent
+"""Seconds after which a freeze is begun again: version 1 can hang in FREEZING where a vfork parent
 waits for a child that is frozen already."""
 _BETWEEN_TRIES = 0.001
 _SPIN = 0.001

@@ -1,4 +1,4 @@
-"""What processes may do, and their numbers, as /proc shows them: for a saved state's manifest."""
+"""What processes may do, and their numbers, as /proc shows them: for an artifact's manifest."""
 
 from __future__ import annotations
 

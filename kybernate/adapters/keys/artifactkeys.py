@@ -1,4 +1,4 @@
-"""The keys of saved states: who signs their manifests, whom we trust, what wraps data keys.
+"""The keys of artifacts: who signs their manifests, whom we trust, what wraps data keys.
 
 A folder holds them, flat as a mounted Secret is:
 

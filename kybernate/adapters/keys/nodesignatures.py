@@ -1,6 +1,6 @@
 """Signatures of nodes: each by its own key, with the certificate that proves whose it is.
 
-The key is that of the node's agent: made on the node, or by `kybernate pki`. It is read anew for
+The key is that of the node's agent: made on the node, or by `kybernate pki`. It is read again for
 each signature, since it is renewed. A certificate that has ended still tells who signed while it
 was good: whether a node is believed of a state is the registry's to say, for what it wrote then.
 """

@@ -190,7 +190,7 @@ class TokenKms:
         return self._session
 
     def _told(self, error: BaseException) -> BaseException:
-        """What is raised for it; after an error of the token the next call opens it anew."""
+        """What is raised for it; after an error of the token the next call opens it again."""
         api = self._api.exceptions
         if isinstance(error, (ConfigError, RefusedError)):
             return error

@@ -61,7 +61,7 @@ class Nvml:
 
     Any thread may call. NVML is loaded at the first call, and again at the next one if that
     fails. `pci_devices` is where sysfs lists PCI devices. With `renews` a session that ended with
-    the driver is begun anew without `reload`, at most once a second.
+    the driver is begun again without `reload`, at most once a second.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class Nvml:
             raise DeadlineError("a GPU doesn't answer NVML: reset it, or reboot the node.")
 
     def _on(self, gpu: GpuUuid, name: str, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function of one GPU by its handle, which a lost GPU gets anew afterwards."""
+        """Call a function of one GPU by its handle, which a lost GPU gets again afterwards."""
         nvml = self._library
         if self._worker.hung(gpu):
             raise DeadlineError(f"NVML still hangs in a call about {gpu}.")

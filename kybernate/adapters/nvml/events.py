@@ -1,7 +1,7 @@
 """What NVML tells by itself: Xids, ECC errors, and that a GPU should be looked at.
 
 NVML forgets the sets of events of a session that is ended, and a GPU that doesn't answer can't be
-registered for one. So a set is made anew with every session, and every few seconds as long as it
+registered for one. So a set is made again with every session, and every few seconds as long as it
 lacks a GPU. What happened in between is seen by the next checkup.
 """
 

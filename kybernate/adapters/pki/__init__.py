@@ -97,7 +97,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One certificate of a folder; `problem` is why it would be made anew, if it would."""
+    """One certificate of a folder; `problem` is why it would be made again, if it would."""
 
     name: str
     common_name: str
@@ -179,7 +179,7 @@ def read_pair(certificate: bytes, key: bytes, what: str) -> Pair:
 def why_renew(
     pair: Pair, leaf: Leaf, authority: Pair, renew_before: timedelta, now: datetime
 ) -> str | None:
-    """Why this pair can't go on as `leaf` under `authority`, in a few words; None if it can."""
+    """Why this pair can't continue as `leaf` under `authority`, in a few words; None if it can."""
     try:
         pair.certificate.verify_directly_issued_by(authority.certificate)
     except (InvalidSignature, ValueError, TypeError):
@@ -234,7 +234,7 @@ class Folder:
         self.path = path
 
     def init(self, nodes: Iterable[str], validity: Validity, now: datetime) -> list[Made]:
-        """Make what is missing, renew what can't go on, keep the rest.
+        """Make what is missing, renew what can't continue, keep the rest.
 
         Agents that have files here already count among the nodes. Raises ConfigError if a file
         that is needed is there but can't be used or read.

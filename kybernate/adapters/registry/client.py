@@ -136,7 +136,7 @@ class Registry:
             wanted = wanted.model_copy(update={"after": page.next})
 
     def pod(self, namespace: str, uid: str, deadline_s: float = DEADLINE_S) -> wire.Pod:
-        """Who may write the pod's states, and who goes on with them."""
+        """Who may write the pod's states, and who continues with them."""
         return self._call("GET", _pod(namespace, uid), wire.Pod, deadline_s)
 
     def lease(
@@ -144,12 +144,12 @@ class Registry:
     ) -> wire.Pod:
         """Become the writer of the pod with this namespace and UID.
 
-        ConflictError: another one is, or somebody goes on with the pod's state.
+        ConflictError: another one is, or somebody continues with the pod's state.
         """
         return self._call("POST", f"{_pod(*pod)}/lease", wire.Pod, deadline_s, body=wish)
 
     def renew(self, held: wire.Pod, seconds: float, deadline_s: float = DEADLINE_S) -> wire.Pod:
-        """Go on as the writer. ConflictError: another one has begun since."""
+        """Continue as the writer. ConflictError: another one has begun since."""
         path = f"{_pod(held.namespace, held.uid)}/lease"
         body = wire.Renewal(token=held.token, seconds=seconds)
         return self._call("PUT", path, wire.Pod, deadline_s, body=body)
@@ -168,7 +168,7 @@ class Registry:
     def claim(
         self, namespace: str, uid: str, wanted: wire.Claim, deadline_s: float = DEADLINE_S
     ) -> wire.Pod:
-        """Go on with the pod's state. ConflictError: somebody else does, or proof is missing."""
+        """Continue with the pod's state. ConflictError: somebody else does, or proof is missing."""
         path = f"{_pod(namespace, uid)}/claim"
         return self._call("POST", path, wire.Pod, deadline_s, body=wanted)
 

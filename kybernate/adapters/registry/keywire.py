@@ -39,7 +39,7 @@ class SealedKey(Message):
 
 class GivenKey(Message):
     """`key`: 32 bytes in hexadecimal: the namespace's own, with `sealed`; or the data key that was
-    to be opened. `uid`: the namespace's. `seconds`: how long the node may go on with it."""
+    to be opened. `uid`: the namespace's. `seconds`: how long the node may continue with it."""
 
     namespace: Namespace
     uid: Text

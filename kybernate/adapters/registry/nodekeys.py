@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 LEASE_S = 60.0
 FRESH_S = 600.0
-"""Seconds after which the registry is asked anew: so long a node may go on with a key that was
+"""Seconds after which the registry is asked again: so long a node may continue with a key that was
 destroyed, or whose lease has ended."""
 SWEEP_S = 15.0
 """Seconds after which a key is forgotten whose namespace has no pod on the node any more."""

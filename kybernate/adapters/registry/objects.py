@@ -41,7 +41,7 @@ _PART = 206
 
 
 class RegistryObjects:
-    """Implements `ports.Objects`. `open_registry` is called for each use."""
+    """Implements `ports.Objects`. `open_registry` is called at each use."""
 
     def __init__(self, open_registry: Callable[[], Registry], request_s: float = 60.0) -> None:
         # It comes with the Kubernetes client, which not every program with this module has.

@@ -188,7 +188,7 @@ class LeaseWish(Message):
 
 
 class Renewal(Message):
-    """The lease with this token goes on."""
+    """The lease with this token continues."""
 
     seconds: Seconds
     token: Token
@@ -202,7 +202,7 @@ class Stop(Message):
 
 
 class Claim(Message):
-    """`successor`, a pod's UID on `node`, is to go on with the pod's state from this artifact.
+    """`successor`, a pod's UID on `node`, is to continue with the pod's state from this artifact.
 
     `version`: that of the pod that the claim was decided on. `again`: the claim was granted
     before the registry lost its database. `older`: the artifact is meant, though the pod has a
@@ -230,12 +230,12 @@ class Settled(Message):
 
 
 class Pod(Message):
-    """What the registry knows of a pod: who may write its state, and who goes on with it.
+    """What the registry knows of a pod: who may write its state, and who continues with it.
 
     `version` grows with each change. `node` is where the pod runs, as its agent says. `token` is
     the newest that was given; `holder` is the node that has it, until `until_ms`. `stopped` is the
     proof. `successor`, if any, holds the claim. `settled`: all claims on this pod are known.
-    `ended`: its predecessor's state was given to another, so nobody goes on from this one's.
+    `ended`: its predecessor's state was given to another, so nobody continues from this one's.
     """
 
     namespace: Namespace

@@ -19,7 +19,7 @@ _WITHIN = 8.0
 
 
 class Witness:
-    """Asks the registry. `open_registry` is called for each use."""
+    """Asks the registry. `open_registry` is called at each use."""
 
     def __init__(self, open_registry: Callable[[], Registry]) -> None:
         self._open = open_registry

@@ -6,9 +6,9 @@ import shlex
 
 
 def split(command: str) -> tuple[str, ...]:
-    """The command's words. Lines that begin with # are left out, and a line that ends with \\ goes
-    on in the next. Raises ValueError if a quotation mark has no end, if no word is there, or for a
-    character that no program can be given."""
+    """The command's words. Lines that begin with # are left out, and a line that ends with \\
+    continues in the next. Raises ValueError if a quotation mark has no end, if no word is there, or
+    for a character that no program can be given."""
     lines = [line for line in command.splitlines() if not line.strip().startswith("#")]
     joined = "\n".join(_continued(line) for line in lines)
     try:

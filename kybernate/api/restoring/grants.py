@@ -1,4 +1,4 @@
-"""ArtifactGrant: a namespace lets pods of others start copies of its saved states."""
+"""ArtifactGrant: a namespace lets pods of others start copies of its artifacts."""
 
 from __future__ import annotations
 

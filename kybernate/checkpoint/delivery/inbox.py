@@ -5,7 +5,7 @@
     .arriving/<successor>/images/   the state itself
 
 Each piece is hashed once it is written, as it reads back, and compared with the signed manifest
-when all is there. What lies here is no artifact: whoever begins anew may find half of it, or none.
+when all is there. What lies here is no artifact: whoever begins again may find half of it, or none.
 
 What is kept is on the disk for certain after `sync` alone, which nobody's pause waits for. Until
 then a power cut may leave a manifest without its files, so that no process believes one that it
@@ -81,7 +81,7 @@ class Inbox:
 
     def receiving(self, successor: PodUid, staged: str) -> Incoming:
         """For parts that come next: of the state of before `staged`, or of the state itself, which
-        begins anew. Blocks. Raises OSError."""
+        begins again. Blocks. Raises OSError."""
         home = self._home(successor)
 
         def see(name: str, size: int) -> None:
@@ -179,7 +179,7 @@ class Inbox:
     def sync(self, artifact: str) -> None:
         """If it is here, it is on the disk when this returns: no name before what it names. Blocks.
 
-        After an error its files are written anew: what wasn't written counts as written from then
+        After an error its files are written again: what wasn't written counts as written from then
         on, and a second sync of it would say that all is well. Raises CorruptError, OSError.
         """
         home = self._place.local / layout.folder(artifact)

@@ -172,7 +172,7 @@ class Arriving:
 
     def _follows(self, offset: int, size: int) -> None:
         if offset != self.size or self.whole:
-            raise RefusedError(f"{self._path.name} goes on at {self.size}, not at {offset}")
+            raise RefusedError(f"{self._path.name} continues at {self.size}, not at {offset}")
         self._see(self._path.name, self.size + size)
 
     def _grew(self, size: int) -> None:
@@ -197,4 +197,4 @@ def arrived_as(file: Arriving | None, signed: manifests.File) -> bool:
 
 def _check(name: str) -> None:
     if not layout.is_file(name):
-        raise RefusedError(f"{name[:200]!r} is no name of a file of a saved state")
+        raise RefusedError(f"{name[:200]!r} is no name of a file of an artifact")

@@ -81,7 +81,7 @@ class Room:
         if self._taken[staged] + more > self.limit:
             raise RefusedError(
                 f"NVMe has room here for {max(0, self.limit)} bytes that come from other nodes; "
-                "delete saved states (kybernate artifacts rm), or give the agent more (nvme_bytes)"
+                "delete artifacts (kybernate artifacts rm), or give the agent more (nvme_bytes)"
             )
 
     def _see_disk(self, more: int) -> None:

@@ -3,7 +3,7 @@
 An export is a place of its own, in a folder or a tar archive: one artifact, its chunks under a
 new data key, which is wrapped by a transport key that goes another way. So who gets it can open
 this artifact and nothing else of its namespace. It stays signed by the cluster that it comes
-from; an import believes only whom it is told to trust, and signs it anew.
+from; an import believes only whom it is told to trust, and signs it again.
 """
 
 from __future__ import annotations

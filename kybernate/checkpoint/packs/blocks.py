@@ -100,7 +100,7 @@ class Pieces:
         """Raises CorruptError if `data` is not the file's piece of that number."""
         wanted = self._hashes.get(name, b"")[HASH * number : HASH * (number + 1)]
         if blake3(data).digest() != wanted:
-            raise CorruptError(f"{name}: piece {number} (1 MiB each) is not what was saved")
+            raise CorruptError(f"{name}: piece {number} (1 MiB each) is not what was sealed")
 
 
 class _Buffers:

@@ -1,7 +1,7 @@
 """Brings a packed artifact back into a directory, and reads its chunks for others.
 
-Blocks that the directory has already are not asked for: a fetch that was cut short goes on. What
-is zero is not written at all. Every chunk is opened and named anew before it is used.
+Blocks that the directory has already are not asked for: a fetch that was cut short continues. What
+is zero is not written at all. Every chunk is opened and named again before it is used.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def pack(
 ) -> Manifest:
     """The manifest that is in the place when this returns; `draft` says all that isn't counted.
 
-    Raises RetryableError, RefusedError, CorruptError (the source is not what was saved),
+    Raises RetryableError, RefusedError, CorruptError (the source is not what was sealed),
     DeadlineError, OSError.
     """
     already = _already(place, draft.id, keys)
@@ -133,7 +133,7 @@ def _already(place: Place, artifact: str, keys: ArtifactKeys) -> Manifest | None
     except NotFoundError:
         return None
     except (CorruptError, RefusedError) as error:
-        log.warning("%s is packed anew over a manifest that is not ours: %s", artifact, error)
+        log.warning("%s is packed again over a manifest that is not ours: %s", artifact, error)
         place.objects.delete([layout.manifest_key(artifact)])
         return None
 

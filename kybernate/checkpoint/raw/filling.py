@@ -1,6 +1,6 @@
 """Verifies the memory of a raw artifact while CRIU restores from it: what is waited for first.
 
-A piece that isn't what was saved is put right from another place that has it. Any number of
+A piece that isn't what was sealed is put right from another place that has it. Any number of
 threads, and of calls one after another, may fill the same folder: each looks at a piece before it
 says that it is there.
 """

@@ -2,7 +2,7 @@
 
 They are linked into a folder of their own, beside marks of which memory is there: native/criu/
 filling.patch. What is not memory is little, and is verified first. What tells how the rest must be
-is linked there too: a tree goes on even if its state is dropped meanwhile.
+is linked there too: a tree continues even if its state is dropped meanwhile.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Mender:
             else:
                 return data
         raise away or CorruptError(
-            f"{name}: piece {number} (1 MiB each) is not what was saved, and no other place has it"
+            f"{name}: piece {number} (1 MiB each) is not what was sealed, and no other place has it"
         )
 
     def _read(self, place: Place, name: str, number: int) -> bytes:

@@ -100,7 +100,7 @@ def pieces_of(place: Place, manifest: Manifest) -> Pieces:
 
 
 def verify_raw(place: Place, manifest: Manifest, deadline: Deadline) -> None:
-    """Every byte is what was saved. Raises CorruptError, DeadlineError, OSError."""
+    """Every byte is what was sealed. Raises CorruptError, DeadlineError, OSError."""
     folder, pieces = images_of(place, manifest), pieces_of(place, manifest)
     reader = PieceReader()
 
@@ -121,7 +121,7 @@ def copy_raw(
     deadline: Deadline,
     progress: Callable[[int], None] | None = None,
 ) -> None:
-    """A raw artifact's files in another folder, each piece checked on its way; goes on from what
+    """A raw artifact's files in another folder, each piece checked on its way; continues from what
     is there. Raises CorruptError, DeadlineError, OSError."""
     folder, pieces = images_of(place, manifest), pieces_of(place, manifest)
     to.mkdir(mode=0o700, parents=True, exist_ok=True)

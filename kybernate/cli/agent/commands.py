@@ -177,7 +177,7 @@ def evict(
 ) -> None:
     """Park a seat and keep it parked: its pod is about to be deleted.
 
-    Says what is saved where. A state in RAM does not outlive the pod; one in another tier does,
+    Says which artifact is where. A state in RAM does not outlive the pod; one in another tier does,
     for the agent's keep_left_s. `wake` takes it back.
 
     \b
@@ -202,7 +202,7 @@ def save(socket: str, /, seat: str, *, tier: str | None, **options: Any) -> None
     """Keep a seat's state as it is now, and let the workload continue.
 
     Requests in flight end first; those that come meanwhile wait. It stands still only while its
-    memory is written to NVMe. What is saved outlives the pod: `kybernate artifacts rm` deletes it.
+    memory is written to NVMe. The artifact outlives the pod: `kybernate artifacts rm` deletes it.
 
     \b
     kybernate agent save shop/llama --name before-upgrade

@@ -1,1 +1,1 @@
-"""Saved states: what their manifests say, how their bytes are cut, who may restore them. Pure."""
+"""Artifacts: what their manifests say, how their bytes are cut, who may restore them. Pure."""

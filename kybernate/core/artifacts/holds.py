@@ -42,9 +42,9 @@ AGAIN_S = 5.0
 """Seconds between two looks at what no event tells of."""
 
 _OFF = "its move was called off"
-_SPARE = "its successor went on from another copy"
+_SPARE = "its successor continued from another copy"
 _UNUSED = "nobody took it over in time"
-_OUTLIVED = "its successor has gone on since"
+_OUTLIVED = "its successor has continued since"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ def lost(one: Holds, tier: Tier) -> Holds:
 
 
 def forget(one: Holds, use: Use, why: str) -> Holds:
-    """It is kept for people no longer. Whoever else holds, has or waits for it keeps it."""
+    """No person holds it any longer. Whoever else holds, has or waits for it keeps it."""
     after = replace(one, person=None)
     wanted = after.held or use.had or use.claimed or use.awaited
     return after if one.person is None or wanted else _dropped(after, Drop(why))
@@ -246,7 +246,7 @@ def _handed_back(one: Holds, hold: TransferHold, use: Use, why: str) -> Holds:
 
 
 def _dropped(one: Holds, drop: Drop) -> Holds:
-    """All holds end, and with a transfer's goes what came. A drop that has begun goes on."""
+    """All holds end, and with a transfer's goes what came. A drop that has begun continues."""
     tiers = {*drop.tiers, *(one.drop.tiers if one.drop else ())}
     tiers |= {*one.transfer.tiers} if one.transfer else set()
     first = one.drop or drop

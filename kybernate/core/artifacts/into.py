@@ -1,9 +1,9 @@
-"""Whether a saved state may be restored into a container. Pure.
+"""Whether an artifact may be restored into a container. Pure.
 
 CRIU recreates what images say with the host's rights, so nothing is restored that isn't held
 against the container first: whose state it is, what it needs of the machine, what its processes
 may do. A pod's own state was saved from that very container: of it the machine alone may have
-changed since. A seat that is parked on a state outlasts that: it goes on once all is as it was.
+changed since. A seat that is parked on a state outlasts that: it continues once all is as it was.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def see_fit(artifact: str, saved: Facts | Target, target: Target) -> None:
     against = machine_mismatches(saved, target)
     if against:
         raise UnfitError(
-            f"{' '.join(against)} {artifact} is kept: make this node as it was and it goes on, "
+            f"{' '.join(against)} {artifact} is kept: make this node as it was and it continues, "
             "or delete the pod to give it up",
             _LOOK_AGAIN,
         )

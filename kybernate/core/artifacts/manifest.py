@@ -143,7 +143,7 @@ class Manifest:
 def encode(manifest: Manifest) -> bytes:
     """As JSON; what `decode` reads. 0.1.0 takes no manifest with a field that it doesn't know: so
     one that the cluster's shared key signs has no `node` and doesn't tell its namespace's UID, and
-    its agents go on from it.
+    its agents continue from it.
     """
     return codec.encode(manifest, () if manifest.node else ("node", "facts.namespace_uid"))
 

@@ -80,7 +80,7 @@ def _ids(tree: Privileges, container: Privileges) -> Iterator[str]:
         foreign = sorted(set(getattr(tree, what)) - own)
         if foreign and not _reach(container) >> capability & 1:
             yield (
-                f"The saved state runs as {word} {foreign[0]}, the container only as "
+                f"The artifact runs as {word} {foreign[0]}, the container only as "
                 f"{', '.join(map(str, sorted(own))) or 'none'}; run it as {word} {foreign[0]}."
             )
 
@@ -91,7 +91,7 @@ def _capabilities(tree: Privileges, container: Privileges) -> Iterator[str]:
         if more:
             numbers = ", ".join(str(n) for n in range(more.bit_length()) if more >> n & 1)
             yield (
-                f"The saved state has {name} capabilities that the container is not given "
+                f"The artifact has {name} capabilities that the container is not given "
                 f"(numbers {numbers}); add them to the container, or save the state without them."
             )
 
@@ -99,12 +99,12 @@ def _capabilities(tree: Privileges, container: Privileges) -> Iterator[str]:
 def _confinement(tree: Privileges, container: Privileges) -> Iterator[str]:
     if tree.seccomp < container.seccomp:
         yield (
-            "The saved state runs without the seccomp filter that the container has; give the "
+            "The artifact runs without the seccomp filter that the container has; give the "
             "container the profile that the original had."
         )
     if container.no_new_privs and not tree.no_new_privs:
         yield (
-            "The container forbids new privileges and the saved state does not; set "
+            "The container forbids new privileges and the artifact does not; set "
             "allowPrivilegeEscalation as the original had it."
         )
 
@@ -122,10 +122,8 @@ def _mounts(tree: Privileges, container: Privileges) -> Iterator[str]:
         if there is None:
             if not is_gpu_runtimes(mount.path):
                 yield (
-                    f"The saved state has a mount at {mount.path!r} that the container lacks; "
+                    f"The artifact has a mount at {mount.path!r} that the container lacks; "
                     "give it the same volumes."
                 )
         elif there.read_only and not mount.read_only:
-            yield (
-                f"The saved state may write to {mount.path!r}, which the container has read-only."
-            )
+            yield (f"The artifact may write to {mount.path!r}, which the container has read-only.")

@@ -1,4 +1,4 @@
-"""The saved state that a pod wants to go on from. Pure."""
+"""The artifact that a pod wants to continue from. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RestoreAs(StrEnum):
     """What the pod is to the one whose state it takes."""
 
     SUCCESSOR = "successor"
-    """It goes on in that one's place: at most one does, and only once that one has stopped."""
+    """It continues in that one's place: at most one does, and only once that one has stopped."""
     TEMPLATE = "template"
     """It starts as a copy; as many do as like."""
     CLONE = "clone"
@@ -33,7 +33,7 @@ class RestoreAs(StrEnum):
 class RestoreWish:
     """`artifact`, or the newest state of the pod `uid`, or what the SnapshotTemplate `template` has
     then: the others are empty. `waits`: rather than
-    started anew it is kept waiting, as a clone always is. `stopped`: a clone does not execute one
+    started again it is kept waiting, as a clone always is. `stopped`: a clone does not execute one
     instruction."""
 
     artifact: ArtifactId = _NO_ARTIFACT

@@ -1,9 +1,9 @@
-"""Who may write a pod's saved states, and which pod goes on with them: at most one, always.
+"""Who may write a pod's artifacts, and which pod continues with them: at most one, always.
 
 A pod's writer is the node with the newest *token*; tokens only grow, and each grant gives a new
 one, so that a writer who was cut off and comes back is told apart. A pod may be *claimed* by one
 successor once there is proof that it has stopped; a claim never ends by itself, only by proof that
-the successor has stopped. A pod may claim itself, to go on where it was given up: then its own
+the successor has stopped. A pod may claim itself, to continue where it was given up: then its own
 stop ends that claim. A line of successors has at most one pod in it that has not stopped.
 
 Each function gives the record as it is afterwards, the same object if nothing changes. Times are
@@ -27,8 +27,8 @@ class PodRecord:
     `holder` is the node that has `token`, until `until_ms`.
 
     `stopped` is the kind of proof, empty without one. `settled`: every claim on it that was ever
-    granted is known. `ended`: its predecessor's state was given to another, so nobody goes on from
-    this one's.
+    granted is known. `ended`: its predecessor's state was given to another, so nobody continues
+    from this one's.
     """
 
     namespace: str
@@ -74,7 +74,7 @@ def lease(pod: PodRecord, node: str, until_ms: int, now_ms: int, *, runs: bool =
         raise ConflictError(f"pod {pod} runs on node {pod.node}, and no pod changes its node")
     if pod.stopped and not pod.successor:
         raise ConflictError(
-            f"pod {pod} was reported stopped ({pod.stopped}): it may go on only with a claim"
+            f"pod {pod} was reported stopped ({pod.stopped}): it may continue only with a claim"
         )
     if pod.until_ms > now_ms and pod.holder != node:
         raise ConflictError(
@@ -87,7 +87,7 @@ def lease(pod: PodRecord, node: str, until_ms: int, now_ms: int, *, runs: bool =
 
 
 def renew(pod: PodRecord, node: str, token: int, until_ms: int) -> PodRecord:
-    """The lease goes on. Raises ConflictError if the token isn't the newest, or `node`'s."""
+    """The lease continues. Raises ConflictError if the token isn't the newest, or `node`'s."""
     check(pod, node, token)
     return _next(pod, until_ms=max(pod.until_ms, until_ms))
 
@@ -133,7 +133,7 @@ def stop(pod: PodRecord, proof: str, by: str, why: str) -> PodRecord:
 def claim(
     pod: PodRecord, successor: PodRecord, asked: Asked, now_ms: int
 ) -> tuple[PodRecord, PodRecord]:
-    """`successor` goes on with the pod's state, and no token of before counts any more.
+    """`successor` continues with the pod's state, and no token of before counts any more.
 
     Raises ConflictError if another one has it, if nothing proves that the pod stopped, if the
     successor did, if the record is of another version by now, or if claims may exist that are not
@@ -165,7 +165,7 @@ def claim(
 
 
 def release(pod: PodRecord, successor: PodRecord) -> tuple[PodRecord, PodRecord]:
-    """The claim ends, and nobody goes on from what the successor may have saved.
+    """The claim ends, and nobody continues from what the successor may have saved.
 
     Raises ConflictError unless `successor` holds it and is proven to have stopped, with nobody
     after it.
@@ -175,12 +175,13 @@ def release(pod: PodRecord, successor: PodRecord) -> tuple[PodRecord, PodRecord]
             return pod, successor
         raise ConflictError(f"pod {successor.uid} holds no claim on pod {pod}")
     if successor.uid == pod.uid:
-        raise ConflictError(f"pod {pod} went on itself: report its stop, which ends the claim")
+        raise ConflictError(f"pod {pod} continued itself: report its stop, which ends the claim")
     if not successor.settled:
         raise ConflictError(_unknown(successor))
     if successor.successor:
         raise ConflictError(
-            f"the state went on: pod {successor.successor} took it over from {successor}; restore "
+            f"the state continued: pod {successor.successor} took it over from {successor}; "
+            "restore "
             "from what that one saves"
         )
     if not successor.stopped:
@@ -201,7 +202,7 @@ def see_newest(pod: PodRecord, asked: Asked, newest: str) -> None:
         return
     if newest not in ("", asked.artifact):
         raise ConflictError(
-            f"{asked.artifact} is not the newest saved state of pod {pod}, which is {newest}: "
+            f"{asked.artifact} is not the newest artifact of pod {pod}, which is {newest}: "
             "claim that one, or start from the older one as a copy, which needs no claim"
         )
 
@@ -233,18 +234,19 @@ def _may_write(pod: PodRecord, node: str) -> None:
         )
     if pod.successor and pod.successor != pod.uid:
         raise ConflictError(
-            f"pod {pod.successor} goes on with the state of pod {pod}; nothing may be written for "
+            f"pod {pod.successor} continues with the state of pod {pod}; nothing may be written "
+            "for "
             "the former any more"
         )
     if pod.successor and pod.successor_node != node:
-        raise ConflictError(f"pod {pod} goes on at node {pod.successor_node} alone")
+        raise ConflictError(f"pod {pod} continues at node {pod.successor_node} alone")
 
 
 def _may_be_claimed(pod: PodRecord, asked: Asked) -> None:
     if asked.version is not None and asked.version != pod.version:
         raise ConflictError(
             f"pod {pod} is at version {pod.version}, not {asked.version}: read it again and decide "
-            "anew"
+            "again"
         )
     if pod.ended:
         raise ConflictError(f"the state that pod {pod} began with was given to another pod")

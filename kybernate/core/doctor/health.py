@@ -152,7 +152,7 @@ APPLICATION_XIDS: Mapping[int, str] = {
     154: "the recovery action has changed",
     **dict.fromkeys((160, 161), "a channel was retired"),
 }
-"""Xids that end a program, or nothing at all: the GPU goes on. From NVIDIA's Xid catalogue: those
+"""Xids that end a program, or nothing at all: the GPU continues. From NVIDIA's Xid catalogue: those
 whose immediate action is RESTART_APP or IGNORE; 45 follows another Xid, 154 has a checkup made."""
 
 FATAL_XIDS: Mapping[int, str] = {

@@ -1,4 +1,4 @@
-"""What is right and what is wrong with a node for parking below RAM: facts in, findings out."""
+"""What is right and what is wrong with a node for offloading: facts in, findings out."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class OffloadFacts:
     """`bounds`: capabilities that a process of this node may have, as a bit mask.
 
     `lacking`: those of FEATURES that the kernel hasn't got; Unseen without a CRIU that can look.
-    `disk` and `speed` are those of the folder for saved states. `largest`: bytes of the node's
+    `disk` and `speed` are those of the folder for artifacts. `largest`: bytes of the node's
     largest GPU, 0 if that is not known.
     """
 

@@ -42,7 +42,7 @@ class NodeSeats:
     use of a GPU. `not_ready` says in a sentence why the node takes no new seats now, if so.
     `by_device_id` says that containers get the GPUs of their device ID's group there: the node's
     runtime can't be told later. `traffic` is what the node's agent has seen of its seats' use,
-    `rests` the states of those that are parked below RAM, `held` the bytes of GPU memory that they
+    `rests` the states of those that are offloaded, `held` the bytes of GPU memory that they
     were seen to hold; `saved` are all states that it tells of.
     """
 
@@ -67,7 +67,7 @@ class Claim:
     `group` is None for a pod that was bound past the extender: it holds a seat, but nobody wrote
     of which group. `vram` in bytes per GPU; None counts as the whole GPU. `party` says with whom it
     may share GPUs (`core.sharing`), `traffic` when it is used, if that is known, `rests` its state
-    while that is below RAM. What is decided about a node may depend on everything here but `pod`
+    while that is offloaded. What is decided about a node may depend on everything here but `pod`
     (see `NodeView.shape`).
     """
 
@@ -86,7 +86,7 @@ class NodeView:
     """A node and the claims on it at one moment, reservations included, ordered by pod UID.
 
     `under_way` are resource and group of pods that the kubelet may still be about to give an ID.
-    `holds` are states on the node's own disks from which the pod in question could go on.
+    `holds` are states on the node's own disks from which the pod in question could continue.
     """
 
     seats: NodeSeats

@@ -1,14 +1,14 @@
 """Which seats' states are saved when the node is gone in some seconds, and in which order. Pure.
 
 What lies in the object store already costs nothing and is always saved. Of the others the more
-important go first, and among equals those that are called for most for each second that saving them
-takes. Two things go on at once: one state is written down while the one before is sent; each in its
-turn has all of the disk, or of the network. A state that would not be there in time is passed over,
-so that a smaller one gets its chance.
+important go first, and among equals those that are requested most for each second that saving them
+takes. Two things continue at once: one state is written down while the one before is sent; each in
+its turn has all of the disk, or of the network. A state that would not be there in time is passed
+over, so that a smaller one gets its chance.
 
 The evacuation itself is a table: for each seat that is saved, (state, event) to the next state and
 the acts that take it there. Nothing of it is recorded but the operation: an agent that died plans
-anew with the time that is left, and each act may be done again.
+again with the time that is left, and each act may be done again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _GIB = 1 << 30
 class Load:
     """One seat. `gpu` and `host`: bytes of its GPUs' memory, and of the host's besides, that must
     be written down, 0 if that is done; `send`: bytes that must reach the object store, 0 if they
-    are there. `priority` is the pod's, `calls` how often per hour it is expected to be called for.
+    are there. `priority` is the pod's, `calls` how often per hour requests are expected for it.
     `why_not`: why it can't be saved at all. `earlier`: a state of before that is in the object
     store and stays there; how much of it is the state of now as well nobody knows before that is
     written."""

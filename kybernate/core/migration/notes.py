@@ -2,10 +2,10 @@
 
     met        the successor was there: something may have come there since
     kept       its node has verified and kept the state `artifact`; this one, that it is its own
-    done       the successor goes on, and nothing ever wakes the seat here again
+    done       the successor continues, and nothing ever wakes the seat here again
 
-A note that is kept binds only while the seat is as it was then: once the workload may have gone on
-here it is `outdated`, and is as if the successor had just been met.
+A note that is kept binds only while the seat is as it was then: once the workload may have
+continued here it is `outdated`, and is as if the successor had just been met.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MoveNote:
-    """`pod` goes on as `successor` on `node`, since the operation of this name asks for that.
-    `lost`: why it goes on nowhere, though its tree is ended."""
+    """`pod` continues as `successor` on `node`, since the operation of this name asks for that.
+    `lost`: why it continues nowhere, though its tree is ended."""
 
     operation: str
     pod: PodRef
@@ -68,10 +68,10 @@ def delivered(note: MoveNote, artifact: str) -> MoveNote:
 
 
 def outdated(note: MoveNote) -> MoveNote:
-    """The workload may go on here: what the other node keeps is not its newest state then."""
+    """The workload may continue here: what the other node keeps is not its newest state then."""
     return replace(note, artifact="")
 
 
 def done(note: MoveNote, lost: str = "") -> MoveNote:
-    """The workload never goes on here any more; `lost`: nor anywhere else, and why."""
+    """The workload never continues here any more; `lost`: nor anywhere else, and why."""
     return replace(note, done=True, lost=lost)

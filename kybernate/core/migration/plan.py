@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def why_unmovable(seat: SeatFacts, successor: str) -> str:
     """Why it can't be moved, whatever happens; empty if it may."""
     if not successor:
-        return "successor: name the pod that is to go on, of the same namespace"
+        return "successor: name the pod that is to continue, of the same namespace"
     if Tier.NVME not in seat.tiers:
         return "this agent has no CRIU to move states with; give it one (criu)"
     if seat.state in AT_GATE:
@@ -48,7 +48,7 @@ def plan_move(seat: SeatFacts, uid: PodUid, successor: str) -> tuple[str, ...]:
     return (
         *steps,
         "Another node verifies all of it against the signed manifest; it is the successor's then.",
-        "The processes here are ended, the registry is told, and the successor goes on.",
+        "The processes here are ended, the registry is told, and the successor continues.",
         f"What is left of {seat.name} is an empty container: delete the pod.",
     )
 
@@ -56,7 +56,7 @@ def plan_move(seat: SeatFacts, uid: PodUid, successor: str) -> tuple[str, ...]:
 def see_own(manifest: Manifest, pod: PodRef) -> None:
     """Raise RefusedError unless the state is the pod's own.
 
-    A seat that has gone on from another pod's state and not run since still has that one's, which
+    A seat that has continued from another pod's state and not run since still has that one's, which
     names that one. It is nobody's to hand on: a pod's state goes to one successor, and that is this
     seat's pod itself, so that no third one could claim it.
     """

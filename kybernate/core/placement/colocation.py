@@ -50,8 +50,8 @@ _switch = lru_cache(maxsize=4096)(switch_seconds)
 
 
 def expected_wake(view: NodeView, group: Group, demand: Demand) -> float:
-    """Seconds until the state from which the pod goes on is in the group's GPUs, from where that
-    is soonest; 0 if it goes on from none that is known."""
+    """Seconds until the state from which the pod continues is in the group's GPUs, from where that
+    is soonest; 0 if it continues from none that is known."""
     if not demand.states:
         return 0.0
     # Which node of its shape this is counts nowhere: what lies on it is in `holds`.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     """Share and GPUs of a kind."""
 
 MOST_KNOWN = 400_000
-"""States of nodes that are kept, some 100 MB; then all are forgotten and computed anew."""
+"""States of nodes that are kept, some 100 MB; then all are forgotten and computed again."""
 
 
 class Fragments:

@@ -34,7 +34,7 @@ class Demand:
     share GPUs (`core.sharing`), `traffic` when its model is used, if that is known; with `apart` it
     must not share with a model that is hot at hours at which it is itself. `policy` is the name of
     the one that it is placed by, empty for the extender's. `states` are the copies that are known
-    of the saved state from which the pod wants to go on.
+    of the artifact from which the pod wants to continue.
     """
 
     resource: str
@@ -125,7 +125,7 @@ class Place(NamedTuple):
     `park_room` in bytes is what the node could still park (None: no limit), `wait` the seconds that
     each call for the pod would bring about, as the traffic of those on the GPUs tells. `preferred`
     says that the pod wishes for this group, `named` that it named the GPUs' product. `detour` are
-    the seconds that the state from which it goes on takes longer there than where it is soonest.
+    the seconds that the state from which it continues takes longer there than where it is soonest.
     """
 
     gpus: tuple[int, ...]

@@ -34,7 +34,7 @@ class Policy:
     """How a place is rated; this is all that placing knows of a policy.
 
     `worth` gives thousandths, more for a better place. `foresees`: the expected wait counts, and
-    the way of a saved state. `by_name`: of nodes of equal worth the first by name is taken, however
+    the way of an artifact. `by_name`: of nodes of equal worth the first by name is taken, however
     full it is.
 
     Two policies are the same only if they are the same object: what is kept per policy stays true.
@@ -97,7 +97,7 @@ class Table:
         return policies(outlook, self.weights)
 
     def take(self, made: Mapping[str, Policy]) -> dict[Policy, Policy]:
-        """Go on with these. What has become of each policy."""
+        """Continue with these. What has become of each policy."""
         before, self._policies = self._policies, made
         return {policy: made[name] for name, policy in before.items()}
 
@@ -113,8 +113,8 @@ def _least_waste(
     asked for least.
 
     A wait of 5 seconds that each call would bring about counts as half a GPU lost, an endless one
-    as a whole GPU: however long waits are, a shorter one is better, on other nodes too. What a
-    saved state takes longer there than where it is soonest counts with it.
+    as a whole GPU: however long waits are, a shorter one is better, on other nodes too. What an
+    artifact takes longer there than where it is soonest counts with it.
     """
     lost = pool.lost(node, ask)
     scarce = scarcity.get(node.product, 0.0) * ask.total

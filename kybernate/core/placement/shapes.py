@@ -1,7 +1,7 @@
 """The *shapes* of nodes, and which of them a pod of some kind should get first.
 
 Nodes of one shape differ in names and UIDs only, so that what is decided about one holds for all.
-A node's shape is found anew only when the node has changed. Pure; one owner, like the ledger's.
+A node's shape is found again only when the node has changed. Pure; one owner, like the ledger's.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Shapes:
         self.news: list[int] = []
         """Shapes in the order in which some node came to have them again; see `news_begin`."""
         self.news_begin = 0
-        """How often `news` was begun anew."""
+        """How often `news` was begun again."""
         self._changed = ledger.follow()
         self._views = views
         self._numbers: dict[Hashable, int] = {}

@@ -1,7 +1,7 @@
 """What nodes are to a class of demand, found once per *shape* of node.
 
 Nodes of one shape differ in names and UIDs only, so that what is decided about one holds for all.
-A node's shape is found anew only when the node has changed. A request then costs a lookup per
+A node's shape is found again only when the node has changed. A request then costs a lookup per
 candidate. Pure; one owner, like the ledger's.
 """
 
@@ -34,7 +34,7 @@ MOST_CLASSES = 256
 """Classes of demand that are kept; the one that wasn't asked about for longest goes first."""
 
 MOST_FRESH = 4
-"""Where a policy foresees waits, so many shapes are ranked anew per call, the least strained; each
+"""Where a policy foresees waits, so many shapes are ranked again per call, the least strained; each
 costs half a millisecond and more. The others follow with the next calls."""
 
 

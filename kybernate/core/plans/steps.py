@@ -29,13 +29,13 @@ class Kind(StrEnum):
     """What a step does."""
 
     MOVE = "move"
-    """The pod goes on elsewhere."""
+    """The pod continues elsewhere."""
     SUSPEND = "suspend"
     """Its state is saved, and it gives up its seat."""
     DELETE = "delete"
     """It gives up its seat, and nothing is saved: so its owner wants it."""
     RESUME = "resume"
-    """It goes on from what was saved."""
+    """It continues from its artifact."""
     PLACE = "place"
     """It waits, and is bound."""
 

@@ -110,7 +110,7 @@ def plan(
     stay = max(FAILED_KEPT_S, 2 * wanted.every)
     sealed = [one for one in made if one.sealed]
     there = frozenset(pod.name for pod in pods)
-    # One that is made anew, such as of a StatefulSet on another node, is away for a moment.
+    # One that is made again, such as of a StatefulSet on another node, is away for a moment.
     away = {
         one.pod: one.ended_at + stay
         for one in sealed

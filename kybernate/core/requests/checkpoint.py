@@ -6,7 +6,7 @@
     lost               the pod has ended without its agent: its newest artifact is what there is
 
 Each step is in the object's status before the next one is made, and an agent begins an operation of
-one name once: so whoever goes on after a crash repeats at most what changes nothing.
+one name once: so whoever continues after a crash repeats at most what changes nothing.
 """
 
 from __future__ import annotations
@@ -304,7 +304,8 @@ def _pin(seen: Observed, now: float) -> Decision[Status, Act]:
 
 def _lost(seen: Observed, left: Remnant | None, now: float) -> Decision[Status, Act]:
     if left is None:
-        return _open(seen, Reason.PENDING, f"what its pod has left: {seen.unsure}", now)
+        why = f"the artifacts of its pod that has ended: {seen.unsure}"
+        return _open(seen, Reason.PENDING, why, now)
     if left.outcome is None:
         return _over(seen, Reason.POD_ENDED, left.why, now)
     newest = f"{left.why}; its newest artifact is {left.outcome.artifact}"

@@ -192,7 +192,7 @@ def lost_pod(request: Request) -> str:
 
 def predecessor(uid: str, requests: Iterable[Request], seen: Seen, now: float) -> Request | None:
     """From which eviction the new pod `uid` continues, of the `requests` for pods of its owner;
-    None if it begins anew. The one that names it already, or else the oldest that nobody has; of a
+    None if it begins again. The one that names it already, or else the oldest that nobody has; of a
     pod that several are for, such as one that is drained and lost, one successor is all there is.
     """
     known = [*requests]
@@ -200,7 +200,7 @@ def predecessor(uid: str, requests: Iterable[Request], seen: Seen, now: float) -
     mine = next((one for one in left if one.successor == uid), None)
     if mine is not None:
         return mine
-    # A successor that was put away itself has gone on: nodes may be late to tell what it needs no
+    # A successor that was put away itself has continued: nodes may be late to tell what it needs no
     # more, and its own successor continues from its newer state.
     went_on = {one.status.pod_uid for one in known if one.ended and continues(one)}
     taken = {

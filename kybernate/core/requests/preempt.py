@@ -7,7 +7,7 @@
     it is bound, or gone          what is under way is taken back, and who is still there is woken
 
 The other pod waits for a seat like any other, and continues from the state. All that is remembered
-are the CheckpointRequests, by their names: whoever goes on after a crash repeats what changes
+are the CheckpointRequests, by their names: whoever continues after a crash repeats what changes
 nothing.
 """
 

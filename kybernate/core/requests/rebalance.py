@@ -6,7 +6,7 @@
                        the pod is evicted, and its successor is bound where the plan says
 
 Each stage of a step is in the object's status before the next act, and each act is by name: whoever
-goes on after a crash repeats at most what changes nothing.
+continues after a crash repeats at most what changes nothing.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     made              follow it until its seat has continued from the artifact
 
 Each step is in the object's status before the next one is made. A pod is made by its name, and told
-from others by the request's UID on it: so whoever goes on after a crash makes no second one.
+from others by the request's UID on it: so whoever continues after a crash makes no second one.
 """
 
 from __future__ import annotations
@@ -233,5 +233,5 @@ def _open(
 def _late(request: RestoreRequest, message: str, now: float) -> Decision[RestoreStatus, str]:
     late = f"not within {request.deadline_s:g} s: {message}"
     if request.status.pod_uid and request.kind is not RestoreAs.CLONE:
-        late += f"; pod {request.status.pod} still waits: delete it, unless it is to go on"
+        late += f"; pod {request.status.pod} still waits: delete it, unless it is to continue"
     return ends(request, RestoreReason.DEADLINE_EXCEEDED, late, now)

@@ -5,8 +5,8 @@
     somebody waits for its model          as many as before (`UP`); each continues from a state
     a pod rests no longer                 the others are woken, as if nothing had been (`BACK`)
 
-All of it is read from pods, GPUNodes and the requests themselves, so whoever goes on after a crash
-repeats at most what changes nothing.
+All of it is read from pods, GPUNodes and the requests themselves, so whoever continues after a
+crash repeats at most what changes nothing.
 """
 
 from __future__ import annotations

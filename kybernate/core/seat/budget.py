@@ -174,7 +174,7 @@ def pressure(host: HostMemory, limits: BudgetLimits) -> Refusal | None:
     )
 
 
-_OR_RESTART = "or let such seats start anew when they are next wanted (memory_short: restart)"
+_OR_RESTART = "or let such seats start again when they are next wanted (memory_short: restart)"
 
 
 def _gib(size: int) -> str:

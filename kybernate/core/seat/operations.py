@@ -63,11 +63,11 @@ def is_of_request(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SeatFacts:
-    """A seat as an operation sees it. `reason`: why it is in its state; `unparkable`: why it
-    can't be parked now, empty if it can; `held`: bytes of device memory that it has put aside;
-    `undumpable`: why its state can't leave RAM, as far as is known; `tiers`: where a state may go
-    on this node, and `deepest` how deep its pod lets it; `left_s`: seconds for which the node keeps
-    what a pod leaves below RAM, 0 if it doesn't."""
+    """A seat as an operation sees it. `reason`: why it is in its state; `unparkable`: why it can't
+    be parked now, empty if it can; `held`: bytes of device memory that it has put aside;
+    `undumpable`: why its state can't leave RAM, as far as is known; `tiers`: where a state may
+    continue this node, and `deepest` how deep its pod lets it; `left_s`: seconds for which the node
+    keeps the artifact of an offloaded pod that ends, 0 if it doesn't."""
 
     name: str
     state: SeatState
@@ -176,7 +176,8 @@ def _outliving(seat: SeatFacts) -> str:
     """What becomes of a parked seat's state once its pod is deleted."""
     if seconds := seat.outlives_pod():
         return (
-            f"which outlive the pod by {seconds:g} s: so long another pod may go on from its state "
+            f"which outlive the pod by {seconds:g} s: so long another pod may continue from its "
+            "state "
             "(kyb.ai/restore-from), then it is dropped"
         )
     kept = "" if TIER_OF[seat.state] is Tier.RAM else " (keep_left_s of its node is 0)"
@@ -256,10 +257,10 @@ def plan_away(seat: SeatFacts, kind: Kind, tier: Tier | None = None) -> tuple[st
 def _plan_left(seat: SeatFacts) -> str:
     if not seat.left_s:
         return "Its state does not outlive the pod."
-    stays = f"for {seat.left_s:g} s, for a pod that goes on from it"
+    stays = f"for {seat.left_s:g} s, for a pod that continues from it"
     if seat.outlives_pod():
         return f"Its state outlives the pod {stays}."
-    return f"A state in RAM does not outlive the pod; one below RAM does, {stays}."
+    return f"A state in RAM does not outlive the pod; that of an offloaded seat does, {stays}."
 
 
 def _plan_tier(seat: SeatFacts, tier: Tier | None) -> Iterator[str]:
@@ -274,7 +275,7 @@ def _plan_tier(seat: SeatFacts, tier: Tier | None) -> Iterator[str]:
         if seat.undumpable:
             yield f"The last try was refused: {seat.undumpable}."
     if tier is Tier.OBJECT:
-        yield "The saved state is copied to the object store, verified, and leaves the node."
+        yield "The artifact is copied to the object store, verified, and leaves the node."
     if tier is Tier.RAM or (tier is Tier.NVME and now is Tier.OBJECT):
         yield f"Its state comes back into {tier}."
 

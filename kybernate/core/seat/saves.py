@@ -1,7 +1,7 @@
-"""Save games: a seat's state that is kept for good while its workload goes on. Pure.
+"""Snapshots: a seat's state that is kept for good while its workload continues. Pure.
 
-A seat that serves is drained and parked, its frozen tree is written down, and it goes on at once:
-sealing and copying work on the files. One that is parked below RAM has its state in a sealed
+A seat that serves is drained and parked, its frozen tree is written down, and it continues at once:
+sealing and copying work on the files. One that is offloaded has its state in a sealed
 artifact already, which is kept then.
 """
 
@@ -133,11 +133,11 @@ def plan_save(seat: SeatFacts, asked: Tier | None) -> tuple[str, ...]:
     """What a save would do, in order."""
     goal = keeping_tier(seat, asked)
     if seat.state in WITHOUT_TREE:
-        steps = [f"{seat.name} is parked below RAM: the state that it has there is kept."]
+        steps = [f"{seat.name} is offloaded: the state that it has there is kept."]
     else:
         steps = [
             "Its frozen processes are written to the node's NVMe.",
-            "It goes on at once, while what was written is synced, hashed and sealed.",
+            "It continues at once, while what was written is synced, hashed and sealed.",
         ]
         if seat.state in OCCUPYING:
             steps.insert(
@@ -149,6 +149,6 @@ def plan_save(seat: SeatFacts, asked: Tier | None) -> tuple[str, ...]:
         if seat.undumpable:
             steps.insert(0, f"The last try to write it down was refused: {seat.undumpable}.")
     if goal is Tier.OBJECT:
-        steps.append("The saved state is copied to the object store, and verified there.")
+        steps.append("The artifact is copied to the object store, and verified there.")
     steps.append(f"It is kept {_KEPT_IN[goal]} until it is deleted (kybernate artifacts rm).")
     return tuple(steps)

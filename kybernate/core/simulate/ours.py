@@ -23,7 +23,7 @@ _STATES = {
 _GROUP = GroupName("all")
 _GB = 10**9
 CALLS_HOLD: Final = 10.0
-"""Seconds for which it is not asked anew how often models are called."""
+"""Seconds for which it is not asked again how often models are called."""
 
 
 class Ours:

@@ -84,7 +84,7 @@ class Recorder:
 
     @staticmethod
     def from_record(record: Mapping[str, Any], now: float) -> Recorder:
-        """The recorder that `record` wrote, going on from now with what was learned."""
+        """The recorder that `record` wrote, continuing from now with what was learned."""
         busy, calls = list(record["busy"]), list(record["calls"])
         if len(busy) != HOURS or len(calls) != HOURS:
             raise ValueError(f"a profile has {HOURS} hours")

@@ -84,7 +84,7 @@ def observed(
 
     `recent` is what the last quarter of an hour was like: a seat that is busier now than it was in
     any hour seen has changed, and the hours not seen are taken to be like now. All is rounded: a
-    seat that goes on as before looks as before, and what was found of its node stays.
+    seat that continues as before looks as before, and what was found of its node stays.
     """
     if len(busy) != HOURS or len(calls) != HOURS:
         raise ValueError(f"a profile has {HOURS} hours, not {len(busy)} and {len(calls)}")

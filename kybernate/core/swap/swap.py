@@ -4,7 +4,7 @@ Demand is served by priority, then oldest first; who has waited for `max_wait` c
 priorities, oldest first, so nobody waits for ever. A demander that doesn't fit names the seats
 that must leave (`victims`); they are drained together once each has had its residency or is idle,
 and until then its GPUs are kept from younger demand, also while the demander's own state is on
-its way from NVMe into RAM: both go on at once. So a group of several GPUs can't be starved
+its way from NVMe into RAM: both continue at once. So a group of several GPUs can't be starved
 by smaller groups that keep taking one of them, and the oldest demander always gets its turn.
 
 A seat whose namespace has used up what is its own (`SwapView.last`) comes after the others: its
@@ -198,7 +198,7 @@ def _excuse(other: SeatView, seat: SeatView, view: SwapView, policy: SwapPolicy,
 
 
 def wants(seat: SeatView) -> bool:
-    """Whether the seat asks for its turn: at the gate, or parked and called for, or always."""
+    """Whether the seat asks for its turn: at the gate, or parked and wake-requested, or always."""
     if seat.leave:
         return False
     asks = _called(seat) or seat.turn is not None
@@ -320,7 +320,7 @@ def _fits_on(seat: SeatView, gpu: GpuUuid, there: Collection[SeatView], view: Sw
 
 
 _ENTERS = (SeatState.WAITING, SeatState.PARKED)
-"""From here a seat enters GPU memory. One whose state is below RAM keeps its turn meanwhile."""
+"""From here a seat enters GPU memory. One that is offloaded keeps its turn meanwhile."""
 
 
 def _entry(seat: SeatView) -> tuple[ActionKind, SeatView, str]:
@@ -328,7 +328,7 @@ def _entry(seat: SeatView) -> tuple[ActionKind, SeatView, str]:
         return ActionKind.START, seat, "its turn at the gate has come"
     if seat.waiting:
         return ActionKind.WAKE, seat, f"{seat.waiting} requests wait for it"
-    return ActionKind.WAKE, seat, "it was called for"
+    return ActionKind.WAKE, seat, "a wake was requested"
 
 
 _LEAVES = (SeatState.PARKING, SeatState.DRAINING)
@@ -608,13 +608,13 @@ class _Decision:
             self._stuck.setdefault(seat.uid, "")
             return
         if SeatState.STARTING in states:
-            # A start has no known end: requests of others go on, but no further start may
+            # A start has no known end: requests of others continue, but no further start may
             # come in between, so that this seat waits for one start at most.
             self._held_for_starts.add(seat)
             self._stuck[seat.uid] = ""
             return
         self._held.add(seat)
-        # Who has no room in RAM yet goes on serving.
+        # Who has no room in RAM yet continues serving.
         able = [victim for victim in victims if self._gets_room(victim, seat.uid)]
         self._keep_way_up(seat)
         self._needed.update(victim.uid for victim in able)

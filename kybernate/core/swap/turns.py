@@ -37,7 +37,7 @@ _LONGEST: Final = 60.0
 """Seconds of a swap in which nothing moves: whoever is kept out longer is kept out by other things,
 which nobody's turns are to pay for."""
 _PAST: Final = 0.01
-"""Seconds by which a turn goes on after the next seat's has come, so that no rounding of the sums
+"""Seconds by which a turn continues after the next seat's has come, so that no rounding of the sums
 hands it straight back."""
 
 
@@ -72,7 +72,7 @@ class _Party:
     turns: bool
     """It holds its GPUs, or wants them, for its turn's sake."""
     called: bool
-    """It is called for, and not in its turn."""
+    """It is wake-requested, and not in its turn."""
     last: bool
     """It comes after those that don't come last."""
 

@@ -4,7 +4,7 @@ RAM is handed out in the order of turns (`core.swap.swap.ram_order`): for each s
 awake first what must be parked for it has its room, then its own state. Nobody whose turn comes
 later fills what an earlier one waits for, so each gets its room in the end. Who has been quiet
 longest leaves first, down to NVMe and from there to the object store. A seat that is called for
-comes up at once, while whoever has its GPUs goes on computing. Nothing goes deeper than its pod
+comes up at once, while whoever has its GPUs continues computing. Nothing goes deeper than its pod
 allows, nothing is moved back and forth within the minimum residency, and a copy is dropped only
 where another one is verified. Bytes of what is on its way count in both tiers until it is there.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _GIB = 1 << 30
 _FIRST, _LAST = float("-inf"), float("inf")
-"""Turns of needs: before that of anybody who is called for, and after."""
+"""Turns of needs: before that of any wake-requested seat, and after."""
 _NEXT = {Tier.RAM: Tier.NVME, Tier.NVME: Tier.OBJECT}
 _LOOKED_AT = 12
 """So many of the largest are looked at for those that the next tier has just room for."""
@@ -51,12 +51,12 @@ class Step(StrEnum):
 class Parked:
     """A parked seat. All times are of one monotonic clock, in seconds; sizes in bytes.
 
-    `size` is what it takes in RAM, `saved` as a saved state, 0 while unknown. `tier` is where it
+    `size` is what it takes in RAM, `saved` as an artifact, 0 while unknown. `tier` is where it
     rests, `to` where it is on its way to. `used`: when it was last in use; `calls`: how often per
-    hour it is expected to be called for. `moved_at`: when it last changed tiers. `turn`: its place
+    hour requests are expected for it. `moved_at`: when it last changed tiers. `turn`: its place
     among those that are called for, 0 for the next, None if it isn't. `asked`: the tier that an
     operator wants it in. `deepest`: how deep its pod lets it go. `copies`: tiers that hold a
-    verified saved state of it. Before `not_before` nothing is tried with it. `behind`: bytes that
+    verified artifact of it. Before `not_before` nothing is tried with it. `behind`: bytes that
     must be parked before it can wake, besides what is `Coming`. `idle`: seconds without use after
     which it leaves a tier, instead of the policy's; `timely`: the deepest tier to which it goes for
     want of use alone. `namespace`: whose it is.
@@ -109,7 +109,7 @@ class TierPolicy:
     """Seconds. `min_residency`: a state that was moved stays as long. `idle`: after so long in a
     tier without use it goes one deeper; a tier that isn't named keeps it until room is needed.
     `half_life`: after so long a use counts half. `prefetch_calls`: how many calls per hour must be
-    expected for a state to be brought into RAM before it is called for; 0: never."""
+    expected for a state to be brought into RAM before a request for it; 0: never."""
 
     min_residency: float = 5.0
     idle: Mapping[Tier, float] = field(default_factory=dict)
@@ -285,7 +285,7 @@ class _Decision:
             if isinstance(one, Coming):
                 self._make_way(one)
             else:
-                self._rise(one, "it is called for", one.turn or 0)
+                self._rise(one, "a wake is requested", one.turn or 0)
 
     def _make_way(self, one: Coming) -> None:
         """Room in RAM for a seat that is to leave GPU memory. Until it has, the seat that waits
@@ -336,7 +336,7 @@ class _Decision:
                 self._sink(seat, f"nobody has used it for {idle:.0f} s", _LAST)
 
     def _prefetch(self) -> None:
-        """What is likely to be called for comes up while there is more room than it needs."""
+        """What is likely to be requested comes up while there is more room than it needs."""
         least = self._policy.prefetch_calls
         likely = [
             seat

@@ -23,7 +23,7 @@ class Speed:
     """How fast a tier is: bytes per second to `write` and `read`, and seconds before the first.
 
     `per_gpu`: each GPU has a path of its own, so that several are that much faster.
-    `outlives_pod`: the state is there after the pod, so that another pod can go on with it.
+    `outlives_pod`: the state is there after the pod, so that another pod can continue with it.
     """
 
     write: float
@@ -48,7 +48,7 @@ is in either outlives its pod (docs/concepts/restores.md, docs/concepts/moves.md
 does not."""
 
 RESTART = Speed(write=float("inf"), read=0.5e9, latency=30.0)
-"""A pod that is moved without its state: it ends at once and starts anew, reading its weights."""
+"""A pod that is moved without its state: it ends at once and starts again, reading its weights."""
 
 NETWORK = 1.25e9
 """Bytes per second between two nodes, if the artifact is on another one: 10 Gbit/s."""
@@ -56,7 +56,7 @@ NETWORK = 1.25e9
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A saved state: its tier, its bytes, and the node that holds it; None: all reach it alike."""
+    """An artifact: its tier, its bytes, and the node that holds it; None: all reach it alike."""
 
     tier: Tier
     size: int
@@ -65,7 +65,7 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class StoredArtifact:
-    """A saved state of the pod `uid`, as a node tells of it; `size` in bytes."""
+    """An artifact of the pod `uid`, as a node tells of it; `size` in bytes."""
 
     artifact: ArtifactId
     uid: PodUid
@@ -98,7 +98,7 @@ def park_seconds(size: int, gpus: int) -> float:
 def switch_seconds(size: int, gpus: int, rests: Artifact | None = None) -> float:
     """How long a seat of `size` bytes takes out of GPU memory, which is into RAM, and in again.
 
-    `rests` is the state in which it waits for that, if it is below RAM. `size` may be what the seat
+    `rests` is the state in which it waits for that, if it is offloaded. `size` may be what the seat
     could fill: it is never in sooner than from RAM.
     """
     ram = SPEEDS[Tier.RAM]
@@ -113,7 +113,7 @@ def switch_seconds(size: int, gpus: int, rests: Artifact | None = None) -> float
 
 def move_seconds(size: int, speeds: Mapping[Tier, Speed] = SPEEDS) -> float:
     """How long a pod of `size` bytes takes to another node: by the fastest tier whose state
-    outlives the pod, each piece sent as it is written; without any, ended and started anew."""
+    outlives the pod, each piece sent as it is written; without any, ended and started again."""
     ways = [speed for speed in speeds.values() if speed.outlives_pod]
     if not ways:
         return RESTART.latency + size / RESTART.read

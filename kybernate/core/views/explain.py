@@ -213,7 +213,7 @@ def _of_groups(view: NodeView, demand: Demand) -> Iterator[_Said]:
         wake = expected_wake(view, group, demand) if found.groups else 0.0
         if wake:
             near = "lies there, and" if view.holds else "lies elsewhere, and"
-            told += f"; its saved state {near} takes about {wake:.1f} s into the GPUs"
+            told += f"; its artifact {near} takes about {wake:.1f} s into the GPUs"
         yield found.kind or FITS, group.name, told
 
 

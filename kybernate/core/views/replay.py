@@ -63,7 +63,7 @@ class Replay:
             yield self._place(one)
 
     def bound(self) -> Iterator[Decision]:
-        """Decide anew about each pod that is placed, all others being where they are."""
+        """Decide again about each pod that is placed, all others being where they are."""
         for claim in self._dump.claims:
             self._ledger.remove_claim(claim.pod.uid)
             demand = self._wanted.get(claim.pod.uid) or Demand(

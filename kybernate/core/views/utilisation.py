@@ -1,6 +1,6 @@
 """How full the cluster's GPUs are, and how much of what is free is of no use. Pure; one owner.
 
-What each node adds is kept, and found anew only once the node has changed.
+What each node adds is kept, and found again only once the node has changed.
 
 Fragmentation is the measure of Weng et al. ("Beware of Fragmentation", USENIX ATC 2023) for seats:
 a pod that asks for a seat of a kind can't use what is left on GPUs of which no group of that kind

@@ -61,7 +61,7 @@ class Front:
         return self.access.who(request)  # as the file says now
 
     def take(self, file: ModelsFile) -> None:
-        """This file counts from now on; requests that were read go on as they were."""
+        """This file counts from now on; requests that were read continue as they were."""
         self.file = file
         self.access = Access(file)
         self.reader = Reader(file, self.state)

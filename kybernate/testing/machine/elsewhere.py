@@ -39,10 +39,10 @@ class Here(Protocol):
 @dataclass(slots=True)
 class Elsewhere:
     """All of it, by the nodes' names. `objects` are in the object store. A line is a workload and
-    all that goes on from its state: `ran` counts by line how often its tree was thawed, wherever;
-    `lines` are the lines of trees, as (node, handle); `successors` are the pods that go on with the
-    line of another one: what any other goes on from is a copy, which begins a line of its own.
-    `forgives`: nodes lost records, so that an older state may be had.
+    all that continues from its state: `ran` counts by line how often its tree was thawed, wherever;
+    `lines` are the lines of trees, as (node, handle); `successors` are the pods that continue with
+    the line of another one: what any other continues from is a copy, which begins a line of its
+    own. `forgives`: nodes lost records, so that an older state may be had.
 
     `pods` and `copies` are the registry's: claims, and the places that have verified states.
     """
@@ -94,7 +94,7 @@ class Elsewhere:
             self.lines[node, handle] = line
 
     def awaited(self, uid: PodUid, ran: int, line: str) -> bool:
-        """Whether somebody has nothing but this state to go on from: the newest of its line, of
+        """Whether somebody has nothing but this state to continue from: the newest of its line, of
         which no tree is left, and its successor waits."""
         if ran < self.ran.get(line, 0) or self.stands(line, ran):
             return False

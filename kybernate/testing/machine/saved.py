@@ -1,4 +1,4 @@
-"""Trees as they were dumped, and the saved states made of them."""
+"""Trees as they were dumped, and the artifacts made of them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Snapshot:
 
 @dataclass(slots=True)
 class Keeping:
-    """A saved state, the folder with its images, and the places that have it."""
+    """An artifact, the folder with its images, and the places that have it."""
 
     snapshot: Snapshot
     folder: str

@@ -1,4 +1,4 @@
-"""Where saved states are kept."""
+"""Where artifacts are kept."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ class FakeVault:
         present = any(p.parent == init and p.handle == handle for p in machine.procs.values())
         needed = present and keeping.snapshot.ran == latest and not others
         elsewhere, line, ran = machine.elsewhere, keeping.snapshot.line, keeping.snapshot.ran
-        # What its successor has gone on from, or stands in RAM with, is its container's no more.
+        # What its successor has continued from, or stands in RAM with, is its container's no more.
         needed = needed and ran >= elsewhere.ran.get(line, 0) and not elsewhere.stands(line, ran)
         awaited = not others and elsewhere.awaited(uid, ran, line)
         if (ended and needed and not machine.given_up(uid)) or awaited:

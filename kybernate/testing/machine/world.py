@@ -41,14 +41,14 @@ class Machine:
     """The world under a node agent. `faults` are names of things that fail at the next try.
 
     `breaches` lists every moment at which a GPU held more than it has; `went` is by kyb-init's PID
-    the generation that it was let go with. `ran` counts by handle how often a tree was thawed: a
-    saved state is of one such moment. `dumps` are trees of which kyb-init says that they don't run;
+    the generation that it was let go with. `ran` counts by handle how often a tree was thawed: an
+    artifact is of one such moment. `dumps` are trees of which kyb-init says that they don't run;
     `gates` are the pods from which TCP is held back, and who hears of it; `cut` those whose network
-    is down, and `stopped` the trees that a signal has stopped, too; `paging` says from which
-    folder a tree's memory still comes, by its container's PID 1. `newcomers` are handles
-    of containers that wait for another's tree. `lent` is what is in seats' folders, and whether all
-    of it was verified. `elsewhere` is what it has in common with others,
-    by its `name`; while it is `cut_off` it reaches nothing of that but the object store.
+    is down, and `stopped` the trees that a signal has stopped, too; `paging` says from which folder
+    a tree's memory still comes, by its container's PID 1. `newcomers` are handles of containers
+    that wait for another's tree. `lent` is what is in seats' folders, and whether all of it was
+    verified. `elsewhere` is what it has in common with others, by its `name`; while it is `cut_off`
+    it reaches nothing of that but the object store.
     """
 
     besides = 0
@@ -162,7 +162,7 @@ class Machine:
         return [p for p in self.procs.values() if p.alive and p.cuda is ProcessState.LOCKED]
 
     def later(self, delay: float, what: Callable[[], None]) -> None:
-        """The world goes on by itself: also while no agent runs, and under the next one."""
+        """The world continues by itself: also while no agent runs, and under the next one."""
         loop = asyncio.get_running_loop()
         self.at(loop, loop.time() + delay, what)
 

@@ -1,4 +1,4 @@
-"""A seat's saved state: which it is, where it lies, and whose it was."""
+"""A seat's artifact: which it is, where it lies, and whose it was."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Begins(StrEnum):
     """How a seat's workload begins, as far as it is settled."""
 
     OPEN = ""
-    """If its pod names a state to go on from, that is looked for, or the seat is adopting it."""
+    """If its pod names a state to continue from, that is looked for, or the seat is adopting it."""
     ADOPTED = "adopted"
     ANEW = "anew"
     """By its command, since the state that its pod names can't be had."""
@@ -24,17 +24,17 @@ class Begins(StrEnum):
 
 @dataclass(slots=True)
 class Saved:
-    """`artifact` is the saved state, `size` its bytes, `first` those of them that were on GPUs and
+    """`artifact` is its name, `size` its bytes, `first` those of them that were on GPUs and
     that also a lazy restore brings in at once, `copies` the tiers that hold it verified.
 
     `images`: a folder into which it was fetched, `needs` what machine it was saved on, `paging` the
-    saved state from which the tree's memory still comes in, `sinks_to` where it is being copied to,
+    artifact from which the tree's memory still comes in, `sinks_to` where it is being copied to,
     `moved_at` when it last changed tiers. `undumpable`: why the tree stays in RAM. `unsealed`: the
     container ended while it was written down: a state of it may lie somewhere that nobody needs.
 
-    `begins`: whether the seat goes on from what its pod names. `predecessor`: the pod that it
+    `begins`: whether the seat continues from what its pod names. `predecessor`: the pod that it
     succeeds, if any, and `claimed` from which of its states. `borrowed`: `artifact` is another
-    pod's, which may be dropped from the tiers `may_drop` once the seat has gone on.
+    pod's, which may be dropped from the tiers `may_drop` once the seat has continued.
     """
 
     artifact: str = ""
@@ -59,7 +59,7 @@ class Saved:
         self.begins = begins
 
     def follows(self, artifact: str, size: int, first: int, tier: Tier) -> None:
-        """The seat is to go on from another pod's state, which lies in this tier."""
+        """The seat is to continue from another pod's state, which lies in this tier."""
         self.artifact, self.borrowed = artifact, True
         self.copies, self.size, self.first = frozenset({tier}), size, first
 
@@ -68,7 +68,7 @@ class Saved:
         self.predecessor, self.claimed, self.may_drop = predecessor, claimed, may_drop
 
     def adopted(self, now: float) -> None:
-        """It goes on from that state."""
+        """It continues from that state."""
         self.begins, self.moved_at = Begins.ADOPTED, now
 
     def follows_none(self) -> None:
@@ -77,12 +77,12 @@ class Saved:
         self.copies, self.size = frozenset(), 0
 
     def unused(self, begins: Begins) -> None:
-        """Its container ended before it went on from another pod's state."""
+        """Its container ended before it continued from another pod's state."""
         self.settled(begins)
         self.own()
 
     def own(self) -> None:
-        """What is saved of it from now on is its own."""
+        """An artifact of it is its own from now on."""
         self.borrowed, self.may_drop = False, ()
 
     def dumping(self) -> None:

@@ -53,7 +53,7 @@ class Declared(Protocol):
 
 @dataclass(slots=True)
 class Wishes:
-    """Of the pod: `restore`: which saved state it goes on from; `park_tier`: how deep it lets the
+    """Of the pod: `restore`: which artifact it continues from; `park_tier`: how deep it lets the
     seat go; `ready_within` (s): what is a timely wake; `idle` (s): unused for so long the seat
     leaves GPU memory, or the tier of that name; `weight`: of a seat that always wants its GPUs,
     None if it waits for requests; `keep_connections`; `spec_hash`: what its container is.
@@ -62,8 +62,9 @@ class Wishes:
     the turn that it has.
 
     Of operators: `leave`: why it must leave GPU memory though nobody needs its GPUs; with
-    `stays_away` also when it has; `rests`: it was sent away, and wants nothing until called for;
-    `tier_asked`: where its state should be; `to_save`: a copy of its state is to be written next.
+    `stays_away` also when it has; `rests`: it was sent away, and wants nothing until
+    wake-requested; `tier_asked`: where its state should be; `to_save`: a copy of its state is to be
+    written next.
     """
 
     restore: RestoreWish | None = None
@@ -90,7 +91,7 @@ class Wishes:
         return before != (self.weight, self.idle, self.ready_within)
 
     def continues(self, restore: RestoreWish | None) -> None:
-        """From which state its pod wants to go on, which is settled when the seat is made."""
+        """From which state its pod wants to continue, which is settled when the seat is made."""
         self.restore = restore
 
     def phase(self, *, acquired: bool, yields: bool) -> None:
@@ -106,7 +107,7 @@ class Wishes:
         self.leave, self.stays_away, self.rests = "", False, False
 
     def has_left(self) -> None:
-        """It has left GPU memory, and may be called for unless it stays away."""
+        """It has left GPU memory, and may be wake-requested unless it stays away."""
         if not self.stays_away:
             self.leave = ""
 

@@ -96,7 +96,7 @@ class PodProcess(Process):
             found = self._find()
             return found is not None and found.pid != old
 
-        wait_until(another, CHANGE_LIMIT, f"{self.name} wasn't started anew")
+        wait_until(another, CHANGE_LIMIT, f"{self.name} wasn't started again")
 
     def remove(self) -> None:
         """Ends the pod."""

@@ -61,7 +61,7 @@ def test_a_gpus_loss_and_recovery(
         assert answer.body["kyb"]["boot"] == first[name].body["kyb"]["boot"]
         assert answer.counter == first[name].counter + 2
         assert traces(pods.get(name)) == before[name]
-    pods.wait([SICK], lambda pod: ready(pod) and traces(pod)[0] == 1, 60, "started anew")
+    pods.wait([SICK], lambda pod: ready(pod) and traces(pod)[0] == 1, 60, "started again")
     assert models.ask(SICK).intact
 
 

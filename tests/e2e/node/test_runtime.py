@@ -345,4 +345,4 @@ def test_without_the_agent_only_seats_are_refused(wrapped: Cluster, seats: Pods)
         except OSError:
             return False
 
-    wait_until(served, 60, "it goes on as if nothing had been")
+    wait_until(served, 60, "it continues as if nothing had been")

@@ -95,7 +95,7 @@ def test_a_running_pod_goes_on_on_the_other_node(site: Site, seats: Pods) -> Non
     last = ask(seats, "a")
     done = agent(site, "n1", "move", "a", "--to", "b")
     assert done["state"] == "succeeded", done
-    assert "b on node n2 goes on" in done["sentence"]
+    assert "b on node n2 continues" in done["sentence"]
     moved(site, seats, (uids[0], uids[1]), last)
 
 
@@ -117,7 +117,7 @@ def test_a_running_pod_goes_on_on_another_gpu_of_its_node(site: Site, seats: Pod
     try:
         done = agent(site, "n1", "move", "a", "--to", "b")
         assert done["state"] == "succeeded", done
-        assert "b on node n1 goes on" in done["sentence"]
+        assert "b on node n1 continues" in done["sentence"]
         seats.wait(["b"], ready, 90, "Ready")
         since = len(counted)
         wait_until(lambda: len(counted) > since + 3, 60, "nobody is answered any more")

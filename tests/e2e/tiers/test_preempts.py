@@ -145,7 +145,7 @@ def test_training_makes_room_for_an_urgent_pod_and_continues_at_its_step_by_itse
     assert found["metadata"]["annotations"][keys.RESTORE_FROM] == f"pod/{uid}"
     log = steps(seats, again)
     assert log == [*range(log[0], log[0] + len(log))]
-    assert log[0] > before, "it goes on where it was"
+    assert log[0] > before, "it continues where it was"
     status = api.get(made[0])["status"]
     assert not status.get("failed"), status
 

@@ -248,8 +248,8 @@ def test_a_pod_goes_on_on_the_other_node_and_only_once(site: Site, seats: Pods) 
     assert (anew.counter, anew.intact) == (1, True)
     assert anew.body["kyb"]["boot"] != last.body["kyb"]["boot"]
     said = site.sentence("late", "RestoreRefused")
-    assert "goes on with the state of pod" in said
-    assert "started anew" in said
+    assert "continues with the state of pod" in said
+    assert "started again" in said
 
     wanted = pod("copy", "n1", require_group="G1", restore_from=artifact, restore_as="template")
     api.post(PODS, wanted)

@@ -470,10 +470,10 @@ def test_a_revoked_node_gets_no_certificate_and_its_old_ones_never_count_again(
     denied = requested(token, make_request(D, ec.generate_private_key(ec.SECP256R1())))
     assert "is revoked" in denied["conditions"][0]["message"]
     _kybernate(access, "admit", D)
-    until(lambda: "was let in anew" in _error(old), "it is not known that it was let in")
+    until(lambda: "was let in again" in _error(old), "it is not known that it was let in")
     with certified(D, services, tmp_path / "new", token) as anew:
         client(registry, anew).page(wire.Filter())
-    assert "was let in anew" in _error(old)
+    assert "was let in again" in _error(old)
     assert f"{D}\tadmitted" in _kybernate(access, "ls")
 
 

@@ -306,7 +306,7 @@ def test_a_former_node_removes_nothing_that_was_handed_on(scene: Scene) -> None:
         lambda: scene.a.registry.report(mine.id, told),
         lambda: scene.a.objects.delete([key]),
     ):
-        with pytest.raises((RefusedError, LeaveError), match="goes on with"):
+        with pytest.raises((RefusedError, LeaveError), match="continues with"):
             attack()
     assert scene.b.registry.get(mine.id).copies[0].place is Tier.OBJECT
     assert restored(scene.b, mine.id, "u-moved").id == mine.id
@@ -514,7 +514,7 @@ def test_an_older_state_takes_nobodys_place(scene: Scene) -> None:
     told = wire.Stop(proof=wire.Proof.AGENT, why="ended")
     scene.b.registry.stopped("shared", "u-line", told)
     claim = wire.Claim(artifact=older.id, successor="u-next", node="a")
-    with pytest.raises(ConflictError, match="is not the newest saved state"):
+    with pytest.raises(ConflictError, match="is not the newest artifact"):
         scene.a.registry.claim("shared", "u-line", claim)
     with pytest.raises(RefusedError, match="older: the agent of node a can't say that"):
         scene.a.registry.claim("shared", "u-line", claim.model_copy(update={"older": True}))

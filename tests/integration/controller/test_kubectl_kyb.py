@@ -101,7 +101,7 @@ def test_exit_statuses(kubectl: Kubectl, api: Api, door: Door, seated: Callable[
     late = kubectl("kyb", "park", "a", "-n", NAMESPACE, "--timeout", "2s")
     assert late.returncode == 3, late.stderr
     assert "DeadlineExceeded" in late.stderr
-    until(lambda: len(door.cancelled) == 1, "it goes on after its time", LIMIT_S)
+    until(lambda: len(door.cancelled) == 1, "it continues after its time", LIMIT_S)
 
 
 def test_without_a_controller_it_is_told_that_nobody_answers(

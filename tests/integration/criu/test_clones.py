@@ -99,7 +99,7 @@ def test_who_is_connected_to_the_original_is_not_to_its_clone(seat: Callable[...
         assert "addr=127.0.0.1" in said
         assert "name=outside" not in said
         client.sendall(b"PING\r\n")
-        assert client.recv(100) == b"+PONG\r\n", "the original's connection goes on"
+        assert client.recv(100) == b"+PONG\r\n", "the original's connection continues"
 
 
 def network_of(one: Seat) -> str:
@@ -135,7 +135,7 @@ def test_a_stopped_clone_executes_nothing_until_it_is_told_to(stopped: Seat) -> 
     assert _state(main) == "T"
     for pid in Procfs().descendants(stopped.container.init):
         os.kill(pid, signal.SIGCONT)
-    wait_for(lambda: "turn" in stopped.container.log, "it doesn't go on")
+    wait_for(lambda: "turn" in stopped.container.log, "it doesn't continue")
 
 
 @pytest.mark.skipif(shutil.which("gdb") is None, reason="needs gdb")

@@ -71,7 +71,7 @@ def test_nothing_executes_around_a_dump(seat: Callable[..., Seat], tmp_path: Pat
     assert one.container.comm == "kyb-run"
     one.keep()
     one.thaw()
-    wait_for(lambda: progress(tmp_path) > before, "it doesn't go on")
+    wait_for(lambda: progress(tmp_path) > before, "it doesn't continue")
     one.freeze()
     last = progress(tmp_path)
     one.dump()
@@ -81,7 +81,7 @@ def test_nothing_executes_around_a_dump(seat: Callable[..., Seat], tmp_path: Pat
     one.restore()
     assert progress(tmp_path) == last, "restored, it must stand frozen"
     one.thaw()
-    wait_for(lambda: progress(tmp_path) > last, "it doesn't go on")
+    wait_for(lambda: progress(tmp_path) > last, "it doesn't continue")
 
 
 def goes_on(one: Seat) -> bool:

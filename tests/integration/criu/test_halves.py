@@ -82,7 +82,7 @@ def test_its_own_two_ends_go_on(
     one.end()
     one.resume()
     said = one.container.log
-    wait_for(lambda: len(one.container.log) > len(said), "it doesn't go on")
+    wait_for(lambda: len(one.container.log) > len(said), "it doesn't continue")
 
 
 def test_it_comes_back_in_another_container(

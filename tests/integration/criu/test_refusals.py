@@ -151,7 +151,7 @@ def test_a_connection_nobody_has_accepted_is_served_before_the_tree_is_ended(
         one.dump(goes_on=True)
         one.keep()
         one.thaw()
-        assert link.recv(100) == b"served", "it is the tree's that goes on"
+        assert link.recv(100) == b"served", "it is the tree's that continues"
     one.park()
     one.resume()
     assert one.container.ask(8080, b"x") == b"served"

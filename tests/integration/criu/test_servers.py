@@ -43,10 +43,10 @@ def test_nginx_keeps_serving(seat: Callable[..., Seat]) -> None:
         assert one.container.comm == "kyb-run"
         assert serves(one)
         kept.sendall(GET)
-        assert b"nginx is here" in kept.recv(4096), "the old connection must go on"
+        assert b"nginx is here" in kept.recv(4096), "the old connection must continue"
     assert len(one.container.below(one.container.init)) == len(pids)
     kept.close()
-    wait_for(lambda: one.container.log.count("GET / HTTP") >= 8, "the log must go on")
+    wait_for(lambda: one.container.log.count("GET / HTTP") >= 8, "the log must continue")
 
 
 async def asked_while_pages_come(one: Seat) -> bytes:

@@ -229,7 +229,7 @@ def test_a_scheduler_behind_the_service_follows_the_leader(
         second = [world.pod(scheduler=ours) for _ in range(4)]
         until(lambda: port() == standby.port, "the other one leads")
         service.lead_to(standby.port)
-        until(lambda: all(node_of(world, pod) for pod in second), "the other one goes on")
+        until(lambda: all(node_of(world, pod) for pod in second), "the other one continues")
         groups = Counter(world.group(pod) for pod in (*first, *second))
         assert groups == {"G0": 4, "G1": 4}
         assert {node_of(world, pod) for pod in (*first, *second)} == {node}
@@ -269,7 +269,7 @@ def test_two_pods_with_scheduler_and_extender_place_each_pod_once(
                 scheduler.stop(kill=True)
                 extender.stop(kill=True)
         second = [world.pod(scheduler=ours) for _ in range(2)]
-        until(lambda: all(node_of(world, pod) for pod in second), "the other one goes on")
+        until(lambda: all(node_of(world, pod) for pod in second), "the other one continues")
         groups = sorted(str(world.group(pod)) for pod in (*first, *second))
         assert groups == ["G0", "G0", "G1", "G1"]
         assert node_of(world, first[0]) == node

@@ -192,7 +192,7 @@ def test_it_is_installed_upgraded_and_leaves_nothing(bare: Cluster) -> None:
     )
     assert done.returncode == 0, done.stderr
     found = api.get(f"{keys.GPU_NODES_PATH}/n1")
-    assert found["metadata"]["uid"] == node, "an upgrade must not make the CRDs anew"
+    assert found["metadata"]["uid"] == node, "an upgrade must not make the CRDs again"
     assert found["status"]["seats"][0]["state"] == "parked"
     assert {one["clientConfig"]["caBundle"] for one in api.get(hook)["webhooks"]} == {"Cg=="}
     assert api.get(secret)["data"]["tls.crt"] == "Cg=="

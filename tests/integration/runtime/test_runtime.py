@@ -174,14 +174,14 @@ def test_a_managed_containers_image_is_taken_after_the_agents_word(stage: Stage)
         *("pause", "resume", "agent: checkpoint 1 mine"),
         *("pause", "checkpoint", "resume"),
     ]
-    wait_for(lambda: stage.count("mine") > before, "it doesn't go on")
+    wait_for(lambda: stage.count("mine") > before, "it doesn't continue")
     stage.kill("mine")
     stage.restore("again", image)
     # It doesn't wait for the agent's answer, so either may be noted first.
     assert set(stage.steps()) == {"agent: restore 1 again", "restore", "criu"}
     assert stage.count("again") >= before
     then = stage.count("again")
-    wait_for(lambda: stage.count("again") > then, "what was restored doesn't go on")
+    wait_for(lambda: stage.count("again") > then, "what was restored doesn't continue")
 
 
 def test_other_containers_go_on_without_an_agent(stage: Stage) -> None:
@@ -204,4 +204,4 @@ def test_a_managed_container_is_refused_without_an_agent(stage: Stage) -> None:
     with pytest.raises(KybernateError, match="the node agent is away"):
         stage.checkpoint("alone")
     before = stage.count("alone")
-    wait_for(lambda: stage.count("alone") > before, "it doesn't go on")
+    wait_for(lambda: stage.count("alone") > before, "it doesn't continue")

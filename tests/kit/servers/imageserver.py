@@ -100,5 +100,5 @@ def _blobs(archive: Path) -> tuple[dict[str, int], str, str]:
 
 def _there(file: Any, archive: Path) -> Any:
     if file is None:
-        raise KybernateError(f"{archive} is no OCI archive of plain files; build the image anew")
+        raise KybernateError(f"{archive} is no OCI archive of plain files; build the image again")
     return file

@@ -209,7 +209,7 @@ class TestPlaces:
             manifest.write_bytes(manifest.read_bytes()[:-1])
             with pytest.raises((CorruptError, RefusedError)):
                 await vault.drop(artifact, tier)
-            await vault.drop(artifact, tier, forget="its workload has gone on since")
+            await vault.drop(artifact, tier, forget="its workload has continued since")
             assert await vault.ls(tier) == ()
             assert not list((tmp_path / tier / layout.folder(artifact)).glob("**/*"))
 

@@ -23,6 +23,17 @@ def test_the_pages_have_next_to_none_of_them() -> None:
     assert len(found) < words.PROSE_LIMIT, "\n".join(found)
 
 
+def test_no_sentence_that_people_see_has_one_and_code_has_fewer() -> None:
+    seen, read = words.in_code()
+    assert seen == []
+    assert len(read) <= words.CODE_LIMIT, "\n".join(read)
+
+
+def test_docstrings_are_told_from_other_strings() -> None:
+    module = ast.parse('"""A."""\nB = "b"\n"""C."""\ndef d():\n    raise E(f"goes {on} anew")\n')
+    assert words.texts(module) == (["A.", "C."], ["b", "goes ", " anew"])
+
+
 def test_names_have_none_of_them_but_those_that_stay() -> None:
     more = words.in_names() - set(words.allowed())
     assert not more, "see docs/reference/glossary.md for the words to use instead"

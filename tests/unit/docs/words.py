@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import functools
+import io
 import re
+import tokenize
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +23,10 @@ PRODUCT = (
     "sidecar", "webhook",
 )  # fmt: skip
 PROSE_LIMIT = 20
+CODE_LIMIT = 45
+"""Of docstrings and comments; it only gets smaller."""
+STAY = {"anew", ".anew"}
+"""Strings of the journal and of folders' names, on disk."""
 
 PROSE = {
     "saved state": r"saved states?",
@@ -63,6 +69,7 @@ NAMES = {
 """The same as names: of modules, classes, functions, fields and constants, in lower case."""
 
 _ANY_NAME = re.compile("|".join(f"(?:{one})" for one in NAMES.values()))
+_ANY_PROSE = re.compile("|".join(rf"\b(?:{one})\b" for one in PROSE.values()), re.IGNORECASE)
 
 
 def in_prose() -> dict[str, list[str]]:
@@ -75,6 +82,53 @@ def in_prose() -> dict[str, list[str]]:
                 around = text[max(0, hit.start() - 40) : hit.end() + 40]
                 found[word].append(f"{page.relative_to(REPOSITORY)}: …{around}…")
     return found
+
+
+def in_code() -> tuple[list[str], list[str]]:
+    """Where they stand in strings that people may see, and in docstrings and comments."""
+    seen: list[str] = []
+    read: list[str] = []
+    for file in sources():
+        text, where = file.read_text(), str(file.relative_to(REPOSITORY))
+        comments = [
+            one.string
+            for one in tokenize.generate_tokens(io.StringIO(text).readline)
+            if one.type == tokenize.COMMENT
+        ]
+        docstrings, strings = texts(ast.parse(text))
+        seen += [f"{where}: {one}" for one in strings if one not in STAY and _ANY_PROSE.search(one)]
+        read += [
+            f"{where}: {hit[0]}"
+            for one in (*docstrings, *comments)
+            for hit in _ANY_PROSE.finditer(re.sub(r"\s+", " ", one))
+        ]
+    return seen, read
+
+
+def texts(module: ast.Module) -> tuple[list[str], list[str]]:
+    """Its docstrings, those of constants and fields too, and its other strings."""
+    bodies = [getattr(one, "body", ()) for one in ast.walk(module)]
+    alone = {
+        id(one.value)
+        for body in bodies
+        if isinstance(body, list)
+        for one in body
+        if isinstance(one, ast.Expr)
+    }
+    every = [one for one in ast.walk(module) if isinstance(one, ast.Constant)]
+    docstrings, strings = [], []
+    for one in every:
+        if isinstance(one.value, str):
+            (docstrings if id(one) in alone else strings).append(one.value)
+    return docstrings, strings
+
+
+def sources() -> Iterator[Path]:
+    """The product's files that people write."""
+    for folder in PRODUCT:
+        for file in sorted((REPOSITORY / folder).rglob("*.py")):
+            if not file.stem.endswith(("_pb2", "_pb2_grpc")):
+                yield file
 
 
 def prose(markdown: str) -> str:
@@ -92,9 +146,7 @@ def in_names() -> frozenset[str]:
     """Such names that are given in the product."""
     return frozenset(
         name
-        for folder in PRODUCT
-        for file in (REPOSITORY / folder).rglob("*.py")
-        if not file.stem.endswith(("_pb2", "_pb2_grpc"))
+        for file in sources()
         for name in named(file.stem, ast.parse(file.read_text()))
         if _ANY_NAME.fullmatch(snake(name))
     )

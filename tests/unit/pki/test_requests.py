@@ -121,7 +121,7 @@ def test_who_is_revoked_and_who_was_let_in_anew() -> None:
     )
     assert known["n1"] == Access(True, 5, "stolen")
     assert "is revoked" in why_not(known, "n1", 10**15)
-    assert "let in anew" in why_not(known, "n2", 999)
+    assert "let in again" in why_not(known, "n2", 999)
     assert why_not(known, "n2", 1000) == why_not(known, "n9", 0) == ""
     for unreadable in ("n3", "n4", "n5"):
         assert "is revoked" in why_not(known, unreadable, 10**15)

@@ -1,7 +1,7 @@
 """Random calls at two replicas over one database, some cut off half-way, against what must hold.
 
 The world has a few nodes and pods. Nodes act on what they were told, however long ago: an agent
-that was cut off goes on writing with the token it has. After each call the whole database is read
+that was cut off continues writing with the token it has. After each call the whole database is read
 and compared with what came before.
 """
 
@@ -244,10 +244,10 @@ class Lineages(RuleBasedStateMachine):
         heirs = [
             one["successor"] for one in pods.values() if one["successor"] not in ("", one["uid"])
         ]
-        assert len(set(heirs)) == len(heirs), "a pod goes on from two"
+        assert len(set(heirs)) == len(heirs), "a pod continues from two"
         for uid in pods:
             alive = [one for one in _line(uid, pods) if _may_run(pods.get(one))]
-            assert len(alive) <= 1, f"{alive} all go on from {uid}"
+            assert len(alive) <= 1, f"{alive} all continue from {uid}"
         self.before = pods
 
 

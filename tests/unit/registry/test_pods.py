@@ -84,7 +84,7 @@ def test_there_is_one_successor(replica: Replica) -> None:
 def test_who_went_on_without_knowing_writes_nothing_more(replica: Replica, stopped: int) -> None:
     replica.claim("n2", "u1", ONE, "u2")
     late = replica.record("n1", name_of(2), stopped)
-    assert (late.status, "u2 goes on" in late.error) == (409, True)
+    assert (late.status, "u2 continues" in late.error) == (409, True)
     assert replica.lease("n1", "u1").status == 409
 
 
@@ -361,7 +361,7 @@ class TestAfterALoss:
         assert lost.claim("n3", "u1", ONE, "u3", again=True).status == 409
         assert lost.claim("n3", "u1", ONE, "u3").status == 409
         released = lost.release("n2", "u1", "u2")
-        assert "lost its database" in released.error, "who goes on from u2 is not known"
+        assert "lost its database" in released.error, "who continues from u2 is not known"
 
     def test_also_on_a_pod_that_nobody_reported_stopped(self, tmp_path: Path, clock: Clock) -> None:
         made = Replica(url_of(tmp_path), clock)

@@ -158,7 +158,9 @@ def test_a_successor_is_on_the_claiming_node(replica: Replica, facts: Facts) -> 
     facts.add("u3", "n3", succeeds="pod/u0")
     got = replica.claim("n2", "u0", ONE, "u3")
     assert (got.status, "which is on node n3" in got.error) == (403, True)
-    assert replica.claim("n2", "u0", ONE, "u0").status == 403, "nor does it go on as itself there"
+    assert replica.claim("n2", "u0", ONE, "u0").status == 403, (
+        "nor does it continue as itself there"
+    )
     assert replica.claim("n2", "u0", ONE, "u2").status == 200
     assert replica.agent("n3", "DELETE", f"{pod('u0')}/claim?successor=u2").status == 403
 

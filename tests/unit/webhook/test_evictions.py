@@ -152,7 +152,7 @@ def test_a_request_that_can_not_be_made_holds_nobody_up_for_ever() -> None:
     site.requests.on_event("ADDED", made)
     assert not site.evict()["allowed"], "it is made after all"
     site.requests.on_event("DELETED", made)
-    assert not site.evict()["allowed"], "and counts from anew"
+    assert not site.evict()["allowed"], "and counts from again"
 
 
 def test_an_operation_of_an_agent_that_is_away_holds_nobody_up_for_ever() -> None:

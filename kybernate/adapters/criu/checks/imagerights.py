@@ -51,7 +51,7 @@ _TSYNC = 1
 _SPACES = ("pid", "net", "ipc", "uts", "mnt", "user")
 """Not that of time: CRIU gives each tree that it recreates one, for its clocks."""
 _MADE = ("mountpoints-*", "userns-*", "tmpfs-*", "autofs-*", "binfmt-misc*", "netdev-*")
-"""Images of what CRIU would make anew in namespaces of a tree's own."""
+"""Images of what CRIU would make again in namespaces of a tree's own."""
 
 
 def check(container: Container, images: Path) -> None:
@@ -185,7 +185,7 @@ def _namespaces(images: Path, inventory: Inventory, cores: Iterable[Core]) -> It
     found += [_read(path, _IDS, Namespaces()) for path in paths]
     spaces = list(_SPACES)
     if Record.read(images).ipc:
-        # Of a tree with System V shared memory: CRIU makes it anew, with that and nothing else.
+        # Of a tree with System V shared memory: CRIU makes it again, with that and nothing else.
         # CRIU itself is not in the container's then, and so who is in CRIU's own isn't either.
         spaces.remove("ipc")
         ipcs = {one.ipc for one in found}

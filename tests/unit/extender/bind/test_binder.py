@@ -216,9 +216,9 @@ def test_a_pod_made_anew_is_another_pod(
     binder: Binder, cluster: FakeCluster, snapshot: Snapshot
 ) -> None:
     cluster.add(pod("p1", uid="new"))
-    assert "deleted and made anew" in binder.bind(args("p1", uid="old"))
+    assert "deleted and made again" in binder.bind(args("p1", uid="old"))
     snapshot.pod_event("ADDED", pod("p1", uid="old"))
-    assert "deleted and made anew" in binder.bind(args("p1", uid="old"))
+    assert "deleted and made again" in binder.bind(args("p1", uid="old"))
     assert taken(snapshot) == {}
 
 

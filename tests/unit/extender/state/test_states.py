@@ -139,10 +139,10 @@ def test_the_explanation_says_where_the_state_lies_and_what_it_takes() -> None:
     assert len(said) == 2
     for nodes, sentence in said.items():
         there = nodes == (NODES[5],)
-        assert ("its saved state lies there, and takes about" in sentence) is there
+        assert ("its artifact lies there, and takes about" in sentence) is there
         assert "s into the GPUs" in sentence
     plain = explain(Demand(ONE, 40 * GIB), snapshot.views(NODES))
-    assert not any("saved state" in line.sentence for line in plain.lines)
+    assert not any("artifact" in line.sentence for line in plain.lines)
 
 
 def test_what_is_saved_is_read_the_same_from_a_watch() -> None:

@@ -12,7 +12,7 @@ from tests.unit.nodeagent.offloading import ACTIVE, NVME, OBJECT, PARKED, TIERS,
 NAMED = {Tier.RAM: "RAM", Tier.NVME: "NVMe", Tier.OBJECT: "the object store"}
 
 
-@pytest.mark.parametrize("reason", ["", "it was called for", "not restored: no memory"])
+@pytest.mark.parametrize("reason", ["", "a wake was requested", "not restored: no memory"])
 @pytest.mark.parametrize("state", list(SeatState))
 async def test_each_state_in_which_a_seat_is_parked_names_its_tier(rig, state, reason):
     r = rig(tiers=TIERS)
@@ -52,7 +52,7 @@ async def test_a_seat_on_its_way_down_and_back(rig):
     await when(lambda: r.state(cold) is SeatState.RESTORING)
     assert told()[1].startswith("parked on NVMe, being brought back to RAM; ")
     await when(lambda: r.state(cold) is PARKED)
-    assert told() == ("parked", "parked in RAM; restored from its saved state")
+    assert told() == ("parked", "parked in RAM; restored from its artifact")
     await when(lambda: r.state(cold) is SeatState.WAKING)
     assert told()[1].startswith("parked in RAM, being brought back to its GPUs; ")
     await when(lambda: r.state(cold) is ACTIVE)

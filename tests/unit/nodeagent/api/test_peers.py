@@ -41,7 +41,7 @@ async def test_calls_that_take_long_leave_the_agent_its_threads(rig, tls, tmp_pa
         async def slow(pod, successor, artifact):
             came.append(artifact)
             await may_end.wait()
-            return "it goes on"
+            return "it continues"
 
         two.receiver.let_continue = slow
         calls = [

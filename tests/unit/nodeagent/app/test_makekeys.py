@@ -68,6 +68,6 @@ def test_wrapping_keys_of_its_own_are_told_of_and_used(
     told = AgentSettings.model_validate({**given, "registry_url": "https://127.0.0.1:1"})
     found = make_keys(told, own, tuple)
     assert isinstance(found.kms, NodeKeys)
-    assert "has wrap-N.key, which opens what is saved of every namespace" in caplog.text
+    assert "has wrap-N.key, which opens the artifacts of every namespace" in caplog.text
     by, wrapped = found.kms.wrap(b"s" * 32, "team-a")
     assert alone.kms.unwrap(by, wrapped, "team-a") == b"s" * 32

@@ -134,7 +134,7 @@ async def test_a_parked_tree_of_unknown_place_is_started_again(rig, proxy):
     await again.until(a, SeatState.WAITING)
     told = [text for reason, text in again.seen.events if reason == "SeatFailed"]
     why = "it is parked, and no record says on which GPU it was"
-    assert told == [f"{why}; the workload is started anew"]
+    assert told == [f"{why}; the workload is started again"]
 
 
 def swapping(rig, proxy, machine):

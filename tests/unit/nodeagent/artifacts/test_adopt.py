@@ -248,7 +248,7 @@ async def test_another_machines_state_is_refused_and_stays(rig, field, other, sa
     await r.until(new, ACTIVE)
     refused = dict(r.seen.events)["RestoreRefused"]
     assert said in refused
-    assert "started anew" in refused
+    assert "started again" in refused
     assert len(went(r, new)) == 1
     assert artifact in r.machine.vault
     telling.cancel()

@@ -82,8 +82,8 @@ async def test_a_second_successor_is_refused_and_starts_anew(rig):
     await r.until(late, ACTIVE)
     assert len(went(r, late)) == 1
     (said,) = [text for reason, text in r.seen.events if reason == "RestoreRefused"]
-    assert "goes on with the state of pod uid-cold already" in said
-    assert "started anew" in said
+    assert "continues with the state of pod uid-cold already" in said
+    assert "started again" in said
     r.check()
     telling.cancel()
 
@@ -144,7 +144,7 @@ async def test_an_older_state_is_nobodys_to_go_on_from_in_its_pods_place(rig):
     cold, artifact, _, telling = await left(r)
     new = await r.seat("new", restore=RestoreWish(artifact=older(r, artifact)))
     await r.until(new, ACTIVE)
-    assert len(went(r, new)) == 1, "it starts anew"
+    assert len(went(r, new)) == 1, "it starts again"
     (said,) = [text for reason, text in r.seen.events if reason == "RestoreRefused"]
     assert f"older than {artifact}" in said
     assert "kyb.ai/restore-as: template" in said

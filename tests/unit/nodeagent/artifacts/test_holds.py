@@ -200,7 +200,7 @@ class Storm:
         if seat := self.one(lambda s: s.saved.artifact and not s.saved.borrowed):
             self.handed.pop(seat.saved.artifact, None)
             self.settled.add(seat.saved.artifact)
-            self.does(lambda: self.custody.void(seat.saved.artifact, "it goes on"))
+            self.does(lambda: self.custody.void(seat.saved.artifact, "it continues"))
             self.let_go(seat)
 
     def ended(self) -> None:

@@ -123,7 +123,7 @@ def test_it_is_told_in_order_and_with_a_lease(machine):
         of(Kind.SEALED),
         of(Kind.COPYING, Tier.OBJECT),
         of(Kind.COPIED, Tier.OBJECT),
-        of(Kind.DROPPED, why="it has gone on"),
+        of(Kind.DROPPED, why="it has continued"),
         Report(Kind.STOPPED, "team-a", "u1", why="its pod is gone"),
     )
     assert registry.said == [
@@ -131,7 +131,7 @@ def test_it_is_told_in_order_and_with_a_lease(machine):
         ("record", SAVED, Tier.NVME, 1),
         ("report", Tier.OBJECT, False),
         ("report", Tier.OBJECT, True),
-        ("drop", Tier.NVME, "it has gone on"),
+        ("drop", Tier.NVME, "it has continued"),
         ("stop", "u1"),
     ]
     assert not any(key.startswith(REPORT) for key in machine.journal)
@@ -256,7 +256,7 @@ async def test_the_vault_tells_by_itself(machine):
         await vault.drop(SAVED, Tier.NVME)
     await vault.drop(SAVED, Tier.NVME, forget="why")
     with pytest.raises(RetryableError):
-        await vault.drop(SAVED, Tier.OBJECT, forget="nobody may go on from it, though it stays")
+        await vault.drop(SAVED, Tier.OBJECT, forget="nobody may continue from it, though it stays")
     assert [(one.kind, one.tier) for one in told.reports] == [
         (Kind.SEALED, "nvme"),
         (Kind.COPYING, "object"),

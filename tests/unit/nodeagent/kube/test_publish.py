@@ -251,7 +251,7 @@ async def test_failures_become_events_of_the_pod(rig):
     event = next(c[2] for c in api.calls if c[1].endswith("namespaces/default/events"))
     assert event["reason"] == "SeatFailed"
     assert event["involvedObject"]["name"] == "a"
-    assert event["message"].endswith("the workload is started anew")
+    assert event["message"].endswith("the workload is started again")
     task.cancel()
 
 

@@ -1,4 +1,4 @@
-"""What pods request whose seats rest below RAM: given back, noted, and taken again, whoever dies or
+"""What pods request whose seats are offloaded: given back, noted, and taken again, whoever dies or
 is slow in between."""
 
 from __future__ import annotations

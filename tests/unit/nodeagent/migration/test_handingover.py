@@ -75,7 +75,7 @@ async def test_where_the_successor_says_no_for_good_it_goes_on_here(rig, proxy):
     p = proxy(r.loop)
     done = await ended(await operations.ask(move(uid)))
     assert done.state is Progress.FAILED
-    assert "it goes on here" in done.sentence
+    assert "it continues here" in done.sentence
     p.request(uid)
     await r.until(uid, ACTIVE)
     await asyncio.sleep(1)
@@ -96,7 +96,7 @@ async def test_where_its_container_ended_meanwhile_the_next_one_begins_here(rig)
     r.machine.restart_container(uid)
     done = await ended(one)
     assert done.state is Progress.FAILED
-    assert "it goes on here" in done.sentence
+    assert "it continues here" in done.sentence
     await r.until(uid, ACTIVE)
     line = await r.loop.registry.line("default", uid, 1.0)
     assert line.successor == uid
@@ -111,12 +111,12 @@ def test_where_somebody_else_has_the_claim_it_goes_on_nowhere_else(rig):
         r, operations, uid = await begun(rig, there, machine=machine)
 
         async def claim(*_):
-            raise ConflictError("pod uid-b goes on with it")
+            raise ConflictError("pod uid-b continues with it")
 
         r.loop.registry.claim = claim
         done = await ended(await operations.ask(move(uid)))
         assert done.state is Progress.FAILED
-        assert "can't go on here: pod uid-b" in done.sentence
+        assert "can't continue here: pod uid-b" in done.sentence
         r.loop.operators.request_wake(uid, "a test")
         await asyncio.sleep(30)
         assert r.state(uid) is NVME
@@ -126,7 +126,7 @@ def test_where_somebody_else_has_the_claim_it_goes_on_nowhere_else(rig):
         _r, operations = await next_agent(rig, machine, There())
         for successor in ("b", "c"):
             ask = Ask(Kind.MOVE, f"m-{successor}", PodUid("uid-a"), successor=successor)
-            with pytest.raises(RefusedError, match="can't go on here: pod uid-b"):
+            with pytest.raises(RefusedError, match="can't continue here: pod uid-b"):
                 await operations.ask(ask)
 
     run_virtual(main())
@@ -144,7 +144,7 @@ def test_an_agent_that_dies_before_it_ends_a_lost_move_has_it_go_on_nowhere(rig)
         r, operations, uid = await begun(rig, there, machine=machine)
 
         async def claim(*_):
-            raise ConflictError("pod uid-b goes on with it")
+            raise ConflictError("pod uid-b continues with it")
 
         r.loop.registry.claim = claim
         one = await operations.ask(move(uid))
@@ -159,7 +159,7 @@ def test_an_agent_that_dies_before_it_ends_a_lost_move_has_it_go_on_nowhere(rig)
         r, operations = await next_agent(rig, machine, there)
         (one,) = operations.known(ended_too=True)
         assert (await ended(one)).state is Progress.FAILED
-        assert "can't go on here: pod uid-b" in one.sentence
+        assert "can't continue here: pod uid-b" in one.sentence
         r.loop.operators.request_wake(PodUid("uid-a"), "a test")
         await asyncio.sleep(30)
         assert r.state(PodUid("uid-a")) is NVME
@@ -189,7 +189,7 @@ def test_an_agent_that_dies_before_it_ends_a_move_whose_pod_is_gone_calls_nothin
         _r, operations = await next_agent(rig, machine, there)
         (one,) = operations.known(ended_too=True)
         assert (await ended(one)).state is Progress.SUCCEEDED, one.sentence
-        assert "pod default/b on node n2 goes on" in one.sentence
+        assert "pod default/b on node n2 continues" in one.sentence
         await asyncio.sleep(30)
         assert not there.called_off
 

@@ -42,7 +42,7 @@ async def test_a_seat_that_serves_goes_on_elsewhere_and_never_wakes_here(rig, pr
     assert r.state(uid) is NVME
     other = Ask(Kind.MOVE, "m2", uid, by="ops", successor="c")
     for ask in (Ask(Kind.WAKE, "w1", uid), other, Ask(Kind.SAVE, "s1", uid)):
-        with pytest.raises(RefusedError, match="goes on with its state"):
+        with pytest.raises(RefusedError, match="continues with its state"):
             await operations.ask(ask)
     assert not r.machine.gates, "old clients hear that it is gone"
     r.check()

@@ -47,7 +47,7 @@ def test_what_was_kept_there_is_nobodys_once_the_workload_has_gone_on_here(rig, 
         r, operations = await next_agent(rig, machine, there)
         assert len(operations.known(ended_too=False)) == 1
         await asyncio.sleep(30)
-        assert not there.taken, "the workload has gone on since, and that is lost"
+        assert not there.taken, "the workload has continued since, and that is lost"
         r.check()
 
     died = killed(first)

@@ -37,7 +37,7 @@ async def test_a_seat_goes_on_on_other_gpus_of_its_node(rig, proxy, groups):
     p, inner = proxy(r.loop), app_of(r, A).inner
     done = await ended(await operations.ask(move(A)))
     assert done.state is Progress.SUCCEEDED, done.sentence
-    assert "pod default/b on node n1 goes on with its state" in done.sentence
+    assert "pod default/b on node n1 continues with its state" in done.sentence
     await r.until(B, ACTIVE)
     assert (app_of(r, B).inner, holders(r)) == (inner, {"GPU-0": [], "GPU-1": [B]})
     p.request(A)
@@ -147,7 +147,7 @@ async def test_a_state_of_one_whose_move_came_to_nothing_goes_with_the_next_wake
     r.loop.pod_gone(A)
     r.machine.end_container(A)
     await asyncio.sleep(30)
-    assert r.state(B) is SeatState.WAITING, "what it could go on from is older"
+    assert r.state(B) is SeatState.WAITING, "what it could continue from is older"
     assert (list(r.machine.vault), rest(r)) == ([], [])
     r.check()
 
@@ -175,7 +175,7 @@ def test_who_asks_again_hears_that_it_is_done(rig, groups):
         await r.until(B, ACTIVE)
         writes = machine.journal_writes
         plan = operations.plan(move(A, "m2"))
-        assert plan == ("pod default/b on node n1 goes on with its state: nothing is moved.",)
+        assert plan == ("pod default/b on node n1 continues with its state: nothing is moved.",)
         again = await ended(await operations.ask(move(A, "m2")))
         assert again.state is Progress.SUCCEEDED
         assert again.sentence in done.sentence
@@ -185,7 +185,7 @@ def test_who_asks_again_hears_that_it_is_done(rig, groups):
         r, operations, _ = await next_agent(rig, machine)
         again = await ended(await operations.ask(move(A, "m3")))
         assert (again.state, r.state(B)) == (Progress.SUCCEEDED, ACTIVE)
-        with pytest.raises(RefusedError, match="goes on with its state"):
+        with pytest.raises(RefusedError, match="continues with its state"):
             await operations.ask(Ask(Kind.MOVE, "m4", A, by="ops", successor="c"))
         r.check()
 

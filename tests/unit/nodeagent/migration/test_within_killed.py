@@ -59,7 +59,7 @@ def go_on(rig, proxy, machine, start):
         assert holders(r)[gpu] == [goes_on]
         assert app_of(r, goes_on).inner == machine.inner
         assert r.state(other) in (SeatState.PARKED_NVME, SeatState.WAITING)
-        assert not named(r), "nobody names what the successor has gone on from"
+        assert not named(r), "nobody names what the successor has continued from"
         await asyncio.sleep(700)
         assert not machine.vault, "nor is it kept for anybody"
         assert not [key for key in machine.journal if key.startswith((ARRIVED, "drop/"))]
@@ -145,7 +145,7 @@ def test_what_was_handed_over_is_nobodys_once_the_workload_has_gone_on(
         (one,) = operations.known(ended_too=True)
         assert (await ended(one)).state is Progress.FAILED
         await asyncio.sleep(60)
-        assert r.state(B) is SeatState.WAITING, "what it could go on from is older"
+        assert r.state(B) is SeatState.WAITING, "what it could continue from is older"
         assert not machine.vault
         r.check()
 

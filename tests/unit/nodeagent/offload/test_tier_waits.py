@@ -66,7 +66,7 @@ async def test_a_restore_that_lacks_memory_is_tried_until_there_is_some(rig, pro
     p.request(cold)
     await r.until(cold, ACTIVE, 1000)
     await asyncio.sleep(1)
-    assert app_of(r, cold).inner == inner, "it was started anew"
+    assert app_of(r, cold).inner == inner, "it was started again"
     assert (len(tried), p.answered) == (13, {cold: 1})
     assert "SeatFailed" not in reasons(r)
     assert "raise its container's memory limit" in told(r, "RestoreFailed")[0]
@@ -117,7 +117,7 @@ async def test_what_others_put_in_its_files_place_costs_no_state(rig, proxy):
     p.request(cold)
     await r.until(cold, ACTIVE, 1000)
     await asyncio.sleep(1)
-    assert app_of(r, cold).inner == inner, "it was started anew"
+    assert app_of(r, cold).inner == inner, "it was started again"
     assert (len(tried), p.answered) == (13, {cold: 1})
     assert "SeatFailed" not in reasons(r)
     assert "put back what was there" in told(r, "RestoreFailed")[0]
@@ -297,7 +297,7 @@ async def locked(self, artifact, into, deadline):
 
 async def silent(self, artifact, into, deadline):
     await asyncio.sleep(deadline + 5)
-    raise DeadlineError("the disk or store of the saved states doesn't answer")
+    raise DeadlineError("the disk or store of the artifacts doesn't answer")
 
 
 @pytest.mark.parametrize("noted", [True, False], ids=["noted", "of an older release"])

@@ -169,7 +169,7 @@ class Unyielding:
         pass
 
     def verdict(self, operation, seat):
-        return Verdict(Progress.RUNNING, "it goes on")
+        return Verdict(Progress.RUNNING, "it continues")
 
     def drop(self, operation):
         raise RefusedError("it can't be taken back")

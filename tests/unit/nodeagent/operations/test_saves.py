@@ -162,7 +162,7 @@ async def test_what_is_kept_takes_its_room_on_nvme_until_it_is_deleted(rig):
     r.node.seen = dict.fromkeys(r.node.seats, 41 * GIB)
     full = await ended(await operations.ask(save(uid, "s2")))
     assert full.state is Progress.FAILED
-    assert "delete saved states (kybernate artifacts rm)" in full.sentence
+    assert "delete artifacts (kybernate artifacts rm)" in full.sentence
     assert r.state(uid) is ACTIVE, "it was not even parked for that"
     assert "42949672960 bytes, and it takes 44023414784" in full.sentence
     del r.machine.vault[done.artifact]

@@ -142,7 +142,7 @@ async def test_a_dry_run_says_what_would_happen(rig):
     assert any("once that is sealed they are ended" in step for step in steps)
     assert any("copied to the object store" in step for step in steps)
     assert operations.plan(park(uid, None)) == tuple(
-        step for step in steps if "saved state" not in step and "written" not in step
+        step for step in steps if "artifact" not in step and "written" not in step
     )
     await ended(await operations.ask(park(uid, Tier.NVME)))
     steps = operations.plan(park(uid, Tier.NVME))

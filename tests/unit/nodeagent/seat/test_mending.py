@@ -37,7 +37,7 @@ async def test_a_lost_gpu_ends_its_active_seat_and_touches_no_other(rig, proxy, 
     r.machine.lost.add("GPU-0")
     r.loop.inventory_reported(with_lost(whole, "GPU-0"))
     await r.until(active, WAITING, 5.0)
-    assert ("GpuLost", "GPU GPU-0 is lost or unhealthy; the workload is started anew") in (
+    assert ("GpuLost", "GPU GPU-0 is lost or unhealthy; the workload is started again") in (
         r.seen.events
     )
     r.machine.restart_container(active)
