@@ -63,7 +63,8 @@ def tools() -> Tools:
     """The programs; kyb-init and kyb-enter are compiled if they aren't. Raises MissingError."""
     missing = [tool for tool in ("unshare", "mount", "make") if shutil.which(tool) is None]
     if os.geteuid() != 0 or missing:
-        raise MissingError(f"CRIU of a container needs root and {', '.join(missing) or 'no more'}")
+        needed = " and ".join(["root"] * (os.geteuid() != 0) + missing)
+        raise MissingError(f"CRIU of a container needs {needed}, and this has not")
     argv = ["make", "-s", "-C", str(REPOSITORY / "native"), "kyb-init", "kyb-enter"]
     built = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
     there = all((REPOSITORY / "build" / name).exists() for name in ("kyb-init", "kyb-enter"))

@@ -101,7 +101,10 @@ def _same_user(uuid: str) -> tuple[bool | None, str]:
     """Local mode needs no root: target and caller are processes of a user without rights."""
     found = _as_user() if os.geteuid() == 0 else ([sys.executable], {})
     if found is None:
-        return None, f"user {_NOBODY} can't run this Python, or not read {REPOSITORY}"
+        return (
+            None,
+            f"this can't become user {_NOBODY}, or that can't run this Python or read {REPOSITORY}",
+        )
     words, more = found
     done = _ran([*words, "-c", _AS_USER, uuid], more)
     said = (done.stdout.strip() or done.stderr.strip() or "nothing").splitlines()[-1]
