@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -29,6 +30,7 @@ def main() -> int:
     is 0, and that is said loudly."""
     options = _options()
     began = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended before its time"))
     luggage.use()
     adopt_orphans()
     parts = [part for part in PARTS if not options.only or part.name in options.only]
