@@ -8,16 +8,17 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-import yaml
 
 from kybernate import keys
-from tests.cluster.layout import REPOSITORY
 from tests.cluster.processes.control import wait_until
 from tests.e2e.seats.test_seats import running_container, states
+from tests.kit.clients.kubectl import Kubectl
+from tests.kit.howto import Page
 from tests.kit.pods import SeatPod, ready
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.cluster import Cluster
     from tests.kit.clients.models import Models
@@ -25,12 +26,16 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.e2e
 
-SAMPLE = REPOSITORY / "config" / "samples" / "checkpointpolicy.yaml"
-SHARE = REPOSITORY / "config" / "samples" / "share.yaml"
 SHIFT_S = 30
 WHERE = {keys.REQUIRE_GROUP: "G0"}
 COUNTER = {"args": ["-m", "tests.workloads.counter", "--interval", "0.2"], "ports": []}
 """Nobody calls it, so it has no port on which it would have to serve first."""
+
+
+@pytest.fixture
+def reader(cluster: Cluster, tmp_path: Path) -> Kubectl:
+    """kubectl of somebody who follows a page."""
+    return Kubectl(cluster.kubectl_path, tmp_path, cluster.kubeconfig)
 
 
 @pytest.fixture
@@ -46,24 +51,24 @@ def next_minute() -> datetime:
     return now.replace(second=0, microsecond=0) + timedelta(minutes=1 if now.second < 35 else 2)
 
 
-def shifted(begin: datetime) -> str:
-    """The sample, with a day of half a minute from then on."""
-    found = yaml.safe_load(SAMPLE.read_text())
-    (day,) = found["spec"]["schedule"]
+def shifted(page: Page, begin: datetime) -> None:
+    """The page's sample, with a day of half a minute from then on."""
+    (day,) = page.sample("checkpointpolicy")["spec"]["schedule"]
     cron = f"{begin.minute} {begin.hour} {begin.day} {begin.month} *"
     day |= {"cron": cron, "timeZone": "UTC", "duration": f"{SHIFT_S}s", "idle": {"vram": "2s"}}
-    return yaml.safe_dump(found)
+    page.changed("checkpointpolicy", schedule=[day])
 
 
 @pytest.mark.usefixtures("kept")
 def test_training_leaves_its_gpu_by_day_and_goes_on_at_its_step(
-    cluster: Cluster, pods: Pods, models: Models
+    cluster: Cluster, pods: Pods, models: Models, reader: Kubectl
 ) -> None:
     """As docs/how-to/workloads/share-by-the-clock.md has it, with a day of half a minute."""
     pods.create(SeatPod("server", node="n1", annotations=WHERE))
     pods.wait(["server"], ready, 60, "Ready")
     pods.create(SeatPod("training", node="n1", annotations=WHERE, more=COUNTER))
-    cluster.kubectl("label", "pod", "training", "workload=training")
+    page = Page("share-by-the-clock", reader)
+    page("kubectl -n shop label pod")
 
     pods.wait(["training"], running_container, 60, "running")
 
@@ -76,7 +81,8 @@ def test_training_leaves_its_gpu_by_day_and_goes_on_at_its_step(
 
     wait_until(lambda: len(steps()) > 2, 60, "it does not train")
     begin = next_minute()
-    cluster.kubectl("apply", "-f", "-", text=shifted(begin))
+    shifted(page, begin)
+    page("kubectl -n shop apply")
     # At night it wants its GPU whenever nobody else is asked.
     assert models.ask("server").intact
     wait_until(lambda: state() == "active", 30, "it does not come back by itself at night")
@@ -86,7 +92,11 @@ def test_training_leaves_its_gpu_by_day_and_goes_on_at_its_step(
     wait_until(lambda: state() == "parked", 15, "it does not leave its GPU by day")
     assert models.ask("server").intact
     stood = steps()
-    time.sleep(4)
+    with page:
+        assert "Governs" in page("kubectl -n shop get cpol")
+        (row,) = (one for one in page("kubectl kyb seats").splitlines() if "training" in one)
+        assert "parked" in row
+    time.sleep(2)
     assert state() == "parked"
     assert steps() == stood
     assert time.time() < begin.timestamp() + SHIFT_S, "this machine is too slow for such a day"
@@ -97,7 +107,7 @@ def test_training_leaves_its_gpu_by_day_and_goes_on_at_its_step(
     assert steps() == list(range(1, len(steps()) + 1)), "no step is lost, and none done twice"
 
 
-TEAMS = {"default": 300, "research": 100}
+TEAMS = {"default": 100, "research": 300}
 """Weights of two namespaces that train on one GPU."""
 MEASURED_S = 40.0
 
@@ -114,13 +124,16 @@ def teams(cluster: Cluster) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("teams")
-def test_two_teams_have_a_gpu_as_their_shares_say(cluster: Cluster, pods: Pods) -> None:
-    """As docs/how-to/operate/share-between-teams.md has it."""
-    sample = yaml.safe_load(SHARE.read_text())
-    for team, weight in TEAMS.items():
-        spec = {"weight": weight, "quota": {"gpuSeconds": 3600}}
-        share = {**sample, "metadata": {"name": team}, "spec": spec}
-        cluster.kubectl("apply", "-f", "-", text=yaml.safe_dump(share))
+def test_two_teams_have_a_gpu_as_their_shares_say(
+    cluster: Cluster, pods: Pods, reader: Kubectl
+) -> None:
+    """As docs/how-to/operate/share-between-teams.md has it; of the team without a Share of the
+    page's the test's own counts what it uses."""
+    page = Page("share-between-teams", reader)
+    page("kubectl apply -f config/samples/share.yaml")
+    other = {"apiVersion": keys.API_VERSION, "kind": keys.SHARE_KIND}
+    spec = {"weight": TEAMS["default"], "quota": {"gpuSeconds": 3600}}
+    cluster.api().post(keys.SHARES_PATH, {**other, "metadata": {"name": "default"}, "spec": spec})
     trains = SeatPod("a", node="n1", annotations={**WHERE, keys.TURN: "always"}, more=COUNTER)
     for team in TEAMS:
         cluster.api().post(f"/api/v1/namespaces/{team}/pods", trains.manifest())
@@ -137,4 +150,16 @@ def test_two_teams_have_a_gpu_as_their_shares_say(cluster: Cluster, pods: Pods) 
     after = used()
     had = {team: after[team] - before[team] for team in TEAMS}
     # Turns last some seconds, and use is told every 15 s.
-    assert had["default"] / sum(had.values()) == pytest.approx(0.75, abs=0.12)
+    assert had["research"] / sum(had.values()) == pytest.approx(0.75, abs=0.12)
+
+    assert "research" in page("kubectl get shares\n")
+    assert "WithinQuota" in page("kubectl get share research")
+    least = {"spec": {"quota": {"gpuSeconds": 1}}}
+    cluster.api().patch(f"{keys.SHARES_PATH}/research", least)
+    with page:
+        events = "kubectl -n research get events"
+        wait_until(lambda: "pod/a" in page(events), 60, "nobody says that it is used up")
+        assert "GpuSecondsUsedUp" in page("kubectl get share research")
+        page("kubectl patch share research")
+        assert cluster.api().get(f"{keys.SHARES_PATH}/research")["spec"]["weight"] == 600
+        page("kubectl delete share research")
