@@ -164,7 +164,8 @@ class Custody:
     def void(self, artifact: str, why: str, *told: Report) -> None:
         """Nobody may continue from it any more: it goes, unless a person holds it. What else is
         `told` comes after that."""
-        self._become(holds.void(self.of(artifact), why), *told)
+        one = self.of(artifact)
+        self._become(holds.void(one, self._use(one), why), *told)
 
     def see_held(self, artifact: str, why: str) -> None:
         """Found here: it goes unless somebody has or holds it."""
@@ -188,9 +189,10 @@ class Custody:
         """Its successor has continued: it is worth nothing any more in these tiers, and whoever has
         it elsewhere is told by the registry."""
         wanted = tuple(Tier(tier) for tier in tiers)
-        if Tier.OBJECT not in wanted:
+        if Tier.OBJECT not in wanted and not self._node.world.pinned(artifact):
             self._tell(artifact, Tier.OBJECT, "its successor has continued since")
-        self._become(holds.outlive(self.of(artifact), wanted))
+        one = self.of(artifact)
+        self._become(holds.outlive(one, self._use(one), wanted))
 
     # --- transfers ------------------------------------------------------------------------------
 
@@ -251,6 +253,10 @@ class Custody:
             claimed=any(s.saved.borrowed and s.saved.claimed == one.artifact for s in seats),
             awaited=any(one.artifact == wish.artifact or wish.uid == uid for wish in wishes),
             owned=hold is not None and PodUid(hold.uid) in self._node.seats,
+            pinned=self._node.world.pinned(one.artifact),
+            size=max(
+                (seat.saved.size for seat in mine if Tier.NVME in seat.saved.copies), default=0
+            ),
         )
 
     # --- what follows ---------------------------------------------------------------------------

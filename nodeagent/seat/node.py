@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from kybernate.core.artifacts.placed import unpinned
 from kybernate.core.artifacts.restores import no_templates
 from kybernate.core.seat.seats import AT_GATE, OCCUPYING, TIER_OF, SeatEvent, next_state
 from kybernate.core.swap.swapview import Expected, Places, SwapView
@@ -78,7 +79,8 @@ class World:
     """All ports of the agent, and the two clocks. `asking` is `blocking` for calls of `gpus`;
     without `offloading` nothing is parked deeper than in RAM, without `registry` only this node's
     own pods are succeeded. `imaging`: whether somebody takes an image of a seat's tree just now.
-    `templates`: the artifact of a namespace's template, see `SnapshotTemplates.artifact`. Without
+    `templates`: the artifact of a namespace's template, see `SnapshotTemplates.artifact`; `pinned`:
+    whether a TierPlacement pins an artifact, see `Placements.pinned`. Without
     `resizing` a pod requests what it does wherever its seat rests."""
 
     gpus: Gpus
@@ -98,6 +100,7 @@ class World:
     registry: Registry | None = None
     imaging: Callable[[Seat], bool] = undisturbed
     templates: Callable[[str, str], ArtifactId] = no_templates
+    pinned: Callable[[str], bool] = unpinned
     resizing: Resizing | None = None
 
 

@@ -5,6 +5,8 @@ nothing does.
     person      somebody asked for it to be kept; it ends when somebody deletes the artifact
     successor   its pod has ended; it ends when a successor has continued, or nobody came in time
     transfer    it was handed to a seat here; it ends when that seat has it, or never will
+    pin         it would have been dropped, and a TierPlacement pins it; it ends with that, and the
+                drop follows
 
 The seats' own records say which artifacts they have (`Use`); the other holds, and a drop that has
 begun, are in the `Holds` of an artifact. Each function takes one event and returns the record as it
@@ -35,11 +37,15 @@ DROP = "drop/"
 OUTLIVED = "outlived/"
 """Journal keys of release 0.1.0, one for each part of `Holds`: persons' holds, successors' and
 transfers', drops from all tiers and drops from some."""
+PINNED = "pinned/"
+"""Journal keys of drops that wait for the end of a pin."""
 
-PREFIXES = (SAVED, LEFT, ARRIVED, DROP, OUTLIVED)
+PREFIXES = (SAVED, LEFT, ARRIVED, DROP, OUTLIVED, PINNED)
 
 AGAIN_S = 5.0
 """Seconds between two looks at what no event tells of."""
+UNPINNED_S = 60.0
+"""Seconds for which a pin outlasts the TierPlacement: one that is replaced lets nothing go."""
 
 _OFF = "its move was called off"
 _SPARE = "its successor continued from another copy"
@@ -94,6 +100,18 @@ class TransferHold:
 
 
 @dataclass(frozen=True, slots=True)
+class PinHold:
+    """A drop from these tiers, as they are called, that waits for the end of a pin, and why it was
+    to be. `size`: bytes on NVMe; `until`: when the drop begins, 0.0 while it is pinned."""
+
+    artifact: str
+    why: str
+    tiers: tuple[str, ...]
+    size: int = 0
+    until: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Drop:
     """A drop that has begun."""
 
@@ -111,7 +129,8 @@ class Use:
     """What the node's seats want of an artifact now. `had`: one of them has it, or is about to note
     that; `taken`: the one to which it was handed has it; `needed`: one would not come back without
     it; `claimed`: one of them has it as its pod's successor; `awaited`: one waits for it, or for
-    one of its pod; `owned`: the pod for which it is held has a seat."""
+    one of its pod; `owned`: the pod for which it is held has a seat. `pinned`: a TierPlacement pins
+    it, or may; `size`: bytes on NVMe that seats know of."""
 
     had: bool = False
     taken: bool = False
@@ -119,6 +138,8 @@ class Use:
     claimed: bool = False
     awaited: bool = False
     owned: bool = False
+    pinned: bool = False
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,19 +151,22 @@ class Holds:
     successor: SuccessorHold | None = None
     transfer: TransferHold | None = None
     drop: Drop | None = None
+    pin: PinHold | None = None
 
     @property
     def held(self) -> bool:
-        """Whether anything but a seat holds it; never while it is being dropped."""
+        """Whether anything but a seat or a pin holds it; never while it is being dropped."""
         return bool(self.person or self.successor or self.transfer)
 
     def __bool__(self) -> bool:
-        return self.held or self.drop is not None
+        return self.held or self.drop is not None or self.pin is not None
 
     def bytes_in(self, tier: Tier) -> int:
         """What it takes there, as far as its holds tell."""
         person, successor, transfer = self.person, self.successor, self.transfer
+        pin = self.pin if tier is Tier.NVME else None
         return max(
+            pin.size if pin else 0,
             person.places.get(tier, 0) if person else 0,
             successor.places.get(tier.value, 0) if successor else 0,
             transfer.size if transfer and tier is Tier.NVME else 0,
@@ -171,7 +195,7 @@ def forget(one: Holds, use: Use, why: str) -> Holds:
     """No person holds it any longer. Whoever else holds, has or waits for it keeps it."""
     after = replace(one, person=None)
     wanted = after.held or use.had or use.claimed or use.awaited
-    return after if one.person is None or wanted else _dropped(after, Drop(why))
+    return after if one.person is None or wanted else _dropped(after, Drop(why), use)
 
 
 def orphan(one: Holds, hold: SuccessorHold) -> Holds:
@@ -189,21 +213,21 @@ def hand(one: Holds, hold: TransferHold) -> Holds:
 
 def release(one: Holds, use: Use, why: str) -> Holds:
     """Its own pod's seat needs it no more; `use` is that of the other seats."""
-    return one if one.held or use.claimed else _dropped(one, Drop(why))
+    return one if one.held or use.claimed else _dropped(one, Drop(why), use)
 
 
-def void(one: Holds, why: str) -> Holds:
+def void(one: Holds, use: Use, why: str) -> Holds:
     """Nobody may continue from it: its pod has continued without it, or nobody came for it."""
     if one.person is not None:
         return replace(one, successor=None, transfer=None)
-    return _dropped(one, Drop(why))
+    return _dropped(one, Drop(why), use)
 
 
-def outlive(one: Holds, tiers: tuple[Tier, ...]) -> Holds:
+def outlive(one: Holds, use: Use, tiers: tuple[Tier, ...]) -> Holds:
     """Its successor has continued, and this node may drop it from these tiers."""
     if one.person is not None or not tiers:
         return replace(one, successor=None)
-    return _dropped(one, Drop(_OUTLIVED, tiers))
+    return _dropped(one, Drop(_OUTLIVED, tiers), use)
 
 
 def take(one: Holds, *, here: bool) -> Holds:
@@ -242,16 +266,26 @@ def gone(one: Holds) -> Holds:
 
 def _handed_back(one: Holds, hold: TransferHold, use: Use, why: str) -> Holds:
     after = replace(one, transfer=None)
-    return after if after.held or use.had else _dropped(after, Drop(why, hold.tiers))
+    return after if after.held or use.had else _dropped(after, Drop(why, hold.tiers), use)
 
 
-def _dropped(one: Holds, drop: Drop) -> Holds:
-    """All holds end, and with a transfer's goes what came. A drop that has begun continues."""
+def _dropped(one: Holds, drop: Drop, use: Use) -> Holds:
+    """All holds end, and with a transfer's goes what came. A drop that has begun continues; of what
+    is pinned none begins."""
     tiers = {*drop.tiers, *(one.drop.tiers if one.drop else ())}
     tiers |= {*one.transfer.tiers} if one.transfer else set()
+    if one.drop is None and (use.pinned or one.pin is not None):
+        return Holds(one.artifact, pin=_waiting(one, drop.why, tiers, use.size))
     first = one.drop or drop
     begun = Drop(first.why, tuple(tier for tier in ANYWHERE if tier in tiers))
     return Holds(one.artifact, drop=begun)
+
+
+def _waiting(one: Holds, why: str, tiers: set[Tier], size: int) -> PinHold:
+    before = one.pin or PinHold(one.artifact, why, ())
+    wanted = {*before.tiers, *(tier.value for tier in tiers)}
+    named = tuple(tier.value for tier in ANYWHERE if tier.value in wanted)
+    return replace(before, tiers=named, size=max(one.bytes_in(Tier.NVME), size))
 
 
 # --- what is to be done ---------------------------------------------------------------------------
@@ -280,9 +314,10 @@ def look(one: Holds, use: Use, now: float) -> tuple[Holds, Step]:
     """End the holds that are over, and say what follows."""
     one = _see_transfer(one, use, now)
     one = _see_borrowed(one, use, now)
+    one = _see_pin(one, use, now)
     if one.drop is not None:
         return one, Step(Do.REST, now + AGAIN_S) if use.needed else Step(Do.DROP)
-    times = []
+    times = [max(one.pin.until, now + AGAIN_S)] if one.pin is not None else []
     hold = one.transfer
     if hold is not None and (hold.spare or hold.off or hold.until):
         times.append(max(hold.until, now + AGAIN_S))
@@ -312,7 +347,20 @@ def _see_borrowed(one: Holds, use: Use, now: float) -> Holds:
     over = hold is not None and hold.borrowed and hold.until <= now
     if hold is None or not over or one.transfer or use.owned or use.had:
         return one
-    return outlive(one, tuple(Tier(tier) for tier in hold.places))
+    return outlive(one, use, tuple(Tier(tier) for tier in hold.places))
+
+
+def _see_pin(one: Holds, use: Use, now: float) -> Holds:
+    pin = one.pin
+    if pin is None:
+        return one
+    until = 0.0 if use.pinned else pin.until or now + UNPINNED_S
+    if not until or until > now:
+        return one if until == pin.until else replace(one, pin=replace(pin, until=until))
+    after = replace(one, pin=None)
+    if after.held or use.had or use.claimed or use.awaited:
+        return after
+    return _dropped(after, Drop(pin.why, tuple(Tier(tier) for tier in pin.tiers)), use)
 
 
 # --- the journal ----------------------------------------------------------------------------------
@@ -334,6 +382,8 @@ def records(one: Holds) -> dict[str, dict[str, object]]:
         found[LEFT + one.artifact] = asdict(one.successor)
     if one.transfer is not None:
         found[ARRIVED + one.artifact] = asdict(one.transfer)
+    if one.pin is not None:
+        found[PINNED + one.artifact] = {**asdict(one.pin), "tiers": [*one.pin.tiers]}
     return found
 
 
@@ -369,6 +419,11 @@ def _transfer(one: Holds, record: Mapping[str, Any]) -> Holds:
     return replace(one, transfer=of_record(TransferHold, record))
 
 
+def _pin(one: Holds, record: Mapping[str, Any]) -> Holds:
+    hold = of_record(PinHold, record)
+    return replace(one, pin=replace(hold, tiers=tuple(map(str, hold.tiers))))
+
+
 def _drop(one: Holds, record: Mapping[str, Any]) -> Holds:
     tiers = {Tier(tier) for tier in record.get("tiers", ANYWHERE)}
     tiers |= {*one.drop.tiers} if one.drop else set()
@@ -382,4 +437,5 @@ _READ: Mapping[str, Callable[[Holds, Mapping[str, Any]], Holds]] = {
     ARRIVED: _transfer,
     DROP: _drop,
     OUTLIVED: _drop,
+    PINNED: _pin,
 }

@@ -9,7 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from kybernate.core.artifacts.holds import PREFIXES, PersonHold, SuccessorHold, TransferHold
+from kybernate.core.artifacts.holds import (
+    PREFIXES,
+    UNPINNED_S,
+    PersonHold,
+    SuccessorHold,
+    TransferHold,
+)
 from kybernate.errors import RetryableError
 from kybernate.testing.machine import FakeJournal, Machine
 from kybernate.types import SeatState, Tier
@@ -52,6 +58,9 @@ class Storm:
         self.orphans: dict[str, float] = {}
         self.handed: dict[str, str] = {}
         self.settled: set[str] = set()
+        self.pins: set[str] = set()
+        self.pinning = random.Random(f"pins {seed}")
+        self.listed = True
         self.tasks: set[asyncio.Task[None]] = set()
         self.number = 0
         self.calm = False
@@ -68,8 +77,11 @@ class Storm:
             offloading=SimpleNamespace(limits={NVME: 1, OBJECT: 1}, vault=self),
             registry=None,
             wall=self.now,
+            pinned=self.is_pinned,
         )
         settings = SimpleNamespace(keep_left_s=KEEP_S)
+        # TierPlacements are listed a while after an agent has begun.
+        self.listed = self.calm or not self.number or self.pinning.random() < 0.5
         self.node = SimpleNamespace(seats=self.seats, settings=settings, world=world)
         self.custody = Custody(self.node, self.aside, None, self)
         self.custody.load(self.journal.load())
@@ -111,6 +123,28 @@ class Storm:
         self.settled.add(hold.artifact)
         return Answer("nobody came")
 
+    # --- TierPlacements -------------------------------------------------------------------------
+
+    def is_pinned(self, artifact: str) -> bool:
+        """See `Placements.pinned`."""
+        return not self.listed or artifact in self.pins
+
+    def pinned(self) -> None:
+        """A TierPlacement names an artifact, and maybe all become known."""
+        self.listed = True
+        there = sorted({name for name, _ in self.vault} - self.pins)
+        if there and self.pinning.random() < 0.5:
+            artifact = self.pinning.choice(there)
+            # What is being dropped by then is late.
+            if not self.custody.is_dropping(artifact):
+                self.pins.add(artifact)
+
+    def unpinned(self) -> None:
+        """It names it no more."""
+        if self.pins:
+            artifact = self.pinning.choice(sorted(self.pins))
+            self.pins.discard(artifact)
+
     # --- the vault ------------------------------------------------------------------------------
 
     async def drop(self, artifact: str, tier: Tier, *, forget: str) -> None:
@@ -133,6 +167,8 @@ class Storm:
         what = f"at {self.now()} {artifact} is dropped from {tier}, but "
         if artifact in self.persons | self.handed.keys():
             self.wrong.append(what + "it is held")
+        if artifact in self.pins:
+            self.wrong.append(what + "it is pinned")
         if artifact not in self.settled and self.orphans.get(artifact, 0.0) > self.now():
             self.wrong.append(what + "a successor may come")
         if any(artifact in {s.saved.artifact, s.saved.paging} for s in self.seats.values()):
@@ -315,7 +351,7 @@ class Storm:
         events = [
             self.sealed, self.kept, self.deleted, self.goes_on, self.ended, self.ended,
             self.claimed, self.outgrown, self.handed_over, self.comes_again, self.taken,
-            self.called_off, self.forsaken,
+            self.called_off, self.forsaken, self.pinned, self.unpinned,
         ]  # fmt: skip
         for _ in range(EVENTS):
             self.rng.choice(events)()
@@ -335,7 +371,8 @@ class Storm:
 
     async def all_end(self) -> None:
         """Every hold ends: nothing is left of anything."""
-        self.calm = True
+        self.calm = self.listed = True
+        self.pins.clear()
         for _ in range(3):
             while self.one(lambda s: s.saved.artifact and s.saved.borrowed):
                 self.outgrown()
@@ -359,6 +396,54 @@ async def test_nothing_is_dropped_under_a_hold_and_nothing_leaks(seed):
     storm = Storm(seed)
     await storm.run()
     assert storm.dropped
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("end", ["void", "outlive", "release", "forget"])
+async def test_what_is_pinned_goes_when_its_pin_has_ended(end, restarts):
+    """Whatever would have dropped it: the drop waits, also over a restart of the agent."""
+    storm = Storm(0)
+    storm.calm = True
+    name = "ns/pod@1"
+    storm.vault |= {(name, NVME), (name, OBJECT)}
+    storm.pins.add(name)
+    if end == "forget":
+        storm.custody.keep(PersonHold(name, "save", "u0", {NVME: 1})).cancel()
+    {
+        "void": lambda: storm.custody.void(name, "nobody came"),
+        "outlive": lambda: storm.custody.outlive(name, (NVME.value, OBJECT.value)),
+        "release": lambda: storm.custody.release(name, storm.new(name), "a newer one"),
+        "forget": lambda: storm.custody.forget("save", "too many"),
+    }[end]()
+    storm.seats.clear()
+    await asyncio.sleep(KEEP_S)
+    if restarts:
+        storm.die()
+        storm.begin()
+    await asyncio.sleep(10 * KEEP_S)
+    assert storm.vault == {(name, NVME), (name, OBJECT)}
+    assert not storm.custody.is_dropping(name)
+    storm.pins.clear()
+    await asyncio.sleep(UNPINNED_S / 2)
+    assert storm.vault, "a TierPlacement that is replaced lets nothing go"
+    await asyncio.sleep(2 * UNPINNED_S)
+    assert storm.vault == set()
+    assert not [key for key in storm.machine.journal if key.startswith(PREFIXES)]
+
+
+async def test_a_pin_that_comes_back_in_time_keeps_what_it_kept():
+    storm = Storm(0)
+    storm.calm = True
+    storm.vault.add(("ns/pod@1", NVME))
+    storm.pins.add("ns/pod@1")
+    storm.custody.void("ns/pod@1", "nobody came")
+    await asyncio.sleep(KEEP_S)
+    for _ in range(5):
+        storm.pins.clear()
+        await asyncio.sleep(UNPINNED_S / 2)
+        storm.pins.add("ns/pod@1")
+        await asyncio.sleep(UNPINNED_S)
+    assert storm.vault == {("ns/pod@1", NVME)}
 
 
 async def test_what_was_not_needed_goes_though_its_seat_has_an_own_artifact_at_once():
