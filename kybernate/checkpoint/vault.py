@@ -7,6 +7,7 @@ cancelled ends at its next step, and what it has done so far is kept.
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -37,7 +38,7 @@ from kybernate.errors import (
 from kybernate.lib.deadline import Deadline
 from kybernate.lib.keyedlock import KeyedLocks
 from kybernate.ports import Sealed
-from kybernate.types import PodUid
+from kybernate.types import PodUid, Tier
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -48,7 +49,9 @@ if TYPE_CHECKING:
     from kybernate.checkpoint.places import Place
     from kybernate.core.artifacts.into import Into
     from kybernate.core.artifacts.manifest import Manifest
-    from kybernate.types import ArtifactId, Tier
+    from kybernate.types import ArtifactId
+
+log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
@@ -70,7 +73,7 @@ class Vault:
     of which `BACKGROUND` are under way at most: each may take some 100 MiB.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - each is made once
         self,
         places: Mapping[Tier, Place],
         local: Tier,
@@ -78,9 +81,12 @@ class Vault:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         seen: Seen | None = None,
         left: Callable[[Path], Awaitable[None]] | None = None,
+        beside: Place | None = None,
     ) -> None:
-        """`left` returns once nobody writes into a folder of images that is to be removed."""
+        """`left` returns once nobody writes into a folder of images that is to be removed.
+        `beside`: copies of what a store has, of which the vault reads alone."""
         self._places = places
+        self._beside = beside
         self._local = places[local]
         self._keys = keys
         self._now = now
@@ -139,7 +145,7 @@ class Vault:
         """See `ports.Vault.admit`."""
 
         def admitted(_: Deadline) -> Manifest:
-            manifest = self._first(artifact)[1]
+            manifest = self._nearest(artifact)[1]
             self._see_admitted(manifest, into)
             return manifest
 
@@ -179,7 +185,7 @@ class Vault:
     async def fill(self, artifact: ArtifactId, uid: PodUid, deadline: float) -> None:
         """See `ports.Vault.fill`."""
         folder = begun.folder_of(self._local, uid)
-        others = [place for place in self._places.values() if place is not self._local]
+        others = [place for place in self._readable() if place is not self._local]
 
         def filled(until: Deadline) -> None:
             try:
@@ -220,11 +226,12 @@ class Vault:
         """See `ports.Vault.fetch`."""
 
         def fetched(until: Deadline) -> Manifest:
-            copies = self._copies(artifact)
+            copies = self._near(artifact)
             for place, manifest in copies:
                 self._see_admitted(manifest, into)
                 try:
                     self._bring(place, manifest, images, until)
+                    log.info("%s is fetched from %s", artifact, place.name)
                 except (CorruptError, RefusedError, RetryableError, OSError) as error:
                     if isinstance(error, OSError) and not is_unreadable(error):
                         raise
@@ -258,7 +265,7 @@ class Vault:
     async def manifest(self, artifact: ArtifactId, deadline: float) -> Manifest:
         """See `ports.Vault.manifest`."""
 
-        return (await _run(self._urgent, deadline, lambda _: self._first(artifact)))[1]
+        return (await _run(self._urgent, deadline, lambda _: self._nearest(artifact)))[1]
 
     def close(self) -> None:
         """Begin nothing more; what is under way ends at its deadline, or when it is cancelled."""
@@ -290,20 +297,34 @@ class Vault:
         except KeyError:
             raise RefusedError(f"this node has no place {tier}; configure it first") from None
 
+    def _ordered(self) -> list[Place]:
+        """The node's own places, the fastest first."""
+        return [self._places[t] for t in sorted(self._places, key=list(Tier).index)]
+
+    def _readable(self) -> list[Place]:
+        """All that may be read from, the fastest first."""
+        own = self._ordered()
+        return [own[0], self._beside, *own[1:]] if self._beside is not None else own
+
     def _copies(self, artifact: ArtifactId, but: Place | None = None) -> Copies:
-        """The fastest place first, doubtful copies last."""
-        tiers = sorted(self._places, key=list(type(next(iter(self._places)))).index)
-        order = sorted(tiers, key=lambda t: (self._places[t].name, artifact) in self._doubtful)
-        places = [self._places[tier] for tier in order if self._places[tier] is not but]
-        return Copies(places, artifact, self._keys)
+        """In the node's own places, doubtful copies last: by these is decided what may go."""
+        return self._of(artifact, [place for place in self._ordered() if place is not but])
+
+    def _near(self, artifact: ArtifactId) -> Copies:
+        """All copies that may be read, doubtful ones last."""
+        return self._of(artifact, self._readable())
+
+    def _of(self, artifact: ArtifactId, places: list[Place]) -> Copies:
+        order = sorted(places, key=lambda place: (place.name, artifact) in self._doubtful)
+        return Copies(order, artifact, self._keys)
 
     def _first(self, artifact: ArtifactId, but: Place | None = None) -> tuple[Place, Manifest]:
         """Where to take it from. Raises NotFoundError, or why no copy can be had."""
-        copies = self._copies(artifact, but)
-        found = next(iter(copies), None)
-        if found is None:
-            raise copies.why_none()
-        return found
+        return _first_of(self._copies(artifact, but))
+
+    def _nearest(self, artifact: ArtifactId) -> tuple[Place, Manifest]:
+        """Where to read it. Raises as `_first`."""
+        return _first_of(self._near(artifact))
 
     @contextmanager
     def _unless_another(self, artifact: ArtifactId) -> Iterator[None]:
@@ -410,6 +431,13 @@ class Vault:
             sure = found.manifest is not None and (place.name, found.id) not in self._doubtful
             listed.append(Sealed(found.id, uid, size, sure))
         return tuple(listed)
+
+
+def _first_of(copies: Copies) -> tuple[Place, Manifest]:
+    found = next(iter(copies), None)
+    if found is None:
+        raise copies.why_none()
+    return found
 
 
 def drop(place: Place, manifest: Manifest) -> None:
