@@ -20,6 +20,12 @@ OPEN = Gauge("kyb_controller_requests_open", "Requests that are not done yet.", 
 TEMPLATES = Gauge(
     "kyb_controller_templates", "SnapshotTemplates, by the reason of their condition.", ["reason"]
 )
+PLACEMENTS = Gauge(
+    "kyb_controller_placements", "TierPlacements, by the reason of their condition.", ["reason"]
+)
+COPIES = Gauge(
+    "kyb_controller_copies", "Copies that TierPlacements want, by how far they are.", ["state"]
+)
 ARTIFACTS = Gauge("kyb_controller_artifacts", "Artifacts that are shown as objects.")
 SCALES = Counter(
     "kyb_controller_scales_total",

@@ -15,6 +15,8 @@ from controller.base.queue import Queue
 from controller.checkpoints.agents import Agents, Sweep
 from controller.checkpoints.lost import LostPods, LostWorker, Remains
 from controller.checkpoints.worker import Worker
+from controller.placements import Placements, PlacementWorker
+from controller.placements import slim_node as slim_placed_node
 from controller.policies import MANAGED, Policies, PolicyWorker, slim_pod
 from controller.preempts import PreemptWorker, Victims, Waiters
 from controller.rebalances import Planner, PlanWorker, RebalanceWorker
@@ -28,6 +30,7 @@ from kybernate.adapters.k8s import OF_USERS, Api, Watcher
 from kybernate.adapters.registry.client import Registry
 from kybernate.api import pods
 from kybernate.core.requests.checkpoint import Pace
+from kybernate.core.requests.placement import CopyState, PlacementReason
 from kybernate.core.requests.template import TemplateReason
 from kybernate.core.requests.turns import Limits
 from kybernate.errors import ConfigError
@@ -62,7 +65,8 @@ class Service:
         self._api = Api(settings.kubeconfig, "kyb-controller")
         self._revocations, self._artifacts = Revocations(self._revoked), Artifacts()
         self._queue, self._policy_queue, self._zero_queue = Queue(), Queue(), Queue()
-        self._template_queue, self._preempt_queue = Queue(), Queue()
+        self._template_queue, self._preempt_queue, self._placement_queue = Queue(), Queue(), Queue()
+        self._placements = Placements(self._placement_queue.add)
         self._templates = Templates(self._template_queue.add)
         self._waiters = Waiters(self._preempt_queue.add)
         self._nodes = Nodes(self._changed, self._templates.touch)
@@ -103,7 +107,7 @@ class Service:
         restores = self._restoring(cluster, fence)
         workers |= {f"restores-{number}": restores.run for number in range(_RESTORE_THREADS)}
         workers |= self._rebalancing(settings, cluster, fence)
-        workers |= self._preempting(settings, cluster, fence)
+        workers |= self._preempting(settings, cluster, fence) | self._placing(cluster, fence)
         if settings.registry_url:
             workers["artifacts"] = self._projection(settings, fence).run
         self._shares = Shares(self._nodes, self._policies.pods, self._why_not, cluster, fence)
@@ -169,6 +173,10 @@ class Service:
         self._waiters.on_event(kind, item)
         self._lost.on_event(kind, item)
 
+    def _on_artifact(self, kind: str, item: Json) -> None:
+        self._artifacts.on_event(kind, item)
+        self._placements.on_artifact(kind, item)
+
     def _lead(self, settings: ControllerSettings) -> tuple[Leader | None, Fence]:
         if not settings.lease:
             return None, _Alone(self.not_ready)
@@ -210,6 +218,13 @@ class Service:
         found = {f"preempts-{number}": worker.run for number in range(_POLICY_THREADS)}
         return {**found, "preempts-tidy": worker.keep_tidy}
 
+    def _placing(self, cluster: Cluster, fence: Fence) -> dict[str, Any]:
+        worker = PlacementWorker(
+            *(self._placement_queue, self._placements, self._artifacts, self._nodes),
+            *(self._registry, cluster, self._agents, fence),
+        )
+        return {f"placements-{number}": worker.run for number in range(_POLICY_THREADS)}
+
     def _checkpoints(
         self, settings: ControllerSettings, cluster: Cluster, fence: Fence
     ) -> dict[str, Any]:
@@ -222,7 +237,10 @@ class Service:
             pace=Pace(settings.evict_s_per_gib, settings.evict_idle_s),
         )
         lost = LostWorker(self._lost_queue, *parts, fence)
-        sweep = Sweep(self._requests, self._nodes, self._agents, fence, settings.sweep_s)
+        sweep = Sweep(
+            *(self._requests, self._nodes, self._agents, fence, settings.sweep_s),
+            self._placements.wanted,
+        )
         workers = {f"worker-{number}": worker.run for number in range(settings.threads)}
         return workers | {"sweep": sweep.run, "lost": lost.run}
 
@@ -239,6 +257,7 @@ class Service:
             "plan": self._plan_queue,
             "policy": self._policy_queue,
             "template": self._template_queue,
+            "placement": self._placement_queue,
             "namespace": self._zero_queue,
             "pod": self._preempt_queue,
             "lost": self._lost_queue,
@@ -258,6 +277,11 @@ class Service:
         for reason in TemplateReason:
             number = partial(self._templates.number, reason)
             metrics.TEMPLATES.labels(reason.value).set_function(number)
+        for why in PlacementReason:
+            counted = partial(self._placements.number, why)
+            metrics.PLACEMENTS.labels(why.value).set_function(counted)
+        for state in CopyState:
+            metrics.COPIES.labels(state.value).set_function(partial(self._placements.copies, state))
         metrics.ARTIFACTS.set_function(lambda: len(self._artifacts.all()))
 
     def _watched(self) -> tuple[Watcher, ...]:
@@ -274,6 +298,11 @@ class Service:
             users(keys.CHECKPOINT_REQUESTS_PATH, checkpoints, "CheckpointRequests", slim_request),
             users(keys.CHECKPOINT_POLICIES_PATH, self._policies.on_policy, "CheckpointPolicies"),
             users(keys.SNAPSHOT_TEMPLATES_PATH, self._templates.on_template, "SnapshotTemplates"),
+            users(keys.TIER_PLACEMENTS_PATH, self._placements.on_placement, "TierPlacements"),
+            Watcher(
+                *(self._api.of_metadata(), "/api/v1/nodes", {}, self._placements.on_node, "nodes"),
+                keep=slim_placed_node,
+            ),
             users(keys.RESTORE_REQUESTS_PATH, restores, "RestoreRequests", slim_request),
             users(keys.REBALANCE_REQUESTS_PATH, rebalances, "RebalanceRequests", slim_request),
             Watcher(*(self._api, pods.PATH, MANAGED, self._on_pod, "pods"), keep=slim_pod),
@@ -283,7 +312,7 @@ class Service:
         if not settings.registry_url:
             return ()
         seen = Watcher(
-            *(self._api, keys.ARTIFACTS_PATH, {}, self._artifacts.on_event, "Artifacts"),
+            *(self._api, keys.ARTIFACTS_PATH, {}, self._on_artifact, "Artifacts"),
             keep=slim_artifact,
             names_only=True,
         )

@@ -11,18 +11,18 @@ from kybernate.checkpoint.places import open_place
 from kybernate.core.artifacts.grants import no_grants
 from kybernate.errors import ConfigError, RetryableError
 from kybernate.lib.retry import Clock, retry_blocking
+from kybernate.runtime.artifacts import Placements, SnapshotTemplates
 from kybernate.runtime.grants import ArtifactGrants
 from kybernate.runtime.http import Listening, Server
 from kybernate.runtime.revocations import Revocations
 from kybernate.runtime.serve import ProbeServer
-from kybernate.runtime.templates import SnapshotTemplates
 from kybernate.runtime.tls import MutualTls
 from kybernate.settings.common import host_port
 from registry import metrics
 from registry.artifacts import Artifacts
 from registry.database import open_database
 from registry.http.app import create_app
-from registry.http.callers import Admission, Standing
+from registry.http.callers import Admission, Standing, nowhere
 from registry.http.routes import routes
 from registry.keys.kms import open_kms
 from registry.keys.namespacekeys import NamespaceKeys
@@ -62,7 +62,7 @@ class Cluster:
         self._api = Api(settings.kubeconfig, "kyb-registry")
         self.facts = Kubernetes(self._api)
         self.revocations = Revocations()
-        self.grants = ArtifactGrants()
+        self.grants, self.placements = ArtifactGrants(), Placements()
         self.templates = SnapshotTemplates()
         self._signer: Signer | None = None
         folder = settings.signer_dir
@@ -75,6 +75,7 @@ class Cluster:
         self.revocations.start(self._api)
         self.grants.start(self._api)
         self.templates.start(self._api)
+        self.placements.start(self._api)
         if self._signer is not None:
             self._signer.start()
 
@@ -98,6 +99,7 @@ class Cluster:
         self.revocations.stop()
         self.grants.stop()
         self.templates.stop()
+        self.placements.stop()
         self.facts.stop()
 
 
@@ -130,6 +132,7 @@ def open_store(
         grants=cluster.grants.all,
         named=cluster.named,
         check_data_key=check,
+        placed=cluster.placements.wants,
     )
 
 
@@ -178,7 +181,8 @@ class Service:
         pods = Pods(self._database, self._settings.max_lease_s)
         revocations = None if self._cluster is None else self._cluster.revocations
         admission = Admission(revocations, shared=self._settings.shared_agent_keys)
-        standing = Standing(pods, artifacts, self._facts)
+        placed = nowhere if cluster is None else cluster.placements.wants
+        standing = Standing(pods, artifacts, self._facts, placed)
         calls = (
             *routes(artifacts, pods, standing),
             *store_routes(self._store),

@@ -27,6 +27,7 @@ from kybernate.core.requests.checkpoint import (
     strays,
     trouble_of,
 )
+from kybernate.core.requests.placement import unplaced
 from kybernate.core.seat.operations import Kind, Progress
 from kybernate.errors import (
     KybernateError,
@@ -46,12 +47,14 @@ if TYPE_CHECKING:
 
     from controller.base.known import Nodes, Requests
     from kybernate.core.requests.checkpoint import Request
+    from kybernate.core.requests.placement import Copy
     from kybernate.runtime.lead import Fence
 
 log = logging.getLogger(__name__)
 
 _PING_S = 10.0
 _MOST_BYTES = (1 << 63) - 1
+_WHY = 500
 _AT_ONCE = 8
 
 
@@ -107,6 +110,17 @@ class Agents:
             return _read(self._call(node, "CancelOperation", pb.CancelOperationRequest(name=name)))
         except NotFoundError:
             return None
+        except RefusedError as error:
+            return Problem(Trouble.REFUSED, str(error))
+        except KybernateError as error:
+            return Problem(Trouble.UNREACHABLE, str(error))
+
+    def place(self, copy: Copy, why: str) -> Operation | Problem:
+        """Have a copy made that a TierPlacement wants; one that was begun already is found."""
+        name, tier = copy.operation, copy.tier.value
+        asked = pb.PlaceRequest(name=name, artifact=copy.artifact, why=why[:_WHY], tier=tier)
+        try:
+            return _read(self._call(copy.node, "Place", asked))
         except RefusedError as error:
             return Problem(Trouble.REFUSED, str(error))
         except KybernateError as error:
@@ -205,9 +219,17 @@ class Sweep:
     in seconds."""
 
     def __init__(
-        self, requests: Requests[Request], nodes: Nodes, agents: Agents, fence: Fence, every: float
+        self,
+        requests: Requests[Request],
+        nodes: Nodes,
+        agents: Agents,
+        fence: Fence,
+        every: float,
+        placed: Callable[[], Collection[str]] = tuple,
     ) -> None:
+        """`placed`: the operations that TierPlacements name."""
         self._requests = requests
+        self._placed = placed
         self._nodes = nodes
         self._agents = agents
         self._fence = fence
@@ -231,7 +253,8 @@ class Sweep:
         try:
             # What is begun after this list is of a request that is known already.
             names = self._agents.own(node)
-            for name in strays(names, self._requests.wanted()):
+            wanted = self._requests.wanted()
+            for name in (*strays(names, wanted), *unplaced(names, self._placed())):
                 self._fence.check()
                 self._agents.cancel(node, name)
                 metrics.STRAYS.inc()

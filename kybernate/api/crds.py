@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from kybernate import keys
 from kybernate.api.gpunodes import GPUNode
+from kybernate.api.placements.model import TierPlacement
 from kybernate.api.policies import CheckpointPolicy
 from kybernate.api.rebalances.model import RebalanceRequest
 from kybernate.api.requests import CheckpointRequest
@@ -205,6 +206,26 @@ CRDS = {
             ("Bytes", "integer", ".status.artifact.bytes"),
             ("Made", "date", ".status.artifact.at"),
             ("Artifact", "string", ".status.artifact.name", 1),
+            ("Message", "string", f"{_READY}.message", 1),
+            _AGE,
+        ),
+    ),
+    "tierplacement": Crd(
+        keys.TIER_PLACEMENT_KIND,
+        "tpl",
+        TierPlacement,
+        "Says which artifacts of the namespace are kept, chosen by the labels of Artifacts, in "
+        "which tiers copies of them lie, on how many nodes, and until when nothing drops them. "
+        "Who writes it must have the right to restore the namespace's artifacts. Deleting it lets "
+        "them go a minute later: what nothing else holds is dropped then.",
+        (
+            ("Matched", "integer", ".status.matched"),
+            ("Copies", "integer", ".status.copiesThere"),
+            ("Wanted", "integer", ".status.copiesWanted"),
+            ("Until", "string", ".spec.pinnedUntil"),
+            ("Ready", "string", f"{_READY}.status"),
+            ("State", "string", f"{_READY}.reason"),
+            ("Pinned", "integer", ".status.pinned", 1),
             ("Message", "string", f"{_READY}.message", 1),
             _AGE,
         ),

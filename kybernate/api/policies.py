@@ -310,7 +310,7 @@ def read_policy(item: Mapping[str, Any]) -> Policy:
         uid=text(meta.get("uid")),
         namespace=text(meta.get("namespace")),
         name=text(meta.get("name")),
-        selector=_selector(mapping(spec.get("selector"))),
+        selector=read_selector(mapping(spec.get("selector")), "spec.selector"),
         precedence=whole(spec.get("precedence")),
         words=_words(spec, "spec"),
         schedule=tuple(
@@ -366,7 +366,8 @@ def _snapshots(given: Json) -> Snapshots | None:
     return Snapshots(every, tier, last, daily, whole(given.get("parallel"), 1))
 
 
-def _selector(given: Json) -> tuple[Label, ...]:
+def read_selector(given: Json, where: str) -> tuple[Label, ...]:
+    """What a selector wants of labels; `where` it stands. Raises ConfigError."""
     plain = texts(given.get("matchLabels")).items()
     wanted = [Label(name, Relation.IN, frozenset({value})) for name, value in sorted(plain)]
     for at, one in enumerate(mappings(given.get("matchExpressions"))):
@@ -375,7 +376,7 @@ def _selector(given: Json) -> tuple[Label, ...]:
         try:
             wanted.append(Label(text(one.get("key")), Relation(text(one.get("operator"))), values))
         except ValueError as error:
-            raise ConfigError(f"spec.selector.matchExpressions[{at}]", str(error)) from error
+            raise ConfigError(f"{where}.matchExpressions[{at}]", str(error)) from error
     return tuple(wanted)
 
 

@@ -301,6 +301,22 @@ class SaveRequest(_message.Message):
     deadline_seconds: float
     def __init__(self, name: _Optional[str] = ..., uid: _Optional[str] = ..., why: _Optional[str] = ..., dry_run: _Optional[bool] = ..., tier: _Optional[str] = ..., deadline_seconds: _Optional[float] = ...) -> None: ...
 
+class PlaceRequest(_message.Message):
+    __slots__ = ("name", "artifact", "why", "dry_run", "tier", "deadline_seconds")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ARTIFACT_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    TIER_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    artifact: str
+    why: str
+    dry_run: bool
+    tier: str
+    deadline_seconds: float
+    def __init__(self, name: _Optional[str] = ..., artifact: _Optional[str] = ..., why: _Optional[str] = ..., dry_run: _Optional[bool] = ..., tier: _Optional[str] = ..., deadline_seconds: _Optional[float] = ...) -> None: ...
+
 class MoveRequest(_message.Message):
     __slots__ = ("name", "uid", "why", "dry_run", "deadline_seconds", "successor")
     NAME_FIELD_NUMBER: _ClassVar[int]

@@ -99,6 +99,11 @@ class NodeAgentStub:
                 request_serializer=kybernate_dot_gen_dot_agent__pb2.MoveRequest.SerializeToString,
                 response_deserializer=kybernate_dot_gen_dot_agent__pb2.Operation.FromString,
                 _registered_method=True)
+        self.Place = channel.unary_unary(
+                '/kybernate.agent.v1.NodeAgent/Place',
+                request_serializer=kybernate_dot_gen_dot_agent__pb2.PlaceRequest.SerializeToString,
+                response_deserializer=kybernate_dot_gen_dot_agent__pb2.Operation.FromString,
+                _registered_method=True)
         self.Evacuate = channel.unary_unary(
                 '/kybernate.agent.v1.NodeAgent/Evacuate',
                 request_serializer=kybernate_dot_gen_dot_agent__pb2.EvacuateRequest.SerializeToString,
@@ -241,6 +246,13 @@ class NodeAgentServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Place(self, request, context):
+        """Copy an artifact to where a TierPlacement wants it: the object store, or this node's NVMe.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Evacuate(self, request, context):
         """The node goes away in some seconds: save what can be saved till then, the most valuable first.
         """
@@ -365,6 +377,11 @@ def add_NodeAgentServicer_to_server(servicer, server):
             'Move': grpc.unary_unary_rpc_method_handler(
                     servicer.Move,
                     request_deserializer=kybernate_dot_gen_dot_agent__pb2.MoveRequest.FromString,
+                    response_serializer=kybernate_dot_gen_dot_agent__pb2.Operation.SerializeToString,
+            ),
+            'Place': grpc.unary_unary_rpc_method_handler(
+                    servicer.Place,
+                    request_deserializer=kybernate_dot_gen_dot_agent__pb2.PlaceRequest.FromString,
                     response_serializer=kybernate_dot_gen_dot_agent__pb2.Operation.SerializeToString,
             ),
             'Evacuate': grpc.unary_unary_rpc_method_handler(
@@ -758,6 +775,33 @@ class NodeAgent:
             target,
             '/kybernate.agent.v1.NodeAgent/Move',
             kybernate_dot_gen_dot_agent__pb2.MoveRequest.SerializeToString,
+            kybernate_dot_gen_dot_agent__pb2.Operation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Place(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kybernate.agent.v1.NodeAgent/Place',
+            kybernate_dot_gen_dot_agent__pb2.PlaceRequest.SerializeToString,
             kybernate_dot_gen_dot_agent__pb2.Operation.FromString,
             options,
             channel_credentials,

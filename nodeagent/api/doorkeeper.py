@@ -62,6 +62,7 @@ CALLERS: Mapping[str, frozenset[str]] = {
     "Evict": _OPERATORS,
     "Save": _OPERATORS,
     "Move": _OPERATORS,
+    "Place": _OPERATORS,
     "Evacuate": _OPERATORS,
     "DrainNode": _OPERATORS,
     "UndrainNode": _OPERATORS,

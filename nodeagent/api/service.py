@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import grpc
 
 from kybernate import keys
-from kybernate.core.seat.operations import OF_NODE, Kind, is_of_request
+from kybernate.core.seat.operations import WITHOUT_SEAT, Kind, is_of_request
 from kybernate.errors import ConfigError, KybernateError, RefusedError
 from kybernate.gen import agent_pb2 as pb
 from kybernate.gen import agent_pb2_grpc
@@ -112,11 +112,14 @@ def _tier(name: str) -> Tier | None:
 def _ask(kind: Kind, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Ask:
     """What the request asks for. Raises ConfigError naming the field."""
     ask = Ask(kind, request.name, why=request.why, by=_caller(context))
-    if kind not in OF_NODE:
+    if kind not in WITHOUT_SEAT:
         ask = replace(ask, uid=_uid(request.uid))
     match request:
         case pb.ParkRequest() | pb.EvictRequest() | pb.SaveRequest():
             return replace(ask, tier=_tier(request.tier), limit=request.deadline_seconds)
+        case pb.PlaceRequest():
+            placed = replace(ask, artifact=request.artifact, limit=request.deadline_seconds)
+            return replace(placed, tier=_tier(request.tier))
         case pb.MoveRequest():
             return replace(ask, successor=request.successor, limit=request.deadline_seconds)
         case pb.EvacuateRequest() if not request.seconds:
@@ -244,6 +247,7 @@ class NodeApi(agent_pb2_grpc.NodeAgentServicer):
     Evict = _operation(Kind.EVICT)
     Save = _operation(Kind.SAVE)
     Move = _operation(Kind.MOVE)
+    Place = _operation(Kind.PLACE)
     Evacuate = _operation(Kind.EVACUATE)
     DrainNode = _operation(Kind.DRAIN)
     UndrainNode = _operation(Kind.UNDRAIN)

@@ -16,6 +16,7 @@ from kybernate.adapters.kernel.treefacts import bytes_of
 from kybernate.adapters.objects.objects import REMOTE
 from kybernate.checkpoint.delivery.inbox import Inbox
 from kybernate.checkpoint.delivery.outbox import Outbox
+from kybernate.checkpoint.placed import PlacedCopies
 from kybernate.checkpoint.places import open_place, place_of
 from kybernate.checkpoint.raw.stream import Seen
 from kybernate.checkpoint.vault import Vault
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _NVME_SHARE = 0.8
+_PLACED = ".placed"
+"""The folder, beside the artifacts of seats, of copies that TierPlacements want here."""
 _OLDEST_CRIU = (4, 2)
 _VERSION_DEADLINE = 10.0
 _VERSION = re.compile(r"Version:\s*([0-9.]+)")
@@ -82,6 +85,10 @@ def make_offload(  # noqa: PLR0913, PLR0917 - each is made, or given, once
     carried = Carried(settings.carry_bytes)
     facts = Facts(settings, freezer, inventory, images, criu, carried.missing, grants=grants)
     marks = Marks(freezer.pids, procs, notes_of(settings))
+    beside, placed = None, None
+    if Tier.OBJECT in places:
+        beside = open_place(str(local.local / _PLACED), "nvme (placed)")
+        placed = PlacedCopies(beside, places[Tier.OBJECT], artifact_keys)
     inbox = Inbox(local, artifact_keys, seen, settings.transfer_deadline_s)
     return Offloading(
         dumper=AgentDumper(dumper, freezer.forget, carried, marks),
@@ -91,6 +98,7 @@ def make_offload(  # noqa: PLR0913, PLR0917 - each is made, or given, once
             artifact_keys,
             seen=seen,
             left=carried.left,
+            beside=beside,
         ),
         gatekeeper=NetworkGate(settings.run_dir / "gates", procs.descendants),
         culprits=procs,
@@ -102,6 +110,7 @@ def make_offload(  # noqa: PLR0913, PLR0917 - each is made, or given, once
         inbox=inbox,
         outbox=Outbox(local, artifact_keys, seen),
         whole=whole_in(inbox),
+        placed=placed,
     )
 
 

@@ -26,13 +26,14 @@ from kybernate.adapters.kernel.pidfds import Pidfds
 from kybernate.adapters.kernel.procfs import Procfs
 from kybernate.adapters.nvml import Nvml
 from kybernate.api import pods
+from kybernate.core.seat.operations import Kind
 from kybernate.errors import ConfigError, DeadlineError, KybernateError, RetryableError
 from kybernate.lib.retry import Pauses, retry
+from kybernate.runtime.artifacts import Placements, SnapshotTemplates
 from kybernate.runtime.grants import ArtifactGrants
 from kybernate.runtime.identity import Identity
 from kybernate.runtime.policies import CheckpointPolicies, Shares
 from kybernate.runtime.revocations import Revocations
-from kybernate.runtime.templates import SnapshotTemplates
 from nodeagent.api.doorkeeper import Doorkeeper, Rates
 from nodeagent.api.guests import Guests
 from nodeagent.api.prepare import Preparer
@@ -60,6 +61,7 @@ from nodeagent.kube.resizes import Resizes
 from nodeagent.migration.spot import SpotWatch
 from nodeagent.offload.arrivals import Arriving, GuardedFreezer
 from nodeagent.operations.operations import Operations
+from nodeagent.operations.placing import Placing
 from nodeagent.seat.changes import Changes
 from nodeagent.seat.leases import Leases
 from nodeagent.seat.node import Node, World
@@ -108,8 +110,11 @@ class Agent:
         cgroups = CgroupFreezer()
         arrivals = SocketArrivals(cgroups.pids)
         freezer = GuardedFreezer(cgroups, arrivals)
-        self._grants, self._templates = ArtifactGrants(), SnapshotTemplates()
-        self._policies = CheckpointPolicies(self._policies_changed)
+        self._grants, self._placements = ArtifactGrants(), Placements()
+        self._templates, self._policies = (
+            SnapshotTemplates(),
+            CheckpointPolicies(self._policies_changed),
+        )
         inits = KernelInits(kyb_inits(settings))
         own = settings.state_dir / "identity" if settings.own_key else None
         shared = settings.shared_agent_keys
@@ -122,6 +127,7 @@ class Agent:
             world,
             imaging=imaging,
             templates=self._templates.artifact,
+            pinned=self._placements.pinned,
             resizing=self._resizing(),
         )
         self._revocations = Revocations(self._revoked)
@@ -220,6 +226,7 @@ class Agent:
         records = await recover(self.loop)
         self.arriving.join()
         moving = self._moving(records)
+        placing = self._placing()
         self.operations.resume(records)
         self.usage.resume(records)
         self.quotas.resume(records)
@@ -242,10 +249,23 @@ class Agent:
             self.loop.reports.run(),
             self._identity.run(self._get_api),
         )
+        if placing is not None:
+            self._begin(placing.run())
         if self._settings.spot:
             self._begin(self._spot_watch().run())
         await stop.wait()
         await self._end()
+
+    def _placing(self) -> Placing | None:
+        """What copies artifacts to where TierPlacements want them; None without tiers below RAM."""
+        offloading, told = self.world.offloading, self.loop.reports
+        if offloading is None:
+            return None
+        reports = told if self.world.registry is not None else None
+        noted = self.operations.advanced
+        placing = Placing(self.loop.offload, offloading.placed, self._placements, reports, noted)
+        self.operations.carry(Kind.PLACE, placing)
+        return placing
 
     def _spot_watch(self) -> SpotWatch:
         from kybernate.adapters.spot import CLOUDS  # noqa: PLC0415 - only where it is used
@@ -356,6 +376,7 @@ class Agent:
         if self.world.offloading is not None:
             self._grants.start(api)
             self._templates.start(api)
+            self._placements.start(api)
             self._revocations.start(api)
         self._policies.start(api)
         self._shares.start(api)
@@ -414,6 +435,7 @@ class Agent:
         self.runtime.close()
         await asyncio.to_thread(self._grants.stop)
         await asyncio.to_thread(self._templates.stop)
+        await asyncio.to_thread(self._placements.stop)
         await asyncio.to_thread(self._policies.stop)
         await asyncio.to_thread(self._shares.stop)
         await asyncio.to_thread(self._revocations.stop)

@@ -16,6 +16,7 @@ from kybernate.core.seat.operations import (
     AWAY,
     ENDED,
     OF_NODE,
+    WITHOUT_SEAT,
     Kind,
     Progress,
     Verdict,
@@ -192,7 +193,7 @@ class Operations:
         return operation
 
     def _new(self, ask: Ask) -> Operation:
-        seat = None if ask.kind in OF_NODE else self._seat(ask.uid)
+        seat = None if ask.kind in WITHOUT_SEAT else self._seat(ask.uid)
         pod = seat.identity.pod if seat else None
         if why_not := self._why_refused(seat, ask):
             raise RefusedError(why_not)
@@ -211,6 +212,7 @@ class Operations:
             total=len(self._node.seats) if ask.kind is Kind.DRAIN else 0,
             tier=ask.tier,
             successor=ask.successor,
+            artifact=ask.artifact,
         )
 
     def _why_refused(self, seat: Seat | None, ask: Ask) -> str:
@@ -219,7 +221,7 @@ class Operations:
         moved = "" if again else departures.where(ask.uid)
         if carrier := self._carriers.get(ask.kind):
             return moved or carrier.why_refused(facts, ask)
-        if ask.kind in (Kind.MOVE, Kind.EVACUATE):
+        if ask.kind in (Kind.MOVE, Kind.EVACUATE, Kind.PLACE):
             return "this agent has no CRIU to save states with; give it one (criu)"
         return moved or (why_refused(facts, ask.kind, ask.tier) if facts else "")
 
@@ -242,7 +244,10 @@ class Operations:
             gives_way = Kind.DRAIN if new.kind is Kind.UNDRAIN else Kind.WAKE
             return [one for one in live if one.kind is gives_way]
         for one in live:
-            if one.uid == new.uid:
+            if new.kind is Kind.PLACE:
+                if (one.kind, one.artifact, one.tier) == (new.kind, new.artifact, new.tier):
+                    raise RefusedError(f"{one} is under way already; watch it or cancel it")
+            elif one.uid == new.uid:
                 if new.kind is Kind.EVICT and one.kind is not Kind.EVICT:
                     return [one]
                 raise RefusedError(f"{one} is under way for this seat; watch it or cancel it")
@@ -259,7 +264,7 @@ class Operations:
                 stays = operation.kind is Kind.EVICT
                 if stays or self._node.seats[operation.uid].state in OCCUPYING:
                     wishes.send_away(operation.uid, why, stays_away=stays)
-            case Kind.SAVE | Kind.MOVE | Kind.EVACUATE:
+            case Kind.SAVE | Kind.MOVE | Kind.EVACUATE | Kind.PLACE:
                 self._carriers[operation.kind].begin(operation, again=again)
             case Kind.WAKE:
                 wishes.let_stay(operation.uid)
@@ -280,7 +285,7 @@ class Operations:
                 self._operators.let_stay(operation.uid)
                 if operation.tier is not None:
                     self._operators.ask_for_tier(operation.uid, None)
-            case Kind.SAVE | Kind.MOVE | Kind.EVACUATE:
+            case Kind.SAVE | Kind.MOVE | Kind.EVACUATE | Kind.PLACE:
                 self._carriers[operation.kind].drop(operation)
             case Kind.WAKE:
                 self._operators.call_off(operation.uid)
@@ -347,7 +352,7 @@ class Operations:
                 return verdict
             case Kind.UNDRAIN:
                 return Verdict(Progress.SUCCEEDED, "seats start and wake on this node again")
-            case Kind.SAVE | Kind.MOVE | Kind.EVACUATE:
+            case Kind.SAVE | Kind.MOVE | Kind.EVACUATE | Kind.PLACE:
                 return self._carriers[operation.kind].verdict(operation, facts)
             case kind:
                 return judge_away(facts, kind, operation.state, operation.tier)
@@ -364,6 +369,8 @@ class Operations:
         if operation.kind is not Kind.DRAIN:
             self._take_back(operation)
             rest = "the seat continues as if it had not been asked for"
+        if operation.kind is Kind.PLACE:
+            rest = "what has come is used by the next try"
         self._end(
             operation,
             Verdict(Progress.FAILED, f"not within {took:g} s: {verdict.sentence}; {rest}"),

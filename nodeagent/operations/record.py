@@ -25,7 +25,7 @@ class Ask:
     """What a caller asks. `by` is who: "node", or the name of its certificate. `limit` in
     seconds from now, 0 for the agent's own. `uid` is empty where it is about the node. `tier`:
     where a park's state is to go, or a save is kept, None where that is left to the agent.
-    `successor`: the pod that continues after a move."""
+    `successor`: the pod that continues after a move; `artifact`: what is copied to a tier."""
 
     kind: Kind
     name: str = ""
@@ -35,6 +35,7 @@ class Ask:
     limit: float = 0.0
     tier: Tier | None = None
     successor: str = ""
+    artifact: str = ""
 
 
 @dataclass(slots=True)
@@ -44,6 +45,7 @@ class Operation:
     Of an eviction: `left_s`, the seconds for which what is saved outlives the pod.
     Of a save: `wakes`, whether the seat served and is woken again; `artifact`, what is kept;
     `bytes_done` of its `bytes_total` are where it is kept.
+    Of a copy that is placed: `artifact`, and as of a save.
     Of a move: `successor`, the pod that continues. Of an evacuation: `report`, what becomes of each
     seat.
     """
@@ -98,6 +100,7 @@ class Operation:
 
     def __str__(self) -> str:
         of = f"{self.namespace}/{self.pod}" if self.pod else "this node"
+        of = self.artifact if self.kind is Kind.PLACE else of
         return f"{self.name} ({self.kind} of {of}, asked by {self.by})"
 
 
@@ -132,7 +135,8 @@ def from_record(record: Mapping[str, Any]) -> Operation:
 def the_same(known: Operation, ask: Ask) -> Operation:
     """`known`, if that is what is asked for. Raises ConflictError."""
     asked = (ask.kind, ask.uid, ask.tier, ask.successor)
-    if (known.kind, known.uid, known.tier, known.successor) != asked:
+    same = (known.kind, known.uid, known.tier, known.successor) == asked
+    if not same or (ask.kind is Kind.PLACE and known.artifact != ask.artifact):
         raise ConflictError(f"the name is that of operation {known}; choose another")
     return known
 
@@ -148,6 +152,7 @@ def words(operation: Operation) -> str:
         Kind.EVACUATE: "evacuated",
         Kind.DRAIN: "drained",
         Kind.UNDRAIN: "in use again",
+        Kind.PLACE: "placed",
     }[operation.kind]
     why = f": {operation.why}" if operation.why else ""
     return f"{what} by {operation.by}{why}"

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from kybernate.checkpoint.delivery.inbox import Inbox
     from kybernate.checkpoint.delivery.outbox import Outbox
+    from kybernate.checkpoint.placed import PlacedCopies
     from kybernate.ports import Culprits, Dumper, Gatekeeper, Vault
     from kybernate.types import ArtifactId, Tier
     from nodeagent.seat.record import Seat
@@ -62,7 +63,7 @@ class Offloading:
     `facts`, and RetryableError. `weigh`: about how many bytes a tree's dump takes, quick. `first`:
     bytes of a dump, by its folder, that also a lazy restore brings in at once, quick. `inbox` and
     `outbox`: states from other nodes and to them; `whole`: whether what NVMe has of one is all
-    there."""
+    there; `placed`: copies that TierPlacements want here, None without an object store."""
 
     dumper: Dumper
     vault: Vault
@@ -76,3 +77,4 @@ class Offloading:
     inbox: Inbox | None = None
     outbox: Outbox | None = None
     whole: Callable[[ArtifactId], Awaitable[bool]] = all_whole
+    placed: PlacedCopies | None = None

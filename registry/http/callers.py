@@ -16,7 +16,7 @@ from kybernate.errors import ConflictError, NotFoundError, RefusedError, Retryab
 from kybernate.types import Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from kybernate.adapters.registry.wire import Copy, Described
     from kybernate.core.artifacts.succession import Asked
@@ -119,6 +119,11 @@ def check_node(caller: Caller, node: str, field: str) -> None:
         raise ForbiddenError(f"{field}: {caller.name} can't speak for node {node}")
 
 
+def nowhere(_artifact: str, _node: str) -> bool:
+    """`Standing` where there are no TierPlacements."""
+    return False
+
+
 class Standing:
     """For which pods an agent may speak: those that the extender bound to its node.
 
@@ -126,8 +131,16 @@ class Standing:
     ForbiddenError, and RetryableError where the API server can't be asked now.
     """
 
-    def __init__(self, pods: Pods, artifacts: Artifacts, cluster: Cluster | None) -> None:
+    def __init__(
+        self,
+        pods: Pods,
+        artifacts: Artifacts,
+        cluster: Cluster | None,
+        placed: Callable[[str, str], bool] = nowhere,
+    ) -> None:
+        """`placed`: whether a TierPlacement wants an artifact on a node's NVMe."""
         self._pods = pods
+        self._placed = placed
         self._artifacts = artifacts
         self._cluster = cluster
 
@@ -194,7 +207,10 @@ class Standing:
 
     def check_copy(self, caller: Caller, artifact: str, held: Copy) -> None:
         """What the caller says of a copy is of a pod of its node, or of one that such a pod
-        succeeds; but that a state is on its way to its own disk may be said of any."""
+        succeeds, or is wanted on the node's NVMe by a TierPlacement; but that a state is on its way
+        to its own disk may be said of any."""
+        if held.place is Tier.NVME and self._placed(artifact, caller.node):
+            return
         if held.place is Tier.OBJECT or held.state is not CopyState.PENDING:
             self.check_state(caller, artifact)
 

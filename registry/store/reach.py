@@ -5,7 +5,8 @@ A node has to do with an artifact
     of a pod that runs or ran there, by its lease,
     that a pod there continues from, by its claim,
     that a pod which the extender placed there names (`kyb.ai/restore-from`),
-    that an ArtifactGrant lets one of its pods have.
+    that an ArtifactGrant lets one of its pods have,
+    that a TierPlacement wants on its NVMe.
 
 It may read the packs that such an artifact's manifest names, and those that it writes: the name of
 a new pack proves for which node it was made, so that nobody keeps a list of them.
@@ -27,6 +28,7 @@ from kybernate.api.lenient import mapping, mappings, text, whole
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts.grants import why_not
 from kybernate.errors import NotFoundError, RefusedError, RetryableError
+from registry.http.callers import nowhere
 from registry.pods import fetch
 from registry.schema import ARTIFACTS, MARKS, PACK_NAMES, PODS
 
@@ -71,6 +73,7 @@ class Reach:
         gone: Gone,
         named: Callable[[str, str], Named],
         grants: Callable[[], Iterable[Grant]],
+        placed: Callable[[str, str], bool] = nowhere,
     ) -> None:
         """See `Store`."""
         self._database = database
@@ -78,6 +81,7 @@ class Reach:
         self._gone = gone
         self._named = named
         self._grants = grants
+        self._placed = placed
         self._lively: dict[tuple[str, str], float] = {}
         self._unions: dict[tuple[str, str], _Packs] = {}
         self._manifests: OrderedDict[str, tuple[float, bytes]] = OrderedDict()
@@ -148,6 +152,8 @@ class Reach:
         one that is nowhere it may ask in its pods' namespaces: nothing is read then. Raises
         RetryableError."""
         namespace = layout.parse_id(artifact).namespace
+        if self._placed(artifact, node):
+            return True
         uid = self.pod_of(artifact)
         if not uid:
             return self.lives(node, namespace)

@@ -23,7 +23,7 @@ from kybernate.core.artifacts import layout
 from kybernate.core.artifacts.succession import handed_on
 from kybernate.errors import ConfigError, ConflictError, NotFoundError, RefusedError
 from kybernate.types import Tier
-from registry.http.callers import ForbiddenError
+from registry.http.callers import ForbiddenError, nowhere
 from registry.pods import fetch
 from registry.schema import ARTIFACTS, COPIES
 from registry.store.named import named_nothing
@@ -63,13 +63,15 @@ class Store:
         grants: Callable[[], Iterable[Grant]] = tuple,
         named: Callable[[str, str], Named] = named_nothing,
         check_data_key: Callable[[str, str, bytes], None] = lambda _namespace, _number, _data: None,
+        placed: Callable[[str, str], bool] = nowhere,
     ) -> None:
         """`seconds`: how long URLs are good. `gone`: whether the cluster says that the pod of this
         namespace and UID is no more, or raises RetryableError. `grants`: what namespaces let others
         read; may raise RetryableError, too. `named`: what pods on this node, of this namespace,
-        name to continue from. `check_data_key`: raises RefusedError for what is no data key of this
-        namespace and number. Raises ConfigError for what is no store that requests can be signed
-        for.
+        name to continue from. `placed`: whether a TierPlacement wants an artifact on a node's NVMe,
+        which reads it then, and can't open it. `check_data_key`: raises RefusedError for what is no
+        data key of this namespace and number. Raises ConfigError for what is no store that requests
+        can be signed for.
         """
         objects = open_objects(url)
         if not isinstance(objects, StoreObjects) or not objects.signs:
@@ -79,7 +81,7 @@ class Store:
         self.headers = _HEADERS.get(url.partition(":")[0], {})
         self._objects = objects
         self._database = database
-        self._reach = Reach(database, objects, gone, named, grants)
+        self._reach = Reach(database, objects, gone, named, grants, placed)
         self._check_data_key = check_data_key
 
     # --- what agents ask for ----------------------------------------------------------------------

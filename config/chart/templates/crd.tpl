@@ -2524,3 +2524,363 @@ spec:
                 - type
                 x-kubernetes-list-type: map
             type: object
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: tierplacements.kyb.ai
+spec:
+  group: kyb.ai
+  scope: Namespaced
+  names:
+    kind: TierPlacement
+    listKind: TierPlacementList
+    plural: tierplacements
+    singular: tierplacement
+    shortNames:
+    - tpl
+    categories:
+    - kyb
+    - kybernate
+  versions:
+  - name: v1alpha1
+    served: true
+    storage: true
+    subresources:
+      status: {}
+    additionalPrinterColumns:
+    - name: Matched
+      type: integer
+      jsonPath: .status.matched
+    - name: Copies
+      type: integer
+      jsonPath: .status.copiesThere
+    - name: Wanted
+      type: integer
+      jsonPath: .status.copiesWanted
+    - name: Until
+      type: string
+      jsonPath: .spec.pinnedUntil
+    - name: Ready
+      type: string
+      jsonPath: .status.conditions[?(@.type=="Ready")].status
+    - name: State
+      type: string
+      jsonPath: .status.conditions[?(@.type=="Ready")].reason
+    - name: Pinned
+      type: integer
+      priority: 1
+      jsonPath: .status.pinned
+    - name: Message
+      type: string
+      priority: 1
+      jsonPath: .status.conditions[?(@.type=="Ready")].message
+    - name: Age
+      type: date
+      jsonPath: .metadata.creationTimestamp
+    schema:
+      openAPIV3Schema:
+        type: object
+        description: 'Says which artifacts of the namespace are kept, chosen by the labels of Artifacts, in which tiers copies of them lie, on how many nodes, and
+          until when nothing drops them. Who writes it must have the right to restore the namespace''s artifacts. Deleting it lets them go a minute later: what nothing
+          else holds is dropped then.'
+        required:
+        - spec
+        properties:
+          apiVersion:
+            type: string
+          kind:
+            type: string
+          metadata:
+            type: object
+          spec:
+            description: Which artifacts are kept, where, and until when.
+            properties:
+              selector:
+                description: Labels of Artifacts. Empty, it selects all of the namespace.
+                properties:
+                  matchLabels:
+                    additionalProperties:
+                      maxLength: 63
+                      type: string
+                    description: Labels that an Artifact must have, with these values.
+                    maxProperties: 16
+                    type: object
+                  matchExpressions:
+                    description: What else is wanted of its labels; all must be so.
+                    items:
+                      description: What is wanted of one label.
+                      properties:
+                        key:
+                          description: The label.
+                          maxLength: 317
+                          minLength: 1
+                          type: string
+                        operator:
+                          enum:
+                          - In
+                          - NotIn
+                          - Exists
+                          - DoesNotExist
+                          type: string
+                        values:
+                          items:
+                            maxLength: 63
+                            type: string
+                          maxItems: 64
+                          type: array
+                          x-kubernetes-list-type: set
+                      required:
+                      - key
+                      - operator
+                      type: object
+                      x-kubernetes-validations:
+                      - message: In and NotIn take values; Exists and DoesNotExist take none
+                        rule: (self.operator in ['In', 'NotIn']) == (has(self.values) && self.values.size() > 0)
+                    maxItems: 16
+                    type: array
+                    x-kubernetes-list-type: atomic
+                type: object
+              copies:
+                description: Where copies are to lie, beside those that seats need.
+                properties:
+                  object:
+                    description: '1: in the object store. 0: not for this; a node''s NVMe takes only what is there anyway.'
+                    format: int32
+                    maximum: 1
+                    minimum: 0
+                    type: integer
+                    default: 1
+                  nvme:
+                    description: |-
+                      On the NVMe of nodes. They take it from the object store, still encrypted, where the states
+                      of their own seats leave room.
+                    properties:
+                      nodes:
+                        description: Labels of nodes. Empty, it selects all that have an agent.
+                        properties:
+                          matchLabels:
+                            additionalProperties:
+                              maxLength: 63
+                              type: string
+                            description: Labels that a node must have, with these values.
+                            maxProperties: 16
+                            type: object
+                          matchExpressions:
+                            description: What else is wanted of its labels; all must be so.
+                            items:
+                              description: What is wanted of one label.
+                              properties:
+                                key:
+                                  description: The label.
+                                  maxLength: 317
+                                  minLength: 1
+                                  type: string
+                                operator:
+                                  enum:
+                                  - In
+                                  - NotIn
+                                  - Exists
+                                  - DoesNotExist
+                                  type: string
+                                values:
+                                  items:
+                                    maxLength: 63
+                                    type: string
+                                  maxItems: 64
+                                  type: array
+                                  x-kubernetes-list-type: set
+                              required:
+                              - key
+                              - operator
+                              type: object
+                              x-kubernetes-validations:
+                              - message: In and NotIn take values; Exists and DoesNotExist take none
+                                rule: (self.operator in ['In', 'NotIn']) == (has(self.values) && self.values.size() > 0)
+                            maxItems: 16
+                            type: array
+                            x-kubernetes-list-type: atomic
+                        type: object
+                      number:
+                        description: 'On so many of them; absent: on each.'
+                        format: int32
+                        maximum: 256
+                        minimum: 1
+                        type: integer
+                    required:
+                    - nodes
+                    type: object
+                type: object
+              newest:
+                description: Of the artifacts that match, so many, the newest. An older one is let go as soon as a newer one comes.
+                format: int32
+                maximum: 100
+                minimum: 1
+                type: integer
+                default: 10
+              pinnedUntil:
+                description: 'Until then nothing drops them, whatever becomes of their pods; absent: for as long as the TierPlacement is there.'
+                format: date-time
+                type: string
+            required:
+            - selector
+            - copies
+            type: object
+          status:
+            description: |-
+              What comes of it, as the controller sees it. Agents and the registry go by `artifacts` and
+              `copies`.
+            properties:
+              observedGeneration:
+                format: int64
+                minimum: 0
+                type: integer
+              matched:
+                description: Artifacts that have these labels.
+                format: int32
+                minimum: 0
+                type: integer
+              pinned:
+                description: Those that are kept.
+                format: int32
+                minimum: 0
+                type: integer
+              placed:
+                description: Those of which every copy is there.
+                format: int32
+                minimum: 0
+                type: integer
+              copiesWanted:
+                description: Copies of all of them.
+                format: int32
+                minimum: 0
+                type: integer
+              copiesThere:
+                description: Those that are there.
+                format: int32
+                minimum: 0
+                type: integer
+              bytesDone:
+                description: Of copies that are being made.
+                format: int64
+                minimum: 0
+                type: integer
+              bytesTotal:
+                description: Of copies that are being made.
+                format: int64
+                minimum: 0
+                type: integer
+              estimatedCompletionTime:
+                format: date-time
+                type: string
+              artifacts:
+                description: Which are kept, by their names everywhere else.
+                items:
+                  maxLength: 400
+                  minLength: 1
+                  type: string
+                maxItems: 100
+                type: array
+                x-kubernetes-list-type: set
+              copies:
+                description: Copies that are wanted.
+                items:
+                  description: One copy that is wanted.
+                  properties:
+                    artifact:
+                      description: Its name everywhere else.
+                      maxLength: 400
+                      minLength: 1
+                      type: string
+                    tier:
+                      enum:
+                      - nvme
+                      - object
+                      type: string
+                    state:
+                      description: 'There: verified by the node that made it.'
+                      enum:
+                      - Waiting
+                      - Copying
+                      - There
+                      type: string
+                    node:
+                      description: Whose NVMe, or whose agent puts it into the store.
+                      maxLength: 253
+                      type: string
+                    operation:
+                      description: Its name on that node's agent.
+                      maxLength: 63
+                      type: string
+                    tries:
+                      description: How many came to nothing.
+                      format: int32
+                      minimum: 0
+                      type: integer
+                    notBefore:
+                      format: date-time
+                      type: string
+                    beganAt:
+                      format: date-time
+                      type: string
+                    bytesDone:
+                      format: int64
+                      minimum: 0
+                      type: integer
+                    bytesTotal:
+                      format: int64
+                      minimum: 0
+                      type: integer
+                    message:
+                      maxLength: 1024
+                      type: string
+                  required:
+                  - artifact
+                  - tier
+                  - state
+                  type: object
+                maxItems: 256
+                type: array
+                x-kubernetes-list-type: atomic
+              conditions:
+                description: 'Ready: whether every copy is there; the reason says why not.'
+                items:
+                  description: As Kubernetes' own conditions are.
+                  properties:
+                    type:
+                      maxLength: 316
+                      minLength: 1
+                      type: string
+                    status:
+                      enum:
+                      - 'True'
+                      - 'False'
+                      - Unknown
+                      type: string
+                    reason:
+                      maxLength: 1024
+                      pattern: ^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$
+                      type: string
+                    message:
+                      maxLength: 32768
+                      type: string
+                    lastTransitionTime:
+                      format: date-time
+                      type: string
+                    observedGeneration:
+                      format: int64
+                      minimum: 0
+                      type: integer
+                  required:
+                  - type
+                  - status
+                  - reason
+                  - message
+                  - lastTransitionTime
+                  type: object
+                maxItems: 8
+                type: array
+                x-kubernetes-list-map-keys:
+                - type
+                x-kubernetes-list-type: map
+            type: object

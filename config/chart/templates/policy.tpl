@@ -349,6 +349,77 @@ spec:
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata:
+  name: kyb-tier-placements
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - apiGroups:
+      - kyb.ai
+      apiVersions:
+      - v1alpha1
+      operations:
+      - CREATE
+      - UPDATE
+      resources:
+      - tierplacements
+      scope: Namespaced
+  validations:
+  - expression: (oldObject != null && oldObject.spec == object.spec) || authorizer.group('kyb.ai').resource('artifacts').namespace(request.namespace).check('restore').allowed()
+    reason: Forbidden
+    messageExpression: 'request.userInfo.username + '' may not say where artifacts lie: that takes the verb restore on artifacts.kyb.ai in namespace '' + request.namespace'
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: kyb-tier-placements
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  policyName: kyb-tier-placements
+  validationActions:
+  - Deny
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
+  name: kyb-tier-placement-statuses
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - apiGroups:
+      - kyb.ai
+      apiVersions:
+      - v1alpha1
+      operations:
+      - UPDATE
+      resources:
+      - tierplacements/status
+      scope: Namespaced
+  validations:
+  - expression: request.userInfo.username == 'system:serviceaccount:kyb-system:kyb-controller'
+    reason: Forbidden
+    message: nobody but Kybernate's controller writes the status of a TierPlacement
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: kyb-tier-placement-statuses
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  policyName: kyb-tier-placement-statuses
+  validationActions:
+  - Deny
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
   name: kyb-checkpoint-policies
   labels:
     app.kubernetes.io/part-of: kybernate

@@ -108,6 +108,14 @@ rules:
   - list
   - watch
 - apiGroups:
+  - kyb.ai
+  resources:
+  - tierplacements
+  verbs:
+  - get
+  - list
+  - watch
+- apiGroups:
   - certificates.k8s.io
   resources:
   - certificatesigningrequests
@@ -156,6 +164,8 @@ rules:
   - nodes
   verbs:
   - get
+  - list
+  - watch
 - apiGroups:
   - ''
   resources:
@@ -284,6 +294,20 @@ rules:
   - kyb.ai
   resources:
   - rebalancerequests/status
+  verbs:
+  - patch
+- apiGroups:
+  - kyb.ai
+  resources:
+  - tierplacements
+  verbs:
+  - get
+  - list
+  - watch
+- apiGroups:
+  - kyb.ai
+  resources:
+  - tierplacements/status
   verbs:
   - patch
 - apiGroups:
@@ -645,6 +669,14 @@ rules:
   - get
   - list
   - watch
+- apiGroups:
+  - kyb.ai
+  resources:
+  - tierplacements
+  verbs:
+  - get
+  - list
+  - watch
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
@@ -676,6 +708,7 @@ rules:
   - rebalancerequests
   - restorerequests
   - snapshottemplates
+  - tierplacements
   verbs:
   - get
   - list
@@ -697,6 +730,7 @@ rules:
   - rebalancerequests
   - restorerequests
   - snapshottemplates
+  - tierplacements
   verbs:
   - create
   - delete

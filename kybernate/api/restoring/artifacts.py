@@ -75,19 +75,13 @@ class Artifact:
 
 def dump_artifact(one: Listed) -> Json:
     """The object, as it is created; `labels` and `status` are what may change later."""
-    labels = {
-        keys.OF_POD_LABEL: one.pod,
-        keys.OF_OWNER_LABEL: one.owner,
-        keys.TIER_LABEL: one.tier,
-        keys.OF_POLICY_LABEL: one.policy,
-    }
     return {
         "apiVersion": keys.API_VERSION,
         "kind": keys.ARTIFACT_KIND,
         "metadata": {
             "name": object_name(one.artifact),
             # One that no label can have is left out, and taken away by a merge.
-            "labels": {name: labelled(value) or None for name, value in labels.items()},
+            "labels": {name: value or None for name, value in labels_of(one).items()},
         },
         "status": {
             "artifact": one.artifact,
@@ -101,6 +95,18 @@ def dump_artifact(one: Listed) -> Json:
     }
 
 
+def labels_of(one: Listed) -> dict[str, str]:
+    """The labels of its object; empty for what no label can have as its value."""
+    labels = {
+        keys.OF_POD_LABEL: one.pod,
+        keys.OF_OWNER_LABEL: one.owner,
+        keys.TIER_LABEL: one.tier,
+        keys.OF_POLICY_LABEL: one.policy,
+        keys.MODEL: one.model,
+    }
+    return {name: labelled(value) for name, value in labels.items()}
+
+
 def read_artifact(item: Mapping[str, Any]) -> Listed | None:
     """What an object says; None if it says nothing that this version can read. Pure."""
     labels, status = texts(mapping(item.get("metadata")).get("labels")), mapping(item.get("status"))
@@ -110,6 +116,9 @@ def read_artifact(item: Mapping[str, Any]) -> Listed | None:
         taken = datetime.fromisoformat(text(status.get("takenAt")))
     except ValueError:
         return None
+    # One that an older controller wrote lacks the label, and is written again.
+    model = text(status.get("model"))
+    model = model if labels.get(keys.MODEL, "") == labelled(model) else ""
     copies = tuple(
         HeldCopy(text(one.get("tier")), text(one.get("node")), text(one.get("state")), size)
         for one in mappings(status.get("copies"))
@@ -119,7 +128,7 @@ def read_artifact(item: Mapping[str, Any]) -> Listed | None:
         artifact,
         text(status.get("pod")),
         text(status.get("podUID")),
-        text(status.get("model")),
+        model,
         whole(status.get("bytes")),
         round(taken.timestamp() * 1000),
         copies,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -328,7 +328,10 @@ def _of_cluster(link: Link) -> Listing:
     if not found and may_list(link.api, NODES):
         nodes, _ = statuses(listed(link.api, NODES))
         return artifacts_of(nodes, link.namespace)
-    return artifact_lines(found, datetime.now(UTC))
+    kept: list[dict[str, object]] = []
+    with suppress(KybernateError):  # of an older release there are none
+        kept = listed(link.api, link.all_of(keys_of_objects.TIER_PLACEMENTS_PATH))
+    return artifact_lines(found, datetime.now(UTC), kept)
 
 
 def _verified(place: Place, artifact: str, own: ArtifactKeys, deadline: Deadline) -> str:

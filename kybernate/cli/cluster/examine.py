@@ -34,6 +34,8 @@ _KINDS = (
     keys.RESTORE_REQUESTS_PATH,
     keys.REBALANCE_REQUESTS_PATH,
     keys.SNAPSHOT_TEMPLATES_PATH,
+    keys.TIER_PLACEMENTS_PATH,
+    keys.SHARES_PATH,
 )
 _SERVICES = f"/apis/apps/v1/namespaces/{keys.NAMESPACE}/deployments"
 _WEBHOOK = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/kyb-webhook"

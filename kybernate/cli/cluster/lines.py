@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kybernate import keys
 from kybernate.api.events import stamp
 from kybernate.api.gpunodes import read_status
+from kybernate.api.placements.status import read_placed
 from kybernate.api.pods import read_pod
 from kybernate.api.restoring.artifacts import read_artifact
 from kybernate.cli.output import Listing, Row, age, human
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from kybernate.api.gpunodes import GpuRow, SeatRow, Status
     from kybernate.api.pods import Pod
     from kybernate.core.artifacts.listed import Listed
+    from kybernate.core.artifacts.placed import Placed
     from kybernate.core.policy.effective import Effective
 
     Json = dict[str, Any]
@@ -47,6 +49,7 @@ OBJECTS = (
     "NODES",
     "MODEL",
     "POLICY",
+    "KEPT BY",
     "ARTIFACT",
 )
 NODES = ("NODE", "READY", "WHY")
@@ -154,21 +157,29 @@ def artifacts_of(nodes: Mapping[str, Status], namespace: str | None) -> Listing:
     return Listing(ARTIFACTS, len(ARTIFACTS), rows, "No node tells of an artifact.")
 
 
-def artifact_lines(items: Iterable[Json], now: datetime) -> Listing:
-    """Artifacts, the newest first; one that can't be read is left out."""
+def artifact_lines(items: Iterable[Json], now: datetime, kept: Iterable[Json] = ()) -> Listing:
+    """Artifacts, the newest first, and the TierPlacements by which they are `kept`; one that can't
+    be read is left out."""
+    placements = [(str(one["metadata"]["name"]), read_placed(one)) for one in kept]
     found = [(item, one) for item in items if (one := read_artifact(item)) is not None]
     found.sort(key=lambda pair: pair[1].created_ms, reverse=True)
-    rows = tuple(_artifact(item, one, now) for item, one in found)
+    rows = tuple(_artifact(item, one, now, _keepers(one, placements, now)) for item, one in found)
     return Listing(OBJECTS, OBJECTS.index("NODES"), rows, "The registry tells of no artifact.")
 
 
-def _artifact(item: Json, one: Listed, now: datetime) -> Row:
+def _keepers(one: Listed, kept: Iterable[tuple[str, Placed]], now: datetime) -> str:
+    at = now.timestamp()
+    return ",".join(sorted(name for name, placed in kept if placed.counts(one.artifact, at)))
+
+
+def _artifact(item: Json, one: Listed, now: datetime, kept: str) -> Row:
     meta = item["metadata"]
     nodes = sorted({copy.node for copy in one.copies if copy.node})
     cells = (
         *(meta["namespace"], meta["name"], one.pod, one.tier or "-", human(one.size)),
         age(item["status"]["takenAt"], now),
-        *(",".join(nodes) or "-", one.model or "-", one.policy or "-", one.artifact),
+        *(",".join(nodes) or "-", one.model or "-", one.policy or "-", kept or "-"),
+        one.artifact,
     )
     return Row(f"artifact.{keys.GROUP}/{meta['name']}", item, cells)
 

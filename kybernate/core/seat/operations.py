@@ -30,6 +30,7 @@ class Kind(StrEnum):
     EVACUATE = "evacuate"
     DRAIN = "drain-node"
     UNDRAIN = "undrain-node"
+    PLACE = "place"
 
 
 class Progress(StrEnum):
@@ -45,6 +46,8 @@ class Progress(StrEnum):
 ENDED = frozenset({Progress.SUCCEEDED, Progress.FAILED, Progress.CANCELLED})
 OF_NODE = frozenset({Kind.DRAIN, Kind.UNDRAIN, Kind.EVACUATE})
 """Operations on all seats of a node."""
+WITHOUT_SEAT = OF_NODE | {Kind.PLACE}
+"""Operations that are about no seat."""
 AWAY = frozenset({Kind.PARK, Kind.EVICT})
 """Operations on a seat that take it out of GPU memory."""
 

@@ -79,14 +79,14 @@ class Site:
         """What a line of Python prints in the pod's container."""
         return self.cluster.kubectl("exec", pod, "-c", "server", "--", "python3", "-c", text)
 
-    def park(self, node: str, pod: str) -> None:
-        """To the object store, by an operator."""
+    def park(self, node: str, pod: str, tier: str = "object") -> None:
+        """To the object store, or another tier, by an operator."""
         socket = f"/proc/{self.cluster.node(node).pid}/root{keys.AGENT_SOCKET}"
         words = [sys.executable, "-m", "kybernate.cli", "agent", "--socket", socket]
-        words += ["park", pod, "--tier", "object", "--json"]
+        words += ["park", pod, "--tier", tier, "--json"]
         done = subprocess.run(words, capture_output=True, text=True, timeout=90, check=False)
         assert json.loads(done.stdout)["state"] == "succeeded", (done.stdout, done.stderr)
-        wait_until(lambda: self.seat(node, pod).get("tier") == "object", 20, "not shown there")
+        wait_until(lambda: self.seat(node, pod).get("tier") == tier, 20, "not shown there")
 
     def saved(self, uid: str) -> str:
         """The pod's artifact, once the registry knows that the object store has it verified."""

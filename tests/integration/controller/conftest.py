@@ -38,6 +38,7 @@ ACTED_ON = (
     keys.CHECKPOINT_POLICIES_PATH,
     keys.SNAPSHOT_TEMPLATES_PATH,
     keys.SHARES_PATH,
+    keys.TIER_PLACEMENTS_PATH,
     "/api/v1/nodes",
     "/api/v1/pods",
     "/api/v1/events",

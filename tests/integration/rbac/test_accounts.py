@@ -63,6 +63,7 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         "checkpointpolicies.kyb.ai": READ,
         "shares.kyb.ai": READ,
         "snapshottemplates.kyb.ai": READ,
+        "tierplacements.kyb.ai": READ,
         **SEES_GRANTS,
         **SEES_REVOKED,
     },
@@ -84,7 +85,9 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
     "controller": {
         # By a policy: those of SnapshotTemplates and RestoreRequests; it deletes the former.
         "pods": READ | {"create", "delete"},
-        "nodes": {"get"},
+        "nodes": READ,
+        "tierplacements.kyb.ai": READ,
+        "tierplacements/status.kyb.ai": {"patch"},
         "restorerequests.kyb.ai": READ | {"delete"},
         "restorerequests/status.kyb.ai": {"patch"},
         **SEES_GRANTS,
@@ -114,6 +117,7 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         f"certificatesigningrequests/approval.{CERTIFICATES}": {"update"},
         f"certificatesigningrequests/status.{CERTIFICATES}": {"update"},
         f"signers.{CERTIFICATES}:{keys.AGENT_SIGNER}": {"approve", "sign"},
+        "tierplacements.kyb.ai": READ,
         **SEES_REVOKED,
         **SEES_GRANTS,
     },

@@ -25,7 +25,7 @@ WRITE = {"create", "update", "patch", "delete", "deletecollection"}
 PLANS = "rebalancerequests"
 ASKED_BY = (
     *("checkpointrequests", "checkpointpolicies"),
-    *(PLANS, "restorerequests", "snapshottemplates"),
+    *(PLANS, "restorerequests", "snapshottemplates", "tierplacements"),
 )
 KINDS = (*ASKED_BY, "artifactgrants", "artifacts", "gpunodes", "shares")
 VIEW = ("kyb-requests-view", "kyb-grants-view")

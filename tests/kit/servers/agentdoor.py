@@ -53,6 +53,25 @@ class Door(agent_pb2_grpc.NodeAgentServicer):
     def Wake(self, request: Any, context: Any) -> pb.Operation:  # noqa: N802
         return self._begin("wake", request, context, "")
 
+    def Place(self, request: Any, context: Any) -> pb.Operation:  # noqa: N802
+        with self._lock:
+            if request.name not in self.operations:
+                self.begun.append((request.name, "place", request.artifact, request.tier))
+                (by,) = context.auth_context()["x509_common_name"]
+                self.operations[request.name] = pb.Operation(
+                    name=request.name,
+                    kind="place",
+                    by=by.decode(),
+                    why=request.why,
+                    tier=request.tier,
+                    artifact=request.artifact,
+                    state="running",
+                    sentence="it is copied",
+                    created_at=time.time(),
+                    bytes_total=7,
+                )
+            return self._now(request.name, context)
+
     def GetOperation(self, request: Any, context: Any) -> pb.Operation:  # noqa: N802
         with self._lock:
             return self._now(request.name, context)

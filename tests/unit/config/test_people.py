@@ -13,7 +13,7 @@ READ = {"get", "list", "watch"}
 WRITE = {"create", "update", "patch", "delete", "deletecollection"}
 ASKED_BY = (
     *("checkpointrequests", "checkpointpolicies"),
-    *("rebalancerequests", "restorerequests", "snapshottemplates"),
+    *("rebalancerequests", "restorerequests", "snapshottemplates", "tierplacements"),
 )
 SHOWN, GRANTS, NODES, VIEW_NODES = "artifacts", "artifactgrants", "gpunodes", "kyb-view-nodes"
 

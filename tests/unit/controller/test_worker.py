@@ -326,12 +326,12 @@ def test_what_users_hang_on_a_request_is_not_kept(world, worker, requests):
 def test_the_service_remembers_of_requests_no_more_than_it_needs(tmp_path, monkeypatch):
     made = []
     monkeypatch.setattr(service, "Watcher", lambda *a, **more: made.append((a, more)))
-    for name in ("Api", "ProbeServer"):
-        monkeypatch.setattr(service, name, lambda *_: None)
+    monkeypatch.setattr(service, "ProbeServer", lambda *_: None)
+    monkeypatch.setattr(service, "Api", lambda *_: SimpleNamespace(of_metadata=lambda: None))
     # Gauges outlive the test, and would ask this service, which has no watches.
     gauge = SimpleNamespace(set_function=lambda _: None)
     gauge.labels = lambda _: gauge
-    names = ("LEADING", "QUEUED", "OPEN", "TEMPLATES", "ARTIFACTS")
+    names = ("LEADING", "QUEUED", "OPEN", "TEMPLATES", "PLACEMENTS", "COPIES", "ARTIFACTS")
     monkeypatch.setattr(service, "metrics", SimpleNamespace(**dict.fromkeys(names, gauge)))
     for name in ("ca.crt", "controller.crt", "controller.key"):
         (tmp_path / name).touch()

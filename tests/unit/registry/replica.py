@@ -12,7 +12,7 @@ from kybernate.adapters.keys.artifactkeys import WrapKeys
 from registry.artifacts import Artifacts
 from registry.database import Database
 from registry.http.app import create_app
-from registry.http.callers import Standing
+from registry.http.callers import Standing, nowhere
 from registry.http.routes import routes
 from registry.keys.namespacekeys import NamespaceKeys
 from registry.keys.routes import key_routes
@@ -81,12 +81,13 @@ class Replica:
         *,
         namespaces: Identities | None = None,
         places: Sequence[Place] = (),
+        placed: Callable[[str, str], bool] = nowhere,
     ) -> None:
         self.database = Database(url, threads=4, clock=clock)
         self.database.prepare()
         self.artifacts = Artifacts(self.database)
         self.pods = Pods(self.database, 600.0)
-        standing = Standing(self.pods, self.artifacts, cluster)
+        standing = Standing(self.pods, self.artifacts, cluster, placed)
         self.kms = WrapKeys((bytes(range(32)),))
         self.keys = NamespaceKeys(self.database, self.kms, namespaces)
         self.shredder = Shredder(self.database, namespaces, places, 3600.0)

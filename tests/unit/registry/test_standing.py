@@ -152,6 +152,25 @@ def test_another_node_says_nothing_of_its_copies(replica: Replica, facts: Facts)
     assert replica.drop("n2", ONE, **forget).body["dropped"] is True
 
 
+def test_a_node_tells_of_its_copy_that_a_tierplacement_wants_there(
+    tmp_path: Path, facts: Facts
+) -> None:
+    """And of no other: neither of another artifact, nor of the object store."""
+    wanted = {(f"ns/{ONE}", "n2")}
+    replica = Replica(url_of(tmp_path), Clock(), facts, placed=lambda *copy: copy in wanted)
+    try:
+        saved(replica)
+        there = {"place": "object", "store": "s3://x", "node": ""}
+        assert replica.report("n2", ONE, "verified", **there).status == 403
+        assert replica.report("n2", ONE, "verified").status == 200
+        assert replica.report("n3", ONE, "verified").status == 403
+        wanted.clear()
+        assert replica.report("n2", ONE, "verified").status == 403
+        assert replica.drop("n2", ONE).body["dropped"] is True
+    finally:
+        replica.close()
+
+
 def test_a_successor_is_on_the_claiming_node(replica: Replica, facts: Facts) -> None:
     saved(replica)
     assert replica.stop("n1", "u0").status == 200

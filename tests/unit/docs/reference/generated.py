@@ -21,6 +21,9 @@ from kybernate.api.models.tidying import MEANINGLESS
 from kybernate.api.models.values import Part
 from kybernate.core.policy.findings import BAD, POLICY_MEANINGS
 from kybernate.core.policy.shares import BEYOND, SHARE_MEANINGS
+from kybernate.core.requests.placement import PLACEMENT_MEANINGS
+from kybernate.core.requests.placement import TERMINAL as OVER
+from kybernate.core.requests.placement import TRUE as PLACED
 from kybernate.core.requests.reasons import Reason, Reasoned, Standing
 from kybernate.core.requests.rebalance import RebalanceReason
 from kybernate.core.requests.restore import RestoreReason
@@ -93,6 +96,12 @@ TEMPLATE_REASONS = """## Reasons of a SnapshotTemplate
 
 Its one condition is `Ready`: `True` while pods start from an artifact of it, which may be the one
 before while the next is made. What failed is tried again after a minute, later each time.
+"""
+
+PLACEMENT_REASONS = """## Reasons of a TierPlacement
+
+Its one condition is `Ready`: `True` while every copy that is wanted is there. What it names in
+`status.artifacts` is kept whatever the condition says.
 """
 
 SHARE_REASONS = """## Reasons of a Share
@@ -178,9 +187,8 @@ def objects_page() -> str:
         *_reasons(RESTORE_REASONS, RestoreReason),
         *_reasons(REBALANCE_REASONS, RebalanceReason),
     )
-    return "\n".join(
-        [*lines, *requests, *_policy_reasons(), *_template_reasons(), *_share_reasons()]
-    )
+    lasting = *_policy_reasons(), *_template_reasons(), *_placement_reasons(), *_share_reasons()
+    return "\n".join([*lines, *requests, *lasting])
 
 
 def _policy_reasons() -> Iterator[str]:
@@ -194,6 +202,15 @@ def _template_reasons() -> Iterator[str]:
     yield from (TEMPLATE_REASONS, "| reason | tried again | means |", "|---|---|---|")
     for reason, told in TEMPLATE_MEANINGS.items():
         yield f"| `{reason}` | {'yes' if reason in FAILED else 'no'} | {told} |"
+    yield ""
+
+
+def _placement_reasons() -> Iterator[str]:
+    head = "| reason | Ready | more is tried | means |", "|---|---|---|---|"
+    yield from (PLACEMENT_REASONS, *head)
+    for reason, told in PLACEMENT_MEANINGS.items():
+        more = "no" if reason in OVER | PLACED else "yes"
+        yield f"| `{reason}` | {'True' if reason in PLACED else 'False'} | {more} | {told} |"
     yield ""
 
 

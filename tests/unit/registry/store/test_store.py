@@ -316,6 +316,30 @@ def test_what_its_pod_saved_a_node_may_read_afterwards_and_no_more(
     assert not opens(store, "n1", "keys/ns/1")
 
 
+def test_a_node_reads_what_a_tierplacement_wants_there_and_no_more(
+    replica: Replica, lies: Lies, make: Callable[..., Store]
+) -> None:
+    """It may put nothing, remove nothing, and read nothing else of the namespace."""
+    of = f"ns/{ONE}"
+    wanted = {(of, "n2")}
+    store = make(placed=lambda *copy: copy in wanted)
+    saved(replica, lies, "n1", "u1", ONE, "0" * 32)
+    saved(replica, lies, "n1", "u1", name_of(2), "1" * 32)
+    assert opens(store, "n2", MANIFEST)
+    assert opens(store, "n2", PACK, of), "a pack that its manifest names"
+    assert not opens(store, "n2", PACK)
+    assert not opens(store, "n2", PACK[:-1] + "1", of)
+    assert not opens(store, "n2", MANIFEST.replace("00000001/", "00000002/"))
+    assert not opens(store, "n3", MANIFEST)
+    assert not opens(store, "n3", PACK, of)
+    with pytest.raises(ForbiddenError):
+        store.packable("n2", "ns", 1)
+    with pytest.raises(ForbiddenError):
+        store.page("n2", "packs/ns/", "")
+    wanted.clear()
+    assert not opens(store, "n2", MANIFEST)
+
+
 def test_a_grant_opens_what_it_names_for_whom_it_names(
     replica: Replica, lies: Lies, make: Callable[..., Store]
 ) -> None:

@@ -1,0 +1,1 @@
+"""TierPlacement: which artifacts lie where, and how long they are kept."""
