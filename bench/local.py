@@ -50,13 +50,13 @@ class Door:
     """Asks one server by HTTP."""
 
     def __init__(self, port: int) -> None:
-        self._url = f"http://127.0.0.1:{port}"
+        self.url = f"http://127.0.0.1:{port}"
 
     def ask(self, model: str) -> dict[str, Any]:
         """See `Side.ask`."""
         body = json.dumps({"model": model, "messages": [{"role": "user", "content": "hello"}]})
         kind = {"Content-Type": "application/json"}
-        url = f"{self._url}/v1/chat/completions"
+        url = f"{self.url}/v1/chat/completions"
         request = urllib.request.Request(url, body.encode(), kind)  # noqa: S310
         with urllib.request.urlopen(request, timeout=_PATIENCE_S) as answer:  # noqa: S310
             told: dict[str, Any] = json.load(answer)["kyb"]
@@ -68,10 +68,10 @@ class Door:
         """Until it listens. Raises SystemExit if it never does."""
         until = time.monotonic() + _PATIENCE_S
         while time.monotonic() < until:
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"{self._url}/health"):  # noqa: S310
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/health"):  # noqa: S310
                 return
             time.sleep(0.01)
-        raise SystemExit(f"{self._url} does not answer")
+        raise SystemExit(f"{self.url} does not answer")
 
 
 class Reload:
@@ -112,17 +112,17 @@ def main(mib: int, swaps: int, peer: str | None, *, as_json: bool) -> None:
     with ExitStack() as stack:
         stack.enter_context(hostmemory.kept(mib))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kyb-bench-local-")))
-        commands = {name: _command(name, mib) for name in NAMES}
-        ours = _environment(stack, folder, mib)
-        theirs = _environment(stack, folder, mib)
-        box: Side = stack.enter_context(_box(folder, commands, mib, ours))
+        commands = {name: command(name, mib) for name in NAMES}
+        ours = environment(stack, folder, mib)
+        theirs = environment(stack, folder, mib)
+        own: Side = stack.enter_context(box(folder, commands, mib, ours))
         other: Side
         if peer is not None:
             other = stack.enter_context(_llama_swap(folder, commands, peer, theirs))
         else:
             other = Reload(commands, theirs)
             stack.callback(other.end)
-        swap, reload = _measure((box, other), swaps)
+        swap, reload = _measure((own, other), swaps)
     metrics = {
         "swap_p50_ms": (1000 * median(swap), "ms"),
         "swap_least_ms": (1000 * min(swap), "ms"),
@@ -165,16 +165,17 @@ def _timed(side: Side, name: str) -> tuple[float, dict[str, Any]]:
     return time.perf_counter() - began, told
 
 
-def _command(name: str, mib: int) -> list[str]:
+def command(name: str, mib: int) -> list[str]:
+    """A toy server's words."""
     toy = (sys.executable, "-m", "tests.workloads.toy_server", "--host", "127.0.0.1")
     return [*toy, "--port", "${PORT}", "--model", name, "--bytes", f"{mib}MiB"]
 
 
-def _environment(stack: ExitStack, folder: Path, mib: int) -> dict[str, str]:
-    """The variables with which processes see a GPU of their own side."""
+def environment(stack: ExitStack, folder: Path, mib: int, count: int = 1) -> dict[str, str]:
+    """The variables with which processes see GPUs of their own side."""
     gpus = Path(tempfile.mkdtemp(prefix="kyb-bench-gpus-", dir="/dev/shm"))
     stack.callback(shutil.rmtree, gpus, ignore_errors=True)
-    row = {"product": "toy", "memory": f"{mib + mib // 4}MiB", "count": 1}
+    row = {"product": "toy", "memory": f"{mib + mib // 4}MiB", "count": count}
     libraries = native("simgpu")
     install(parse({"name": "box", "gpus": [row], "open": True}), gpus, libraries)
     homes = dict.fromkeys(("HOME", "XDG_RUNTIME_DIR", "XDG_STATE_HOME"), str(folder))
@@ -182,18 +183,19 @@ def _environment(stack: ExitStack, folder: Path, mib: int) -> dict[str, str]:
 
 
 @contextmanager
-def _box(
-    folder: Path, commands: dict[str, list[str]], mib: int, environment: dict[str, str]
+def box(
+    folder: Path, commands: dict[str, list[str]], mib: int, given: dict[str, str], **keys: Any
 ) -> Iterator[Door]:
+    """`kybernate serve` of these commands. `keys`: what else each model's entry says."""
     port, file = free_port(), folder / "models.yaml"
     models = {
-        name: {"cmd": " ".join(words), "vram": f"{mib}MiB", "gpus": 1}
+        name: {"cmd": " ".join(words), "vram": f"{mib}MiB", "gpus": 1, **keys}
         for name, words in commands.items()
     }
     listen = f"127.0.0.1:{port}"
     file.write_text(yaml.safe_dump({"listen": listen, "startPort": free_port(), "models": models}))
     words = [sys.executable, "-m", "kybernate.cli", "serve", str(file)]
-    with _serving(words, folder / "box.log", environment, port) as door:
+    with _serving(words, folder / "box.log", given, port) as door:
         yield door
 
 

@@ -1,0 +1,149 @@
+"""`python -m bench.agreement`: does `kybernate serve` do what `kybernate simulate` says?
+
+A trace of requests is played twice: on a real box of several GPUs of the simulated driver, and in
+virtual time with the swaps as they were just measured there. The share of requests whose answer
+begins within `--within` seconds is set beside each other.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+import threading
+import time
+import urllib.request
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bench import hostmemory
+from bench.local import box, command, environment
+from bench.report import emit, median, say
+from kybernate.core.simulate.outcome import POLICIES, simulate
+from kybernate.core.simulate.trace import Trace
+from kybernate.core.simulate.world import Costs
+
+if TYPE_CHECKING:
+    from bench.local import Door
+
+_PATIENCE_S = 300.0
+_TRIES = 5
+_GB = 10**9
+
+
+def drawn(models: int, seconds: float, rate: float, work: float, seed: int, gb: float) -> Trace:
+    """Requests that come by chance, for models by Zipf's law, each worked on for as long."""
+    rng, at = random.Random(seed), []
+    now = rng.expovariate(rate)
+    while now < seconds:
+        at.append(now)
+        now += rng.expovariate(rate)
+    law = [1 / (n + 1) for n in range(models)]
+    chosen = rng.choices(range(models), law, k=len(at))
+    return Trace(at, chosen, [work] * len(at), [f"m{n}" for n in range(models)], [gb] * models)
+
+
+def _ask(door: Door, model: str, work: float) -> float:
+    """Seconds until it answers, less those that it works."""
+    body = json.dumps({"model": model, "messages": [], "max_tokens": 1, "token_delay": work})
+    kind = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{door.url}/v1/chat/completions", body.encode(), kind)  # noqa: S310
+    began = time.perf_counter()
+    with urllib.request.urlopen(request, timeout=_PATIENCE_S) as answer:  # noqa: S310
+        told: dict[str, Any] = json.load(answer)["kyb"]
+    if told["checksum"] != told["expected"]:
+        raise SystemExit(f"{model} answers with other memory than it was filled with: {told}")
+    return time.perf_counter() - began - work
+
+
+def _act(door: Door, what: str) -> float:
+    """Seconds that it takes by hand."""
+    began = time.perf_counter()
+    request = urllib.request.Request(f"{door.url}/api/models/{what}", b"")  # noqa: S310
+    with urllib.request.urlopen(request, timeout=_PATIENCE_S):  # noqa: S310
+        return time.perf_counter() - began
+
+
+def measured(door: Door, names: list[str], gb: float, mib: int, within: float) -> Costs:
+    """What swaps cost here, by a model that nobody else hinders."""
+    for name in names:
+        _ask(door, name, 0.0)
+    one, parks, wakes = names[-1], [], []
+    for _ in range(_TRIES):
+        parks.append(_act(door, f"park/{one}"))
+        wakes.append(_act(door, f"wake/{one}"))
+    memory = (mib + mib // 4) * (1 << 20) / _GB
+    wake, park = gb / median(wakes), gb / median(parks)
+    return Costs(gpu_gb=memory, wake=wake, park=park, slack=within, wakes=0.0)
+
+
+def played(door: Door, trace: Trace) -> list[float]:
+    """What each request of the trace waited (s)."""
+    waits = [0.0] * len(trace.at)
+
+    def one(number: int) -> None:
+        waits[number] = _ask(door, trace.names[trace.models[number]], trace.work[number])
+
+    began, threads = time.monotonic(), []
+    for number, at in enumerate(trace.at):
+        time.sleep(max(0.0, began + at - time.monotonic()))
+        threads.append(threading.Thread(target=one, args=(number,)))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+    return waits
+
+
+@click.command()
+@click.option("--gpus", default=3, show_default=True)
+@click.option("--models", default=12, show_default=True)
+@click.option("--mib", default=48, show_default=True, help="GPU memory of each model.")
+@click.option("--seconds", default=120.0, show_default=True, help="How long requests come.")
+@click.option("--rate", default=0.9, show_default=True, help="Requests a second in all.")
+@click.option("--work", default=4.0, show_default=True, help="Seconds that each is worked on.")
+@click.option("--within", default=2.0, show_default=True, help="In time: begun so soon (s).")
+@click.option("--seed", default=1, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="End with one JSON line on stdout.")
+def main(  # noqa: PLR0913 - its options
+    *,
+    gpus: int,
+    models: int,
+    mib: int,
+    seconds: float,
+    rate: float,
+    work: float,
+    within: float,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Set a box beside its simulation."""
+    gb = mib * (1 << 20) / _GB
+    trace = drawn(models, seconds, rate, work, seed, gb)
+    with ExitStack() as stack:
+        stack.enter_context(hostmemory.kept(mib))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kyb-bench-box-")))
+        given = environment(stack, folder, mib, gpus)
+        commands = {name: command(name, mib) for name in trace.names}
+        door = stack.enter_context(box(folder, commands, mib, given, readyWithin=within))
+        costs = measured(door, list(trace.names), gb, mib, within)
+        say(f"wake {gb / costs.wake:.3f} s, park {gb / costs.park:.3f} s")
+        waits = played(door, trace)
+        moves = (folder / "box.log").read_text().count(" goes from GPU ")
+    real = sum(wait <= within for wait in waits) / len(waits)
+    said = {name: simulate(trace, gpus, costs, POLICIES[name]).in_time for name in POLICIES}
+    metrics = {
+        "in_time": (real, "ratio"),
+        "simulated": (said["ours"], "ratio"),
+        "difference": (abs(real / said["ours"] - 1), "ratio"),
+        "wait_p50_s": (median(waits), "s"),
+        "moves": (float(moves), "wakes on another GPU"),
+        "requests": (float(len(waits)), "requests"),
+    }
+    emit("agreement", metrics, {"simulated": said}, as_json=as_json)
+
+
+if __name__ == "__main__":
+    main()
