@@ -48,6 +48,11 @@ class Crd(NamedTuple):
     has_status: bool = True
     plural: str = ""
 
+    @property
+    def resource(self) -> str:
+        """What its objects are called in paths."""
+        return self.plural or f"{self.kind.lower()}s"
+
 
 def _label(name: str) -> str:
     escaped = name.replace(".", "\\.")
@@ -274,7 +279,7 @@ class _Dumper(yaml.SafeDumper):
 
 def _definition(crd: Crd) -> Json:
     single = crd.kind.lower()
-    plural = crd.plural or f"{single}s"
+    plural = crd.resource
     version: Json = {"name": keys.VERSION, "served": True, "storage": True}
     if crd.has_status:
         version["subresources"] = {"status": {}}

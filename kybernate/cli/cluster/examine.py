@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kybernate import keys
+from kybernate.api.crds import CRDS
 from kybernate.api.gpunodes import read_status
 from kybernate.api.lenient import mapping, mappings, text
 from kybernate.cli.cluster.link import NODES, Source, listed
@@ -25,18 +26,6 @@ T = TypeVar("T")
 DRIVER = "gpu.nvidia.com"
 """The DRA driver that publishes whole GPUs."""
 
-_KINDS = (
-    keys.GPU_NODES_PATH,
-    keys.CHECKPOINT_REQUESTS_PATH,
-    keys.CHECKPOINT_POLICIES_PATH,
-    keys.ARTIFACT_GRANTS_PATH,
-    keys.ARTIFACTS_PATH,
-    keys.RESTORE_REQUESTS_PATH,
-    keys.REBALANCE_REQUESTS_PATH,
-    keys.SNAPSHOT_TEMPLATES_PATH,
-    keys.TIER_PLACEMENTS_PATH,
-    keys.SHARES_PATH,
-)
 _SERVICES = f"/apis/apps/v1/namespaces/{keys.NAMESPACE}/deployments"
 _WEBHOOK = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/kyb-webhook"
 _SLICES = (
@@ -67,7 +56,7 @@ def _seen(look: Callable[[], T]) -> T | Unseen:
 def _missing(api: Api) -> Iterator[str]:
     group = mapping(_or_nothing(api, f"/apis/{keys.API_VERSION}"))
     served = {text(one.get("name")) for one in mappings(group.get("resources"))}
-    yield from (path.rpartition("/")[2] for path in _KINDS if path.rpartition("/")[2] not in served)
+    yield from (crd.resource for crd in CRDS.values() if crd.resource not in served)
 
 
 def _services(api: Api) -> dict[str, bool]:
