@@ -15,7 +15,7 @@ from kybernate.core.gangs.gang import parse_size
 from kybernate.core.placement import POLICIES
 from kybernate.core.quantity import parse_quantity
 from kybernate.errors import ConfigError
-from webhook.pods import asking, companion, probes
+from webhook.pods import asking, companion, direct, probes
 from webhook.pods.cluster import Wish
 from webhook.pods.original import MOST_VRAM, read_original
 
@@ -58,6 +58,7 @@ def refusals(pod: Json, cluster: Cluster, scheduler: str) -> list[str]:
     problems += [wrong] if wrong else []
     problems += probes.problems(pod, container, original.probes if original else {})
     problems += companion.problems(pod["spec"], container, seen=original is not None)
+    problems += direct.problems(pod["spec"], container)
     assumed = original is not None and original.vram is not None
     if keys.VRAM not in asking.annotations_of(pod) and not assumed:
         problems += _vram_rules(cluster, wish(pod, ask.resource))

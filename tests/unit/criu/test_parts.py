@@ -16,6 +16,7 @@ from kybernate.adapters.criu.checks import undumpable
 from kybernate.adapters.criu.container import Container, state_of
 from kybernate.adapters.criu.record import FILE, Record
 from kybernate.adapters.kernel import smallfile
+from kybernate.core.artifacts.privileges import Privileges
 from kybernate.errors import ConfigError, NotFoundError, RestoreError
 from kybernate.ports import DumpState
 
@@ -184,3 +185,27 @@ def test_a_name_that_is_half_written_is_read_again(
     names = iter(("kyb-hol\n", "kyb-hold\n"))
     monkeypatch.setattr(smallfile, "read", lambda _: next(names))
     assert state_of(1, tmp_path) is DumpState.HOLDING
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("/dev/infiniband/uverbs0", "NCCL_IB_DISABLE=1"),
+        ("/dev/nvidia-fs3", "CUFILE_FORCE_COMPAT_MODE=true"),
+        ("/dev/nvidia-uvm", ""),
+        ("/dev/nvidia0", ""),
+    ],
+)
+def test_devices_that_reach_into_gpu_memory_are_told(tmp_path: Path, name: str, told: str) -> None:
+    """Mapped or open; of a GPU's own devices nothing is said."""
+    (tmp_path / "maps").write_text(f"7f00-7f10 rw-s 00000000 00:05 7       {name}\n")
+    (tmp_path / "fd").mkdir()
+    (tmp_path / "fd/7").symlink_to("/dev/ptmx")  # some device: its name is what is judged
+    none: frozenset[int] = frozenset()
+    around = undumpable._Around({}, none, none, Privileges((), ()), {})
+    found = [
+        *undumpable._mapped(str(tmp_path), around, {}),
+        *undumpable._opened(str(tmp_path), around, {7: name}),
+    ]
+    assert len(found) == (2 if told else 0)
+    assert all(f"the device {name} " in one and told in one for one in found)

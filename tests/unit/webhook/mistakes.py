@@ -116,6 +116,19 @@ REFUSED: dict[str, list[tuple[str, Pod]]] = {
                 {"volumeMounts": [{"mountPath": "/var/run/nvidia-container-devices/all"}]}, seat()
             ),
         ),
+        (
+            "RDMA: `rdma/hca_shared_devices_a: 1`",
+            pod(seat(**{"rdma/hca_shared_devices_a": "1"}), notes=VRAM),
+        ),
+        (
+            "a volume of `/dev/infiniband` or `/dev/nvidia-fs0`",
+            pod(
+                seat(),
+                notes=VRAM,
+                container={"volumeMounts": [{"name": "gds", "mountPath": "/dev/nvidia-fs0"}]},
+                spec={"volumes": [{"name": "gds", "hostPath": {"path": "/dev/nvidia-fs0"}}]},
+            ),
+        ),
         ("`CUDA_VISIBLE_DEVICES`", containing(env=[{"name": "CUDA_VISIBLE_DEVICES"}])),
         (
             "`NVIDIA_VISIBLE_DEVICES: all` in a container without a seat",

@@ -12,13 +12,13 @@ import pytest
 
 from kybernate import keys
 from tests.unit.webhook.mistakes import PAGE, REFUSED, WARNED, renewed, sentence
-from webhook.pods import advice, asking, companion, original, probes, validate
+from webhook.pods import advice, asking, companion, direct, original, probes, validate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
 
-MODULES = (advice, asking, companion, original, probes, validate)
+MODULES = (advice, asking, companion, direct, original, probes, validate)
 SAID = [sentence(given) for rows in (*REFUSED.values(), WARNED) for _, given in rows]
 
 

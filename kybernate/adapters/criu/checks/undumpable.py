@@ -40,7 +40,14 @@ _DEVICES = frozenset({"/dev/tty", "/dev/ptmx", "/dev/pts/ptmx", "/dev/console"})
 _TERMINAL = re.compile(r"/dev/(pts/\d+|console)")
 _MEMORY_FILES = ("/dev/shm/", "/dev/zero", "/dev/hugepages")  # noqa: S108 - names, not used
 _SECRETMEM = "/secretmem (deleted)"
-_GPU = re.compile(r"/dev/(nvidia|simgpu)")
+_GPU = re.compile(r"/dev/(nvidia(?!-fs)|simgpu)")
+_DIRECT = {
+    "/dev/infiniband/": "what an RDMA adapter holds for a process is in no checkpoint; have NCCL "
+    "use sockets (NCCL_IB_DISABLE=1), and leave ib out of UCX_TLS",
+    "/dev/nvidia-fs": "what GPUDirect Storage holds for a process is in no checkpoint; have cuFile "
+    "read as others do (CUFILE_FORCE_COMPAT_MODE=true)",
+}
+"""Devices that reach into GPU memory, by how their names begin, with why and the way out."""
 _MAPPING = re.compile(
     r"^\S+ \S+ \S+ \S+ \d+ +((?:anon_inode:|/dev/|/secretmem).*)$", re.MULTILINE | re.ASCII
 )
@@ -199,7 +206,7 @@ def _mapped(process: str, around: _Around, _: Mapping[int, str]) -> Iterator[str
         if name.startswith("anon_inode:") or name == _SECRETMEM:
             yield _unknown_kind(name)
         elif name.startswith("/dev/") and not (name.startswith(_MEMORY_FILES) or _GPU.match(name)):
-            yield f"has the device {_printable(name)} mapped."
+            yield _device(name, "mapped")
 
 
 def _opened(process: str, around: _Around, links: Mapping[int, str]) -> Iterator[str]:
@@ -235,7 +242,7 @@ def _file_problem(path: str, target: str, queues: frozenset[int]) -> Iterator[st
         yield f"has the POSIX message queue {shown} open."
     elif stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode):
         if not _is_known_device(found, target):
-            yield f"has the device {shown} open."
+            yield _device(shown, "open")
     elif is_deleted and stat.S_ISREG(found.st_mode):
         if found.st_nlink:
             yield f"has {shown} open, which was deleted but lives on under another name."
@@ -244,6 +251,11 @@ def _file_problem(path: str, target: str, queues: frozenset[int]) -> Iterator[st
                 f"has the deleted file {shown} of {found.st_size >> 20} MiB open; "
                 f"up to {GHOST_LIMIT >> 20} MiB can be dumped."
             )
+
+
+def _device(name: str, held: str) -> str:
+    more = [why for start, why in _DIRECT.items() if name.startswith(start)]
+    return f"has the device {_printable(name)} {held}{': ' + more[0] if more else ''}."
 
 
 def _is_known_device(found: os.stat_result, target: str) -> bool:
