@@ -39,11 +39,22 @@ _LONGEST_S = 86_400
 _NOBODY = "no controller answers: is kyb-controller running?"
 
 
-def request_options(told: str, timeout: str, how_long: str) -> Callable[[Any], Any]:
-    """The options of commands that make a request. `told` is the help of -o, and `how_long` that of
-    --timeout, which is `timeout` if none is given."""
+def request_options(
+    how_long: str,
+    timeout: str = "10m",
+    *,
+    tried: str = "Only say whether it may be asked for, and ask nothing.",
+    told: str = "A sentence, or the request as it is at the end.",
+    namespaced: bool = True,
+) -> Callable[[Any], Any]:
+    """The options of commands that make a request or have one carried out.
+
+    `how_long` is the help of --timeout, which is `timeout` if none is given; `tried` that of
+    --dry-run and `told` that of -o.
+    """
     options = (
-        cluster_options(),
+        cluster_options(namespaced=namespaced),
+        click.option("--dry-run", is_flag=True, help=tried),
         click.option(
             "-o",
             "--output",
@@ -57,14 +68,12 @@ def request_options(told: str, timeout: str, how_long: str) -> Callable[[Any], A
     return lambda command: _with(command, options)
 
 
-def once_options(told: str, how_long: str) -> Callable[[Any], Any]:
+def once_options(how_long: str, **helps: Any) -> Callable[[Any], Any]:
     """The same for those that are done at once, or say that they may be."""
+    told = "Return once it is asked for."
     options = (
-        request_options(told, "10m", how_long),
-        click.option("--no-wait", is_flag=True, help="Return once it is asked for."),
-        click.option(
-            "--dry-run", is_flag=True, help="Only say whether it may be asked for, and ask nothing."
-        ),
+        request_options(how_long, **helps),
+        click.option("--no-wait", is_flag=True, help=told),
     )
     return lambda command: _with(command, options)
 
@@ -118,7 +127,8 @@ class Asking(Generic[R]):
 
     def name_of(self, item: Json) -> str:
         """What `-o name` prints."""
-        return f"{self.resource}/{item['metadata'].get('name', '')}"
+        meta = item["metadata"]
+        return f"{self.resource}/{meta.get('name') or meta.get('generateName', '')}"
 
     def progress(self, request: R, _now: float) -> str:
         """How far it is, in a line, at so many seconds since 1970."""
@@ -150,6 +160,14 @@ class Asking(Generic[R]):
             click.echo(sentence)
         else:
             click.echo(text_of(item, form), nl=False)
+
+    def tell_all(self, items: list[Json], form: str) -> None:
+        """Print several for programs: a document with all of them, or a name a line."""
+        if form == "name":
+            for item in items:
+                click.echo(self.name_of(item))
+        elif form != "text":
+            click.echo(text_of(items, form), nl=False)
 
     def followed(
         self, link: Link, made: Json, until: float, over: Callable[[R], bool] = lambda _: False

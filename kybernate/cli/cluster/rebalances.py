@@ -13,7 +13,7 @@ import click
 from kybernate import keys
 from kybernate.api.rebalances.reading import read_rebalance, to_rebalance
 from kybernate.cli.cluster.asking import REFUSED, Asking, limit_of, request_options
-from kybernate.cli.cluster.link import cluster_options, link_to
+from kybernate.cli.cluster.link import link_to
 from kybernate.cli.completing import pod_names
 from kybernate.cli.output import human, plain
 from kybernate.core.plans.steps import Kind
@@ -62,21 +62,21 @@ class Rebalances(Asking[Request]):
 REBALANCES = Rebalances()
 
 
-def plan_options(command: Any) -> Any:
-    """The options of commands that make a RebalanceRequest."""
-    command = request_options(
-        "Sentences, or the request as it is at the end.",
-        "1h",
-        "How long after its approval steps begin, and how long it is followed.",
-    )(command)
+def plan_options(tried: str) -> Callable[[Any], Any]:
+    """The options of commands that make a RebalanceRequest; `tried` is the help of --dry-run."""
+    how_long = "How long after its approval steps begin, and how long it is followed."
     told = "Have the plan carried out, and follow it."
-    return click.option("--approve", is_flag=True, help=told)(command)
+
+    def add(command: Any) -> Any:
+        command = request_options(how_long, "1h", tried=tried)(command)
+        return click.option("--approve", is_flag=True, help=told)(command)
+
+    return add
 
 
 @click.command("move")
 @click.option("--to", required=True, help="GROUP of its own node, NODE, or NODE/GROUP.")
-@click.option("--dry-run", is_flag=True, help="Only say whether it may be asked for.")
-@plan_options
+@plan_options("Only say whether it may be asked for.")
 @click.argument("pod", shell_complete=pod_names)
 def move(pod: str, *, to: str, dry_run: bool, **options: Any) -> None:
     """Have POD continue elsewhere: on another group of its node, or on another node.
@@ -100,20 +100,41 @@ def move(pod: str, *, to: str, dry_run: bool, **options: Any) -> None:
 
 @click.command("approve")
 @click.argument("name")
-@click.option("--timeout", default="1h", show_default=True, help="How long it is followed.")
-@cluster_options()
-def approve(name: str, timeout: str, **options: Any) -> None:
+@request_options(
+    "How long it is followed.",
+    "1h",
+    tried="Show the plan with its cost and its hash, and approve nothing.",
+)
+def approve(name: str, *, dry_run: bool, **options: Any) -> None:
     """Have the plan of the RebalanceRequest NAME carried out as it stands, and follow it.
 
     That takes the verb `approve` for rebalancerequests.kyb.ai. Exit status as of `move`.
 
     \b
+    kubectl kyb approve move-llama-x7k2p -n shop --dry-run
     kubectl kyb approve move-llama-x7k2p -n shop
     """
-    link, until = link_to(options), time.monotonic() + limit_of(timeout)
-    item = link.api.get(f"{link.of(REBALANCES.plural)}/{name}")
-    _show(item)
-    sys.exit(_end(_carried_out(link, item, until)))
+    link, form = link_to(options), options["output"]
+    until = time.monotonic() + limit_of(options["timeout"])
+    item = link.api.get(f"{link.of(REBALANCES.plural)}/{name.rpartition('/')[2]}")
+    if form == "text":
+        _show(item)
+    if dry_run:
+        REBALANCES.tell(item, form, _would(item))
+        return
+    sys.exit(_end(_carried_out(link, item, until), form))
+
+
+def _would(item: Json) -> str:
+    """What an approval would have carried out. Raises click.ClickException if nothing."""
+    request, plan = read_rebalance(item), _plan(item)
+    if request.ended:
+        raise click.ClickException(f"it has ended: {plain(request.status.message)}")
+    moves = f"{plan.moves} move{'s' * (plan.moves != 1)}"
+    cost = f"{moves}, {human(plan.size)}, about {plan.seconds:.0f} s"
+    if request.approved == plan.hash:
+        return f"plan {plan.hash} ({cost}) is approved already"
+    return f"would approve plan {plan.hash}: {cost}"
 
 
 def ask(
@@ -184,12 +205,16 @@ def _carried_out(link: Link, item: Json, until: float) -> Json:
 
 
 def _approved(link: Link, item: Json) -> Json:
+    body = {"spec": {"approvedPlan": _plan(item).hash}}
+    found: Json = link.api.patch(f"{link.of(REBALANCES.plural)}/{item['metadata']['name']}", body)
+    return found
+
+
+def _plan(item: Json) -> Plan:
     plan = read_rebalance(item).status.plan
     if plan is None:
         raise click.ClickException("there is no plan yet")
-    body = {"spec": {"approvedPlan": plan.hash}}
-    found: Json = link.api.patch(f"{link.of(REBALANCES.plural)}/{item['metadata']['name']}", body)
-    return found
+    return plan
 
 
 def _show(item: Json) -> None:

@@ -13,8 +13,16 @@ import click
 from kybernate import keys
 from kybernate.api.gpunodes import read_status
 from kybernate.api.requests import ask_for, read_request
-from kybernate.cli.cluster.asking import KEPT_S, LATE_S, REFUSED, Asking, limit_of, once_options
-from kybernate.cli.cluster.link import cluster_options, link_to
+from kybernate.cli.cluster.asking import (
+    KEPT_S,
+    LATE_S,
+    REFUSED,
+    Asking,
+    limit_of,
+    once_options,
+    request_options,
+)
+from kybernate.cli.cluster.link import link_to
 from kybernate.cli.completing import pod_names
 from kybernate.cli.output import human, plain
 from kybernate.core.requests.checkpoint import Mode, Request
@@ -24,7 +32,6 @@ from kybernate.types import Tier
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kybernate.api.gpunodes import SeatRow
     from kybernate.cli.cluster.link import Link
 
     Json = dict[str, Any]
@@ -67,10 +74,7 @@ CHECKPOINTS = Checkpoints()
 
 
 def _options(command: Any) -> Any:
-    command = once_options(
-        "A sentence, or the request as it is at the end.",
-        "How long it may take; then it is cancelled.",
-    )(command)
+    command = once_options("How long it may take; then it is cancelled.")(command)
     return click.argument("pod", shell_complete=pod_names)(command)
 
 
@@ -136,10 +140,13 @@ def snapshot(pod: str, *, tier: str | None, **options: Any) -> None:
     default=None,
     help="Where their states go. Those in RAM do not outlive their pods.",
 )
-@click.option("--timeout", default="10m", show_default=True, help="How long each seat may take.")
-@click.option("--dry-run", is_flag=True, help="Say which seats would be parked, and do nothing.")
-@cluster_options(namespaced=False)
-def drain(node: str, *, tier: str | None, timeout: str, dry_run: bool, **options: Any) -> None:
+@request_options(
+    "How long each seat may take.",
+    tried="Say which seats would be parked, and do nothing.",
+    told="Sentences, or the requests as they are at the end.",
+    namespaced=False,
+)
+def drain(node: str, *, tier: str | None, dry_run: bool, **options: Any) -> None:
     """Cordon NODE, park all of its seats, and keep them parked: their pods may go.
 
     Makes a CheckpointRequest of mode Evict for each, and follows them. Nothing is deleted: `kubectl
@@ -148,44 +155,54 @@ def drain(node: str, *, tier: str | None, timeout: str, dry_run: bool, **options
 
     \b
     kubectl kyb drain gpu-7 --dry-run
-    kubectl kyb drain gpu-7 --tier nvme
+    kubectl kyb drain gpu-7 --tier nvme -o name
     """
-    limit, link = limit_of(timeout), link_to(options)
+    limit, link, form = limit_of(options["timeout"]), link_to(options), options["output"]
     _, status = read_status(link.api.get(f"{keys.GPU_NODES_PATH}/{node}"))
-    seats = [seat for seat in status.seats if seat.state != "gone"]
+    wanted = [
+        (seat.namespace, ask_for(Mode.EVICT, seat.pod, Tier(tier) if tier else None, limit, KEPT_S))
+        for seat in status.seats
+        if seat.state != "gone"
+    ]
     if dry_run:
-        click.echo(f"would cordon node {node}, and park: {_names(seats) or 'nothing'}")
+        _would(node, wanted, form)
         return
     link.api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}})
-    click.echo(f"node {node} is cordoned: no new pod comes to it")
+    # What programs read is the requests alone.
+    click.echo(f"node {node} is cordoned: no new pod comes to it", err=form != "text")
     asked, ends = [], [0]
-    for seat in seats:
-        there = replace(link, namespace=seat.namespace)
-        body = ask_for(Mode.EVICT, seat.pod, Tier(tier) if tier else None, limit, KEPT_S)
+    for namespace, body in wanted:
+        there = replace(link, namespace=namespace)
         try:
             asked.append((there, there.api.post(there.of(CHECKPOINTS.plural), body)))
         except (NotFoundError, RefusedError) as error:
             # Such as by a quota of its namespace, which is to hold up no other.
-            click.echo(
-                f"evict of {seat.namespace}/{seat.pod} failed: {plain(str(error))}", err=True
-            )
+            pod = f"{namespace}/{body['spec']['pod']}"
+            click.echo(f"evict of {pod} failed: {plain(str(error))}", err=True)
             ends.append(REFUSED)
-    ends += [_end(there, made, time.monotonic() + limit + LATE_S) for there, made in asked]
-    sys.exit(max(ends))
+    found = [_end(*one, time.monotonic() + limit + LATE_S, form) for one in asked]
+    CHECKPOINTS.tell_all([item for item, _ in found], form)
+    sys.exit(max(ends + [end for _, end in found]))
 
 
-def _end(link: Link, made: Json, until: float) -> int:
+def _would(node: str, wanted: Iterable[tuple[str, Json]], form: str) -> None:
+    """What a drain would ask for."""
+    pods = ", ".join(f"{namespace}/{body['spec']['pod']}" for namespace, body in wanted)
+    told = f"would cordon node {node}, and park: {pods or 'nothing'}"
+    click.echo(told, err=form != "text")
+    for namespace, body in wanted:
+        body["metadata"]["namespace"] = namespace
+    CHECKPOINTS.tell_all([body for _, body in wanted], form)
+
+
+def _end(link: Link, made: Json, until: float, form: str) -> tuple[Json, int]:
     """Follow one of several, of which any may be deleted by its namespace's own people."""
     try:
-        ended = CHECKPOINTS.read(CHECKPOINTS.followed(link, made, until))
-        return CHECKPOINTS.outcome(ended, quiet=False)
+        ended = CHECKPOINTS.followed(link, made, until)
+        return ended, CHECKPOINTS.outcome(CHECKPOINTS.read(ended), quiet=form != "text")
     except click.ClickException as error:
         click.echo(error.message, err=True)
-        return REFUSED
-
-
-def _names(seats: Iterable[SeatRow]) -> str:
-    return ", ".join(f"{seat.namespace}/{seat.pod}" for seat in seats)
+        return made, REFUSED
 
 
 def _ask(mode: Mode, pod: str, tier: Tier | None, options: dict[str, Any]) -> None:

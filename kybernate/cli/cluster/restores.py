@@ -47,8 +47,8 @@ class Restores(Asking[RestoreRequest]):
 def _options(command: Any) -> Any:
     for option in (
         once_options(
-            "A sentence, or the request as it is at the end; name: the pod that is made.",
             "How long it may take at most.",
+            told="A sentence, or the request as it is at the end; name: the pod that is made.",
         ),
         click.option("--artifact", default=None, help="An Artifact by its name, instead of POD."),
         click.option("--from-namespace", default=None, help="The artifact's, if another one."),

@@ -81,7 +81,6 @@ extender itself is asked, over mutual TLS, as by kybernate explain, and no reque
     help="States to search before the best plan so far is told: of --extender or --dump.",
 )
 @click.option("--empty", help="Have all pods leave this node, instead.")
-@click.option("--dry-run", is_flag=True, help="Only show the plan: nothing can be approved.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 @click.option(
     "--dump",
@@ -90,7 +89,7 @@ extender itself is asked, over mutual TLS, as by kybernate explain, and no reque
     help="Plan for the ledger in this file, which kybernate dump wrote, and ask nobody.",
 )
 @extender_options
-@plan_options
+@plan_options("Only show the plan: nothing can be approved.")
 def command(
     name: str | None, namespace: str | None, *, dry_run: bool, as_json: bool, **options: Any
 ) -> None:

@@ -153,6 +153,9 @@ def test_what_a_tenant_wrote_moves_no_cursor(capsys):
     assert "[/b]?2J" in told
 
 
+DONE = {"type": "Complete", "status": "True", "reason": "Evicted", "message": "it is parked"}
+
+
 class Refusing:
     """An API server with a node of three seats, of which one namespace takes no requests, and one
     deletes them."""
@@ -187,6 +190,31 @@ def test_a_namespace_that_takes_no_requests_holds_up_no_other_of_a_drain(monkeyp
     assert "deleted that of a" in found.stderr
     assert "deleted that of b" in found.stderr
     assert found.exit_code == 1
+
+
+@pytest.mark.parametrize("tried", [True, False])
+@pytest.mark.parametrize("form", ["json", "yaml", "name"])
+def test_programs_read_the_requests_of_a_drain_alone(monkeypatch, form, tried):
+    monkeypatch.setattr(requests, "link_to", lambda _: link.Link(Refusing(), None))
+    over = {"completionTime": "2026-01-01T00:00:05Z", "conditions": [DONE]}
+
+    def followed(_link, made, _until):
+        pod = made["spec"]["pod"]
+        meta = {"name": f"evict-{pod}-x", "namespace": "shop", "uid": "r"}
+        meta["creationTimestamp"] = "2026-01-01T00:00:00Z"
+        return {**made, "metadata": meta, "status": over}
+
+    monkeypatch.setattr(CHECKPOINTS, "followed", followed)
+    words = ["n1", "-o", form, *(["--dry-run"] if tried else [])]
+    found = CliRunner().invoke(requests.drain, words)
+    assert ("cordon" in found.stderr, found.exit_code) == (True, 0 if tried else 1)
+    if form == "name":
+        ends = ("a-", "b-", "c-") if tried else ("a-x", "b-x")
+        assert found.stdout.split() == [f"checkpointrequest.kyb.ai/evict-{end}" for end in ends]
+        return
+    told = (json.loads if form == "json" else yaml.safe_load)(found.stdout)
+    assert [one["spec"]["pod"] for one in told] == (["a", "b", "c"] if tried else ["a", "b"])
+    assert all(("status" in one) is not tried for one in told)
 
 
 def test_no_row_is_folded_where_a_program_reads_it(capsys):
@@ -255,6 +283,8 @@ VERBS: dict[str, set[str]] = {
     "clone": {TRIED},
     "move": {TRIED},
     "rebalance": {TRIED},
+    "approve": {TRIED},
+    "drain": {TRIED},
     "artifacts ls": set(),
     "doctor": set(),
     "support-bundle": {TRIED},
