@@ -106,25 +106,25 @@ class Placing:
 
     def begin(self, operation: Operation, *, again: bool = False) -> None:
         """Begin it, or continue from where the last agent was."""
-        one = self._all[operation.name] = _Copying()
-        one.task = asyncio.ensure_future(self._carry(operation, one))
+        copying = self._all[operation.name] = _Copying()
+        copying.task = asyncio.ensure_future(self._carry(operation, copying))
 
     def verdict(self, operation: Operation, seat: SeatFacts | None) -> Verdict:
         """How far it is."""
-        one = self._all.get(operation.name)
-        if one is None or one.task is None:
+        copying = self._all.get(operation.name)
+        if copying is None or copying.task is None:
             return Verdict(Progress.PENDING, "it begins")
-        if not one.task.done():
+        if not copying.task.done():
             return Verdict(Progress.RUNNING, f"it is copied to {operation.tier}")
-        if one.why:
-            return Verdict(Progress.FAILED, one.why)
+        if copying.why:
+            return Verdict(Progress.FAILED, copying.why)
         return Verdict(Progress.SUCCEEDED, f"it is in {operation.tier}")
 
     def drop(self, operation: Operation) -> None:
         """Take the wish back: what has come by then goes with the next look."""
-        one = self._all.pop(operation.name, None)
-        if one is not None and one.task is not None:
-            one.task.cancel()
+        copying = self._all.pop(operation.name, None)
+        if copying is not None and copying.task is not None:
+            copying.task.cancel()
 
     def ended(self, operation: Operation) -> None:
         """Nothing more becomes of it."""
@@ -133,7 +133,7 @@ class Placing:
     def look(self) -> None:
         """Nothing is waited for."""
 
-    async def _carry(self, operation: Operation, one: _Copying) -> None:
+    async def _carry(self, operation: Operation, copying: _Copying) -> None:
         artifact = ArtifactId(operation.artifact)
         try:
             if operation.tier is Tier.OBJECT:
@@ -141,10 +141,10 @@ class Placing:
             else:
                 await self._bring(artifact, operation)
         except (KybernateError, OSError) as error:
-            one.why = f"it is not copied: {error}"
+            copying.why = f"it is not copied: {error}"
             metrics.failed("place")
         except Exception as error:
-            one.why = f"it is not copied: {error}"
+            copying.why = f"it is not copied: {error}"
             log.exception("%s is not placed", artifact)
         finally:
             self._noted(operation)
