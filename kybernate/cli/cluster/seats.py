@@ -12,7 +12,8 @@ from rich.text import Text
 
 from kybernate.cli.cluster import lines
 from kybernate.cli.cluster.link import NODES, cluster_options, link_to, listed, may_list, watched
-from kybernate.cli.output import follow, live, output_option, put, show, text_of
+from kybernate.cli.cluster.lists import list_options, tell, until_stopped, watch_option
+from kybernate.cli.output import live, put, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -23,14 +24,9 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-_watch = click.option("-w", "--watch", is_flag=True, help="Follow what changes, until Ctrl-C.")
-
 
 @click.command("seats")
-@click.option("-A", "--all-namespaces", is_flag=True, help="Of all namespaces.")
-@output_option
-@_watch
-@cluster_options()
+@list_options
 def seats(*, output: str, watch: bool, **options: Any) -> None:
     """List the seats of a namespace's pods: state, tier, wakes; and the pods that wait for one.
 
@@ -45,14 +41,11 @@ def seats(*, output: str, watch: bool, **options: Any) -> None:
     sources = [link.pods(), *([NODES] if may_list(link.api, NODES) else [])]
 
     def told(found: tuple[list[Json], ...]) -> Listing:
-        nodes = _statuses(found[1]) if len(found) > 1 else {}
+        nodes = nodes_of(found[1]) if len(found) > 1 else {}
         every = lines.seat_lines(nodes, found[0])
         return lines.seats_of(every, link.namespace, datetime.now(UTC))
 
-    if not watch:
-        show(told(tuple(listed(link.api, source) for source in sources)), output)
-        return
-    follow((told(found) for found in _until_stopped(watched(link.api, sources))), output)
+    tell(link, sources, told, output, watch=watch)
 
 
 @click.command("top")
@@ -64,7 +57,7 @@ def seats(*, output: str, watch: bool, **options: Any) -> None:
     show_default=True,
     help="For people (wide: with more columns), or for programs.",
 )
-@_watch
+@watch_option
 @cluster_options(namespaced=False)
 def top(*, output: str, watch: bool, **options: Any) -> None:
     """Show the cluster: GPUs and who is on them, tiers and what lies there, seats and their wakes.
@@ -78,7 +71,7 @@ def top(*, output: str, watch: bool, **options: Any) -> None:
     link = link_to(options)
     may_list(link.api, NODES)
     if not watch:
-        _show(_statuses(listed(link.api, NODES)), output)
+        _show(nodes_of(listed(link.api, NODES)), output)
         return
     states = _nodes(link)
     if output in ("json", "yaml"):
@@ -90,18 +83,12 @@ def top(*, output: str, watch: bool, **options: Any) -> None:
 
 
 def _nodes(link: Link) -> Iterator[dict[str, Status]]:
-    for found in _until_stopped(watched(link.api, [NODES])):
-        yield _statuses(found[0])
+    for found in until_stopped(watched(link.api, [NODES])):
+        yield nodes_of(found[0])
 
 
-def _until_stopped(states: Iterable[Any]) -> Iterator[Any]:
-    try:
-        yield from states
-    except KeyboardInterrupt:
-        return
-
-
-def _statuses(items: Iterable[Json]) -> dict[str, Status]:
+def nodes_of(items: Iterable[Json]) -> dict[str, Status]:
+    """GPUNodes by name; those that this version can't read are told on stderr."""
     found, problems = lines.statuses(items)
     for problem in problems:
         click.echo(problem, err=True)

@@ -275,6 +275,8 @@ FOR_PROGRAMS, WATCHED, TRIED = {"json", "yaml"}, "--watch", "--dry-run"
 VERBS: dict[str, set[str]] = {
     "top": {WATCHED},
     "seats": {WATCHED},
+    "models": {WATCHED},
+    "policy": {WATCHED},
     "explain pod": set(),
     "park": {TRIED},
     "wake": {TRIED},
