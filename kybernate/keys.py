@@ -68,6 +68,7 @@ IDLE = "kyb.ai/idle"
 COOPERATE = "kyb.ai/cooperate"
 ON_PREEMPT = "kyb.ai/on-preempt"
 CONNECTIONS = "kyb.ai/connections"
+NCCL = "kyb.ai/nccl"
 RESTORE_FROM = "kyb.ai/restore-from"
 RESTORE_AS = "kyb.ai/restore-as"
 RESTORE_ELSE = "kyb.ai/restore-else"
@@ -92,7 +93,7 @@ GANG_GATE = "kyb.ai/gang"
 USER_ANNOTATIONS = (
     *(MODEL, VRAM, GPUS_ANNOTATION, PREFER_GROUP, REQUIRE_GROUP, GPU_PRODUCT, POLICY, READY_WITHIN),
     *(TURN, IDLE),
-    *(PARK_TIER, COOPERATE, ON_PREEMPT, CONNECTIONS, GANG, GANG_SIZE),
+    *(PARK_TIER, COOPERATE, ON_PREEMPT, CONNECTIONS, NCCL, GANG, GANG_SIZE),
     *(RESTORE_FROM, RESTORE_AS, RESTORE_ELSE, CLONE_STOPPED),
 )
 

@@ -89,6 +89,11 @@ def keeps_connections(notes: Notes) -> bool:
     return _is_second(notes, keys.CONNECTIONS, "end", "keep")
 
 
+def leaves_nccl(notes: Notes) -> bool:
+    """Whether the pod itself sees to it that what NCCL holds can be checkpointed."""
+    return _is_second(notes, keys.NCCL, "parkable", "as-is")
+
+
 def _is_second(notes: Notes, name: str, first: str, second: str) -> bool:
     """Without the annotation it is the first."""
     stated = notes.get(name, first)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from kybernate import keys
+from kybernate.api import podnotes
 from kybernate.core.quantity import format_quantity, parse_quantity
 from kybernate.errors import RefusedError
 from webhook.pods import asking, companion, probes
@@ -25,6 +26,14 @@ if TYPE_CHECKING:
 
 _LONGEST_COMMAND = 16 * 1024
 """Characters that are recorded: annotations have 256 KiB in all."""
+
+_TRANSPORTS = frozenset(
+    (
+        *("NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_CUMEM_ENABLE", "NCCL_NVLS_ENABLE"),
+        "VLLM_ALLREDUCE_USE_SYMM_MEM",
+    )
+)
+"""Switches of the ways by which one GPU reaches another's memory; the others are time-outs."""
 
 SHM_PATH = "/dev/shm"  # noqa: S108 - a mount point, not a temporary file
 
@@ -79,7 +88,7 @@ def _change(pod: Json, ask: Ask, cluster: Cluster, settings: WebhookSettings) ->
     pod["metadata"]["labels"] = {keys.MANAGED_LABEL: "true", **labels}
     _set_resources(pod, container, ask, original)
     _set_command(container)
-    _set_environment(container, settings, ask.gpus)
+    _set_environment(container, _environment(pod, settings, ask.gpus))
     _share_memory(spec, container)
     _accompany(pod, container, original, settings)
     for _, other in asking.all_containers(pod):
@@ -172,10 +181,16 @@ def _set_command(container: Json) -> None:
         container["command"] = [keys.KYB_INIT_PATH, "--image", "--"]
 
 
-def _set_environment(container: Json, settings: WebhookSettings, gpus: int) -> None:
+def _environment(pod: Json, settings: WebhookSettings, gpus: int) -> dict[str, str]:
     wanted = dict(settings.environment)
     if gpus > 1:
         wanted |= settings.group_environment
+    if podnotes.leaves_nccl(asking.annotations_of(pod)):
+        return {name: value for name, value in wanted.items() if name not in _TRANSPORTS}
+    return wanted
+
+
+def _set_environment(container: Json, wanted: dict[str, str]) -> None:
     present = {variable["name"] for variable in container.get("env") or ()}
     missing = [{"name": name, "value": wanted[name]} for name in sorted(wanted.keys() - present)]
     if missing:

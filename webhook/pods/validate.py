@@ -235,6 +235,7 @@ _READERS: tuple[Callable[[dict[str, str]], object], ...] = (
     podnotes.ready_within,
     podnotes.expendable,
     podnotes.keeps_connections,
+    podnotes.leaves_nccl,
     podnotes.park_tier,
     podnotes.topology,
     lambda given: read_turn(given, of_job=False, callable_=True),

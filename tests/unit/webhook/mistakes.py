@@ -163,6 +163,7 @@ REFUSED: dict[str, list[tuple[str, Pod]]] = {
         ),
         (f"`{keys.RESTORE_AS}` without `{keys.RESTORE_FROM}`", noted(restore_as="clone")),
         (f'`{keys.CONNECTIONS}: "yes"`', noted(connections="yes")),
+        (f"`{keys.NCCL}: fast`", noted(nccl="fast")),
         (
             f"`{keys.GPU_TOPOLOGY}: fast`",
             pod(seat(), notes={**VRAM, keys.GPU_TOPOLOGY: "fast"}),

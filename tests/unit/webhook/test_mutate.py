@@ -138,6 +138,20 @@ def test_variables_for_several_gpus_are_set_only_there(n: int) -> None:
     assert ("NCCL_P2P_DISABLE" in names) == (n > 1)
 
 
+@pytest.mark.parametrize("said", [None, "parkable", "as-is"])
+@pytest.mark.parametrize("n", [1, 2])
+def test_nccls_transports_are_left_to_who_says_so(n: int, said: str | None) -> None:
+    """As the page of time-outs lists them; the time-outs are set in any case."""
+    notes = VRAM if said is None else {**VRAM, keys.NCCL: said}
+    given = {one["name"] for one in container(pod(seat(n), notes=notes))["env"]}
+    every = {"NCCL_CUMEM_ENABLE", "NCCL_NVLS_ENABLE"}
+    several = {"NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "VLLM_ALLREDUCE_USE_SYMM_MEM"}
+    wanted = every | several if n > 1 else every
+    assert given & (every | several) == (set() if said == "as-is" else wanted)
+    assert {"NCCL_RAS_ENABLE", "TORCH_NCCL_ENABLE_MONITORING", "VLLM_RPC_TIMEOUT"} <= given
+    assert ("VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS" in given) == (n > 1)
+
+
 def test_what_the_pod_says_itself_is_kept() -> None:
     spec = admitted(
         pod(

@@ -176,6 +176,7 @@ WRONG = [
     ("preemption", with_note(keys.ON_PREEMPT, "evict"), "pause or kill"),
     ("park tier", with_note(keys.PARK_TIER, "disk"), "ram, nvme, object"),
     ("connections", with_note(keys.CONNECTIONS, "yes"), "end or keep"),
+    ("nccl", with_note(keys.NCCL, "fast"), "parkable or as-is"),
     ("topology", with_note(keys.GPU_TOPOLOGY, "fast"), "nvlink"),
     ("products", with_note(keys.GPU_PRODUCT, " | "), "separated by |"),
     ("a gang without size", with_note(keys.GANG, "train"), "write how many pods the gang has"),
