@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 
 _LABELLED = {"labelSelector": f"{keys.ZERO_LABEL}=true"}
 _CALL_S = 10.0
+_BOUND_S = 120.0
+"""Seconds for which a model is still known after its next pod is bound: the agent of that node
+tells of its seat once the kubelet has begun with the pod."""
 _TRIES_S = 60.0
 """Seconds for which it is tried to have one scaled up; the next request tries again."""
 
@@ -100,10 +103,11 @@ class Asleep:
         meta = item["metadata"]
         key = f"{meta['namespace']}/{meta['name']}"
         found = None if kind == "DELETED" else _sleeping(item)
-        if found is None:
-            self._sleeping.pop(key, None)
-        else:
+        before = self._sleeping.pop(key, None)
+        if found is not None and (before is not None or not found[1].successor):
             self._sleeping[key] = found
+            if before is not None and found[1].successor and not before[1].successor:
+                self._loop.call_later(_BOUND_S, self._take, "DELETED", item)
         self._desk.asleep(info for info, _ in self._sleeping.values())
 
 
@@ -115,7 +119,7 @@ def _sleeping(item: Json) -> tuple[SeatInfo, Request] | None:
         log.warning("nobody is woken by it: %s", error)
         return None
     model = text(mapping(item["metadata"].get("annotations")).get(keys.MODEL))
-    if not (model and is_last_step(request) and is_put(request)) or request.successor:
+    if not (model and is_last_step(request) and is_put(request)):
         return None
     nobody, nowhere, gone = PodUid(""), NodeName(""), SeatState.GONE
     info = SeatInfo(nobody, nowhere, "", "", request.pod, model, gone, namespace=request.namespace)

@@ -67,6 +67,9 @@ async def test_models_are_those_whose_pods_are_to_come_again():
         found._take("ADDED", other)
         assert found._desk.told[-1] == ["shop/oak"]
     found._take("MODIFIED", item(**{keys.SUCCESSOR: "u9"}))
+    found._take("MODIFIED", item(up="2026-11-28T01:02:03Z", **{keys.SUCCESSOR: "u9"}))
+    assert found._desk.told[-1] == ["shop/oak"], "no agent tells of the next pod's seat yet"
+    await asyncio.sleep(200)
     assert found._desk.told[-1] == []
     found._take("ADDED", item("u7", "elm"))
     found._take("DELETED", item("u7", "elm"))
