@@ -11,7 +11,9 @@ from click.shell_completion import CompletionItem, ShellComplete, get_completion
 from kybernate.errors import KybernateError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from kybernate.cli.cluster.link import Link, Source
 
 _SHELLS = ("bash", "zsh", "fish")
 _LIMIT_S = 2.0
@@ -49,12 +51,26 @@ def for_kubectl(main: click.Command, words: Sequence[str]) -> list[str]:
 def pod_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The pods of the namespace that hold seats; none where no API server answers soon."""
     del param
+    return _names(ctx, lambda link: link.pods(), incomplete)
+
+
+def node_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The nodes that have GPUNodes; none where no API server answers soon."""
+    from kybernate.cli.cluster.link import NODES  # noqa: PLC0415 - each is used by the other
+
+    del param
+    return _names(ctx, lambda _: NODES, incomplete)
+
+
+def _names(
+    ctx: click.Context, source_of: Callable[[Link], Source], incomplete: str
+) -> list[CompletionItem]:
     from kybernate.cli.cluster.link import link_to  # noqa: PLC0415 - each is used by the other
 
     options: dict[str, Any] = {"kubeconfig": None, "context": None, "namespace": None, **ctx.params}
     try:
         link = link_to(options)
-        source = link.pods()
+        source = source_of(link)
         found = link.api.get(source.path, source.params, timeout=_LIMIT_S)
     except (KybernateError, ImportError):
         return []

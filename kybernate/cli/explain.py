@@ -18,6 +18,7 @@ from rich.text import Text
 from kybernate import keys
 from kybernate.api import pods
 from kybernate.api.gpunodes import read_status
+from kybernate.cli.cluster import explaining
 from kybernate.cli.cluster.lines import explained, valued
 from kybernate.cli.cluster.link import Source, cluster_options, link_to, listed
 from kybernate.cli.completing import pod_names
@@ -97,6 +98,10 @@ def pod(
         show(found)
     else:
         click.echo(text_of(json.loads(json.dumps(found)), form), nl=False)
+
+
+command.add_command(explaining.node)
+command.add_command(explaining.seat)
 
 
 def show(found: Json, console: Console | None = None) -> None:

@@ -23,7 +23,7 @@ from kybernate.cli.cluster.asking import (
     request_options,
 )
 from kybernate.cli.cluster.link import link_to
-from kybernate.cli.completing import pod_names
+from kybernate.cli.completing import node_names, pod_names
 from kybernate.cli.output import human, plain
 from kybernate.core.requests.checkpoint import Mode, Request
 from kybernate.errors import NotFoundError, RefusedError
@@ -133,7 +133,7 @@ def snapshot(pod: str, *, tier: str | None, **options: Any) -> None:
 
 
 @click.command("drain")
-@click.argument("node")
+@click.argument("node", shell_complete=node_names)
 @click.option(
     "--tier",
     type=click.Choice([tier.value for tier in Tier]),

@@ -76,7 +76,7 @@ def top(*, output: str, watch: bool, **options: Any) -> None:
     states = _nodes(link)
     if output in ("json", "yaml"):
         for nodes in states:
-            document = _document(nodes)
+            document = document_of(nodes)
             click.echo(json.dumps(document) if output == "json" else text_of([document], output))
         return
     live(screen(nodes, output, datetime.now(UTC)) for nodes in states)
@@ -102,12 +102,13 @@ def _listings(nodes: Mapping[str, Status], now: datetime) -> dict[str, Listing]:
 
 def _show(nodes: Mapping[str, Status], form: str) -> None:
     if form in ("json", "yaml"):
-        click.echo(text_of(_document(nodes), form), nl=False)
+        click.echo(text_of(document_of(nodes), form), nl=False)
         return
     put(screen(nodes, form, datetime.now(UTC)))
 
 
-def _document(nodes: Mapping[str, Status]) -> Json:
+def document_of(nodes: Mapping[str, Status]) -> Json:
+    """All that `top` tells programs."""
     found = _listings(nodes, datetime.now(UTC))
     return {name: [row.document for row in listing.rows] for name, listing in found.items()}
 

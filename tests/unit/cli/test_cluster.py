@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from kybernate import keys
 from kybernate.api.requests import ask_for, read_request
 from kybernate.cli import begin, completing, doctor, explain, main
-from kybernate.cli.cluster import lines, link, requests
+from kybernate.cli.cluster import explaining, lines, link, requests
 from kybernate.cli.cluster.requests import CHECKPOINTS
 from kybernate.cli.output import Listing, Row, follow, show
 from kybernate.core.doctor.doctor import Finding, Level
@@ -217,6 +217,62 @@ def test_programs_read_the_requests_of_a_drain_alone(monkeypatch, form, tried):
     assert all(("status" in one) is not tried for one in told)
 
 
+def asked_of_a_node(monkeypatch, *words):
+    monkeypatch.setattr(explaining, "link_to", lambda _: link.Link(Refusing(), None))
+    return CliRunner().invoke(main, ["explain", *words])
+
+
+def test_a_node_is_explained_by_its_object(monkeypatch):
+    found = asked_of_a_node(monkeypatch, "node", "n1")
+    first, group = found.stdout.splitlines()[:2]
+    assert first == "node n1: nothing starts or wakes: it is drained (driver)"
+    assert group == "group G0 (kyb.ai/gpu-1x-seat): 3 seats, 1 of 1 active, 0 free"
+    assert re.search(r"^shop +b +parked +ram", found.stdout, re.MULTILINE)
+    told = json.loads(asked_of_a_node(monkeypatch, "node", "n1", "-o", "json").stdout)
+    assert (told["ready"], told["why"]) == (False, "it is drained (driver)")
+    assert [one["free"] for one in told["groups"]] == [0]
+    assert [one["pod"] for one in told["seats"]] == ["c", "a", "b"]
+
+
+def test_a_seat_is_explained_by_its_nodes_object(monkeypatch):
+    row = {**SEAT, "uid": "u9", "pod": "x", "state": "parked", "tier": "nvme", "wakes": 2}
+    row |= {"name": "G0-seat-9", "reason": "it was idle", "savedBytes": 3 << 30, "model": "qwen"}
+    row |= {"lastWakeMs": 410.0, "heldBytes": 4 << 30, "operation": "save", "requests": 7}
+    seats = [*NODE["status"]["seats"], row]
+    more = {**NODE, "status": {**NODE["status"], "seats": seats}}
+    monkeypatch.setattr(Refusing, "get", lambda *_: more)
+    assert asked_of_a_node(monkeypatch, "seat", "n1/G0-seat-9").stdout.splitlines() == [
+        "seat n1/G0-seat-9: pod shop/x is parked (nvme): it was idle",
+        "under way: save",
+        "model: qwen",
+        "GPU memory: 4.0 GiB",
+        "artifact: 3.0 GiB",
+        "7 requests, 0 s active, 2 wakes, the last one in 410 ms",
+    ]
+    form = asked_of_a_node(monkeypatch, "seat", "n1/G0-seat-9", "-o", "json").stdout
+    assert json.loads(form)["saved_bytes"] == 3 << 30
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "said"),
+    [
+        ("G0-seat-1", 2, "write NODE/SEAT"),
+        ("n1/G7-seat-1", 1, "nobody has seat G7-seat-1 of n1; taken are: G0-seat-1"),
+    ],
+)
+def test_a_seat_that_is_none_is_told(monkeypatch, name, code, said):
+    found = asked_of_a_node(monkeypatch, "seat", name)
+    assert (found.exit_code, said in found.stderr) == (code, True), found.stderr
+
+
+def test_nodes_are_completed_by_their_objects(monkeypatch):
+    nodes = {"items": [{"metadata": {"name": name}} for name in ("gpu-1", "gpu-2", "x")]}
+    api = type("Api", (), {"get": lambda *_, **__: nodes})()
+    monkeypatch.setattr(link, "link_to", lambda _: link.Link(api, None))
+    for verb in (["explain", "node"], ["drain"]):
+        assert completing.for_kubectl(main, [*verb, "gpu"]) == ["gpu-1", "gpu-2", ":4"]
+
+
 def test_no_row_is_folded_where_a_program_reads_it(capsys):
     show(listing(("a" * 300, "parked")), "table")
     assert len(capsys.readouterr().out.splitlines()) == 2
@@ -278,6 +334,8 @@ VERBS: dict[str, set[str]] = {
     "models": {WATCHED},
     "policy": {WATCHED},
     "explain pod": set(),
+    "explain node": set(),
+    "explain seat": set(),
     "park": {TRIED},
     "wake": {TRIED},
     "snapshot": {TRIED},
