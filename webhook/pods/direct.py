@@ -34,7 +34,8 @@ def problems(spec: Json, container: Json) -> Iterator[str]:
             )
     mounted = {mount.get("name") for mount in container.get("volumeMounts") or ()}
     for volume in spec.get("volumes") or ():
-        path = posixpath.normpath((volume.get("hostPath") or {}).get("path") or "/")
+        path = (volume.get("hostPath") or {}).get("path") or ""
+        path = posixpath.normpath(f"/{path.lstrip('/')}")
         if volume.get("name") in mounted and path.startswith(_PATHS):
             yield (
                 f"Volume {volume['name']} is {path}, but what RDMA and GPUDirect Storage hold for "

@@ -21,6 +21,14 @@ def sentences(given_pod: dict[str, Any], cluster: Cluster = CLUSTER) -> list[str
     return refusals(given_pod, cluster, NAME)
 
 
+def with_host_path(path: str) -> dict[str, Any]:
+    """A seat whose container mounts a folder or a device of the node."""
+    mounts = [{"name": "host", "mountPath": "/host"}]
+    volumes = [{"name": "host", "hostPath": {"path": path}}]
+    more = {"container": {"volumeMounts": mounts}, "spec": {"volumes": volumes}}
+    return pod(seat(), notes=VRAM, **more)
+
+
 def with_note(name: str, value: str) -> dict[str, Any]:
     return pod(seat(), notes={**VRAM, name: value})
 
@@ -175,6 +183,14 @@ WRONG = [
     ("time without unit", with_note(keys.READY_WITHIN, "30"), "for example 30s"),
     ("preemption", with_note(keys.ON_PREEMPT, "evict"), "pause or kill"),
     ("park tier", with_note(keys.PARK_TIER, "disk"), "ram, nvme, object"),
+    *(
+        (f"{name} of a seat", pod(seat(**{name: "1"}), notes=VRAM), f"asks for {name}")
+        for name in ("mellanox.com/hca", "openshift.io/mlx5_rdma", "vpc.amazonaws.com/efa")
+    ),
+    *(
+        (f"{path} of a seat", with_host_path(path), "couldn't be parked")
+        for path in ("/dev/infiniband/", "//dev/./infiniband/uverbs0", "/dev/nvidia-fs12")
+    ),
     ("connections", with_note(keys.CONNECTIONS, "yes"), "end or keep"),
     ("nccl", with_note(keys.NCCL, "fast"), "parkable or as-is"),
     ("topology", with_note(keys.GPU_TOPOLOGY, "fast"), "nvlink"),
@@ -347,3 +363,12 @@ def test_gpu_nodes_are_read_leniently() -> None:
     assert cluster.gpu_sizes(Wish(ONE, ("P",), "G0", "n2")) == frozenset()
     assert cluster.gpu_sizes(Wish(ONE, ("Q",))) == frozenset()
     assert cluster.gpu_sizes(Wish(TWO)) == frozenset()
+
+
+def test_devices_that_pass_the_driver_by_are_others_business() -> None:
+    """Of no amount, of another container, of a folder that only begins alike."""
+    made = with_host_path("/dev/shm")
+    made["spec"]["containers"][0]["resources"]["limits"]["rdma/hca"] = "0"
+    aside = {"name": "d", "resources": {"limits": {"rdma/hca": "1"}}}
+    made["spec"]["containers"].append(aside)
+    assert refusals(made, CLUSTER, keys.SCHEDULER_NAME) == []
