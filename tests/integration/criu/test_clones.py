@@ -169,8 +169,9 @@ def _state(pid: int) -> str:
 
 
 IDENTITY = """
-import json, random, secrets, socket, ssl, threading, time
+import json, os, random, secrets, socket, ssl, threading, time
 
+called = socket.gethostname()
 drawn, token, began = secrets.token_hex(8), open("/app/token").read(), time.time()
 random.seed()
 tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -181,6 +182,10 @@ def tell():
         "drawn": drawn,
         "random": random.random(),
         "secret": secrets.token_hex(8),
+        "called": called,
+        "variable": os.environ["HOSTNAME"],
+        "called_now": socket.gethostname(),
+        "in_proc": open("/proc/sys/kernel/hostname").read().strip(),
         "token": token,
         "token_now": open("/app/token").read(),
         "age": time.time() - began,
@@ -215,7 +220,7 @@ def test_what_two_copies_have_in_common_and_what_each_has_of_its_own(
     (here / "token").write_text("the first pod's")
     for file in here.iterdir():
         file.chmod(0o644)
-    old = python(seat, here, IDENTITY)
+    old = python(seat, here, IDENTITY, flags=named("toy-0"))
     first = tell(old)
     shutil.copytree(here, there)
     (there / "token").write_text("the copy's")
@@ -224,7 +229,7 @@ def test_what_two_copies_have_in_common_and_what_each_has_of_its_own(
     old.dump()
     old.keep()
     old.thaw()
-    new = seat(init=("--parked", str(number)), mounts={there: "/app"})
+    new = seat(init=("--parked", str(number)), mounts={there: "/app"}, flags=named("toy-1"))
     shutil.copytree(old.images, new.images)
     time.sleep(1.0)
     new.resume()
@@ -233,7 +238,10 @@ def test_what_two_copies_have_in_common_and_what_each_has_of_its_own(
     assert (one["drawn"], one["random"]) == (other["drawn"], other["random"])
     assert first["random"] != one["random"]
     assert other["token"] == "the first pod's"
-    # What the kernel is asked for is its own: random bytes, files of its volumes, the time.
+    assert (other["called"], other["variable"]) == ("toy-0", "toy-0")
+    # What the kernel is asked for is its own: random bytes, its volumes, its name, the time.
+    assert (one["called_now"], one["in_proc"]) == ("toy-0", "toy-0")
+    assert (other["called_now"], other["in_proc"]) == ("toy-1", "toy-1")
     assert one["secret"] != other["secret"]
     assert other["token_now"] == "the copy's"
     assert other["age"] > first["age"] + 1.0
@@ -243,6 +251,11 @@ def test_what_two_copies_have_in_common_and_what_each_has_of_its_own(
     _, session = handshake(client, old)
     resumed, _ = handshake(client, new, session)
     assert resumed
+
+
+def named(name: str) -> tuple[str, ...]:
+    """A pod's name, as a runtime gives it to the pod's containers."""
+    return ("--hostname", name, "--env", f"HOSTNAME={name}")
 
 
 def tell(one: Seat) -> dict[str, Any]:

@@ -69,4 +69,6 @@ async def test_a_template_is_on_the_network(rig):
     await r.until(copy, ACTIVE)
     assert r.machine.cut == set()
     assert as_told(r.node.seats[copy]).address
+    told = [entry for entry in r.machine.log if entry[:2] == ("cooperate", copy)]
+    assert told == [("cooperate", copy, "wake")], "where a copy renews what it must"
     telling.cancel()
