@@ -83,6 +83,9 @@ SUCCESSOR = "kyb.ai/successor"
 ZERO_LABEL = "kyb.ai/scaled-to-zero"
 WANTED = "kyb.ai/wanted"
 
+# On a request: why somebody makes it, for people
+WHY = "kyb.ai/why"
+
 # On a pod that the controller has made: name and UID of the RestoreRequest that it is made for
 MADE_FOR = "kyb.ai/restored-for"
 

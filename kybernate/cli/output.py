@@ -138,11 +138,13 @@ def follow(listings: Iterable[Listing], form: str) -> None:
     if form in ("table", "wide") and sys.stdout.isatty():
         live(listing.table(form) for listing in listings)
         return
-    told: dict[str, Row] = {}
+    told: dict[tuple[str, str], Row] = {}
     for listing in listings:
-        news = tuple(row for row in listing.rows if told.get(row.name) != row)
-        gone = [name for name in told if name not in {row.name for row in listing.rows}]
-        told = {row.name: row for row in listing.rows}
+        # Objects of one name may be several namespaces', which is in the first cell.
+        now = {(row.name, row.cells[0]): row for row in listing.rows}
+        news = tuple(row for key, row in now.items() if told.get(key) != row)
+        gone = [key[0] for key in told if key not in now]
+        told = now
         _tell(news, gone, form)
 
 

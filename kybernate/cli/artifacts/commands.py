@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,7 +34,8 @@ from kybernate.cli.artifacts.keys import (
 )
 from kybernate.cli.cluster.lines import artifact_lines, artifacts_of, statuses
 from kybernate.cli.cluster.link import NODES, cluster_options, link_to, listed, may_list
-from kybernate.cli.output import FORMS, show
+from kybernate.cli.cluster.lists import tell, watch_option
+from kybernate.cli.output import FORMS
 from kybernate.core.quantity import parse_quantity
 from kybernate.errors import ConfigError, KybernateError
 from kybernate.lib.deadline import Deadline
@@ -105,6 +106,7 @@ command.add_command(shred)
 @click.option("--keys", "folder", **{**_KEYS, "required": False})
 @click.option("-A", "--all-namespaces", is_flag=True, help="Without PLACE: of all namespaces.")
 @click.option("-o", "--output", type=click.Choice(FORMS), default="table", help="Without PLACE.")
+@watch_option
 @cluster_options(namespaced=False)
 @as_json_option
 def ls(
@@ -113,6 +115,7 @@ def ls(
     namespace: str,
     output: str,
     *,
+    watch: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -125,8 +128,10 @@ def ls(
     """
     if place is None:
         link = link_to({**options, "namespace": namespace})
-        show(_of_cluster(link), "json" if as_json else output)
+        _tell(link, "json" if as_json else output, watch=watch)
         return
+    if watch:
+        raise click.UsageError("--watch is of the cluster's Artifacts; leave PLACE or --watch out")
     if folder is None:
         raise click.MissingParameter(param_type="option", param_hint="'--keys'")
     where, own = open_place(place), artifactkeys.read_folder(folder)
@@ -323,15 +328,17 @@ def import_command(
     click.echo(made.id)
 
 
-def _of_cluster(link: Link) -> Listing:
-    found = listed(link.api, link.all_of(keys_of_objects.ARTIFACTS_PATH))
-    if not found and may_list(link.api, NODES):
-        nodes, _ = statuses(listed(link.api, NODES))
-        return artifacts_of(nodes, link.namespace)
-    kept: list[dict[str, object]] = []
-    with suppress(KybernateError):  # of an older release there are none
-        kept = listed(link.api, link.all_of(keys_of_objects.TIER_PLACEMENTS_PATH))
-    return artifact_lines(found, datetime.now(UTC), kept)
+def _tell(link: Link, output: str, *, watch: bool) -> None:
+    sources = [link.all_of(keys_of_objects.ARTIFACTS_PATH)]
+    nodes = not listed(link.api, sources[0]) and may_list(link.api, NODES)
+    sources += [NODES] if nodes else []
+
+    def told(found: tuple[list[dict[str, Any]], ...]) -> Listing:
+        if found[0] or not nodes:
+            return artifact_lines(found[0], datetime.now(UTC))
+        return artifacts_of(statuses(found[1])[0], link.namespace)
+
+    tell(link, sources, told, output, watch=watch)
 
 
 def _verified(place: Place, artifact: str, own: ArtifactKeys, deadline: Deadline) -> str:

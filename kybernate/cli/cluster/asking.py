@@ -36,6 +36,7 @@ KEPT_S = 86_400
 LATE_S = 15.0
 """Seconds after a request's deadline at which nobody answers any more."""
 _LONGEST_S = 86_400
+_LONGEST_WHY = 1024
 _NOBODY = "no controller answers: is kyb-controller running?"
 
 
@@ -72,10 +73,26 @@ def once_options(how_long: str, **helps: Any) -> Callable[[Any], Any]:
     """The same for those that are done at once, or say that they may be."""
     told = "Return once it is asked for."
     options = (
+        why_option,
         request_options(how_long, **helps),
         click.option("--no-wait", is_flag=True, help=told),
     )
     return lambda command: _with(command, options)
+
+
+why_option = click.option(
+    "--why", default=None, help="Why, in a sentence; the request keeps it, as kyb.ai/why."
+)
+
+
+def because(body: Json, why: str | None) -> Json:
+    """The request with an annotation that says why it is made, if that is said. Raises
+    click.BadParameter."""
+    if why is None:
+        return body
+    if not 1 <= len(why.strip()) <= _LONGEST_WHY:
+        raise click.BadParameter(f"write 1 to {_LONGEST_WHY} characters", param_hint="--why")
+    return {**body, "metadata": {**body["metadata"], "annotations": {keys.WHY: why.strip()}}}
 
 
 def _with(command: Any, options: Iterable[Callable[[Any], Any]]) -> Any:
@@ -138,7 +155,7 @@ class Asking(Generic[R]):
     def ask(self, body: Json, options: dict[str, Any]) -> None:
         """Make it, follow it to its end unless told otherwise, and exit with its status."""
         limit, link, form = limit_of(options["timeout"]), link_to(options), options["output"]
-        path = link.of(self.plural)
+        path, body = link.of(self.plural), because(body, options["why"])
         if options["dry_run"]:
             found = link.api.post(path, body, {"dryRun": "All"})
             self.tell(found, form, "it may be asked for; nothing was")

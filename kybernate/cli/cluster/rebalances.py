@@ -12,7 +12,14 @@ import click
 
 from kybernate import keys
 from kybernate.api.rebalances.reading import read_rebalance, to_rebalance
-from kybernate.cli.cluster.asking import REFUSED, Asking, limit_of, request_options
+from kybernate.cli.cluster.asking import (
+    REFUSED,
+    Asking,
+    because,
+    limit_of,
+    request_options,
+    why_option,
+)
 from kybernate.cli.cluster.link import link_to
 from kybernate.cli.completing import pod_names
 from kybernate.cli.output import human, plain
@@ -68,7 +75,7 @@ def plan_options(tried: str) -> Callable[[Any], Any]:
     told = "Have the plan carried out, and follow it."
 
     def add(command: Any) -> Any:
-        command = request_options(how_long, "1h", tried=tried)(command)
+        command = why_option(request_options(how_long, "1h", tried=tried)(command))
         return click.option("--approve", is_flag=True, help=told)(command)
 
     return add
@@ -149,7 +156,8 @@ def ask(
     `dry_run`: make none, and say whether it may be made; `plan_only`: delete it once its plan is
     shown."""
     limit, link, form = limit_of(options["timeout"]), link_to(options), options["output"]
-    body, path = to_rebalance(what, spec, limit), link.of(REBALANCES.plural)
+    body = because(to_rebalance(what, spec, limit), options["why"])
+    path = link.of(REBALANCES.plural)
     if dry_run:
         made = link.api.post(path, body, {"dryRun": "All"})
         REBALANCES.tell(made, form, "it may be asked for; nothing was")

@@ -18,9 +18,11 @@ from kybernate.cli.cluster.asking import (
     LATE_S,
     REFUSED,
     Asking,
+    because,
     limit_of,
     once_options,
     request_options,
+    why_option,
 )
 from kybernate.cli.cluster.link import link_to
 from kybernate.cli.completing import node_names, pod_names
@@ -140,13 +142,14 @@ def snapshot(pod: str, *, tier: str | None, **options: Any) -> None:
     default=None,
     help="Where their states go. Those in RAM do not outlive their pods.",
 )
+@why_option
 @request_options(
     "How long each seat may take.",
     tried="Say which seats would be parked, and do nothing.",
     told="Sentences, or the requests as they are at the end.",
     namespaced=False,
 )
-def drain(node: str, *, tier: str | None, dry_run: bool, **options: Any) -> None:
+def drain(node: str, *, tier: str | None, why: str | None, dry_run: bool, **options: Any) -> None:
     """Cordon NODE, park all of its seats, and keep them parked: their pods may go.
 
     Makes a CheckpointRequest of mode Evict for each, and follows them. Nothing is deleted: `kubectl
@@ -155,12 +158,13 @@ def drain(node: str, *, tier: str | None, dry_run: bool, **options: Any) -> None
 
     \b
     kubectl kyb drain gpu-7 --dry-run
-    kubectl kyb drain gpu-7 --tier nvme -o name
+    kubectl kyb drain gpu-7 --tier nvme --why 'new driver'
     """
     limit, link, form = limit_of(options["timeout"]), link_to(options), options["output"]
     _, status = read_status(link.api.get(f"{keys.GPU_NODES_PATH}/{node}"))
+    below = Tier(tier) if tier else None
     wanted = [
-        (seat.namespace, ask_for(Mode.EVICT, seat.pod, Tier(tier) if tier else None, limit, KEPT_S))
+        (seat.namespace, because(ask_for(Mode.EVICT, seat.pod, below, limit, KEPT_S), why))
         for seat in status.seats
         if seat.state != "gone"
     ]

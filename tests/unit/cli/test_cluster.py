@@ -192,6 +192,20 @@ def test_a_namespace_that_takes_no_requests_holds_up_no_other_of_a_drain(monkeyp
     assert found.exit_code == 1
 
 
+@pytest.mark.parametrize("why", ["", " ", "x" * 1025])
+def test_a_reason_that_is_none_is_a_wrong_command_line(monkeypatch, why):
+    monkeypatch.setattr(requests, "link_to", lambda _: link.Link(Refusing(), None))
+    found = CliRunner().invoke(requests.drain, ["n1", "--dry-run", "--why", why])
+    assert (found.exit_code, "write 1 to 1024 characters" in found.output) == (2, True)
+
+
+def test_each_request_of_a_drain_says_why(monkeypatch):
+    monkeypatch.setattr(requests, "link_to", lambda _: link.Link(Refusing(), None))
+    words = ["n1", "--dry-run", "--why", "new driver", "-o", "json"]
+    told = json.loads(CliRunner().invoke(requests.drain, words).stdout)
+    assert [one["metadata"]["annotations"] for one in told] == [{keys.WHY: "new driver"}] * 3
+
+
 @pytest.mark.parametrize("tried", [True, False])
 @pytest.mark.parametrize("form", ["json", "yaml", "name"])
 def test_programs_read_the_requests_of_a_drain_alone(monkeypatch, form, tried):
@@ -293,6 +307,19 @@ def test_a_watch_tells_changes_alone(capsys):
     assert told == ["parked", "active", "waking"]
 
 
+def test_a_watch_tells_pods_of_one_name_in_two_namespaces_apart(capsys):
+    def state(second):
+        rows = tuple(
+            Row("pod/a", {"state": one}, (where, one, "x"))
+            for where, one in (("lab", "parked"), ("shop", second))
+        )
+        return Listing(("NAMESPACE", "STATE", "MORE"), 2, rows, "")
+
+    follow([state("parked"), state("parked"), state("waking")], "table")
+    told = capsys.readouterr().out.splitlines()
+    assert told == ["lab  parked  x", "shop  parked  x", "shop  waking  x"]
+
+
 def test_how_far_a_request_is_and_how_long_the_rest_takes():
     body = ask_for(Mode.SNAPSHOT, "a", Tier.OBJECT, 60, 5)
     meta = {
@@ -327,7 +354,7 @@ def test_the_page_says_whom_each_command_asks():
     assert sorted(set(told)) == main.list_commands(click.Context(main))
 
 
-FOR_PROGRAMS, WATCHED, TRIED = {"json", "yaml"}, "--watch", "--dry-run"
+FOR_PROGRAMS, WATCHED, TRIED, WHY = {"json", "yaml"}, "--watch", "--dry-run", "--why"
 VERBS: dict[str, set[str]] = {
     "top": {WATCHED},
     "seats": {WATCHED},
@@ -336,16 +363,16 @@ VERBS: dict[str, set[str]] = {
     "explain pod": set(),
     "explain node": set(),
     "explain seat": set(),
-    "park": {TRIED},
-    "wake": {TRIED},
-    "snapshot": {TRIED},
-    "restore": {TRIED},
-    "clone": {TRIED},
-    "move": {TRIED},
-    "rebalance": {TRIED},
+    "park": {TRIED, WHY},
+    "wake": {TRIED, WHY},
+    "snapshot": {TRIED, WHY},
+    "restore": {TRIED, WHY},
+    "clone": {TRIED, WHY},
+    "move": {TRIED, WHY},
+    "rebalance": {TRIED, WHY},
     "approve": {TRIED},
-    "drain": {TRIED},
-    "artifacts ls": set(),
+    "drain": {TRIED, WHY},
+    "artifacts ls": {WATCHED},
     "doctor": set(),
     "support-bundle": {TRIED},
 }

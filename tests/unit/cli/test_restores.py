@@ -117,6 +117,13 @@ def test_nobody_who_answers(call):
     assert (found.code, "is kyb-controller running?" in found.err) == (3, True)
 
 
+def test_a_request_says_why_it_is_made(call):
+    (asked,) = call("clone", "a", "--why", "it answers slowly", "--no-wait").api.posted
+    assert asked["metadata"]["annotations"] == {"kyb.ai/why": "it answers slowly"}
+    (silent,) = call("clone", "a", "--no-wait").api.posted
+    assert "annotations" not in silent["metadata"]
+
+
 def test_a_dry_run_asks_nothing(call):
     found = call("clone", "a", "--dry-run")
     assert (found.api.posted, len(found.api.dry), found.code) == ([], 1, 0)
