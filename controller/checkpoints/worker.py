@@ -77,7 +77,8 @@ class Worker(RequestWorker["Request"]):
             decision = self._decide(seen, self._wall())
         if decision.act is Act.BEGIN:
             self._fence.check()
-            seen = replace(seen, operation=self._agents.begin(request, request.left(self._wall())))
+            begun = self._agents.begin(request, request.granted(self._wall()))
+            seen = replace(seen, operation=begun)
             decision = self._decide(seen, self._wall())
         if decision.act is Act.CANCEL:
             self._fence.check()

@@ -127,7 +127,8 @@ class Spec:
     deadline_seconds: Annotated[
         int,
         deadline(
-            "Seconds from the request's creation after which it is cancelled unless it is done."
+            "Seconds from the request's creation after which it is cancelled unless it is done. "
+            "Those of an Evict count from its beginning, once that has come: it may be Queued."
         ),
     ] = DEADLINE_S
     ttl_seconds_after_finished: TimeToLive = None

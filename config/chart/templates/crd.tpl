@@ -734,7 +734,8 @@ spec:
                 - node
                 type: object
               deadlineSeconds:
-                description: Seconds from the request's creation after which it is cancelled unless it is done.
+                description: 'Seconds from the request''s creation after which it is cancelled unless it is done. Those of an Evict count from its beginning, once
+                  that has come: it may be Queued.'
                 format: int32
                 maximum: 86400
                 minimum: 1

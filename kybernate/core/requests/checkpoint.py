@@ -151,6 +151,16 @@ class Request(Timed):
     deployment: str = ""
     wanted: bool = False
 
+    def left(self, now: float) -> float:
+        """See `Timed`. Of an eviction that has begun it counts from then: no state is lost because
+        others came first."""
+        began = self.status.began_at if self.mode is Mode.EVICT else 0.0
+        return min((began or self.created_at) - now, 0.0) + self.deadline_s
+
+    def granted(self, now: float) -> float:
+        """Seconds that its operation has if it begins now."""
+        return replace(self, status=_begun(self.status, now)).left(now)
+
     @property
     def under_way(self) -> bool:
         """Whether an agent may have an operation of it that has not ended."""
@@ -363,7 +373,7 @@ def _follow(seen: Observed, operation: Operation, now: float, pace: Pace) -> Dec
     stalled = ""
     if begun.copied and request.mode is Mode.EVICT:
         stalled = pace.stalled(begun.copied, begun.began_at, now)
-    if stalled or _late(request, now):
+    if stalled or _late(seen.request, now):
         return _cut_off(seen, operation, stalled, now)
     if operation.state is Progress.CANCELLED:
         return _over(seen, Reason.CANCELLED, operation.sentence, now)

@@ -192,6 +192,19 @@ def test_of_what_has_ended_no_end_is_foretold():
     assert (found.reason, found.copied) == (Reason.DEADLINE_EXCEEDED, Copied(25, 100))
 
 
+def test_an_eviction_that_was_queued_has_its_whole_time_once_it_begins():
+    queued = replace(PINNED, mode=Mode.EVICT, status=replace(PINNED.status, reason=Reason.QUEUED))
+    late = NOW + 59
+    assert (queued.left(late), queued.granted(late)) == (1.0, 60.0)
+    assert PINNED.granted(late) == 1.0, "a snapshot ends when it was to"
+    running = Operation(Progress.RUNNING, "goes")
+    begun = decide(Observed(queued, POD, running), NOW + 61)
+    assert (begun.act, begun.status.reason) == (None, Reason.RUNNING)
+    begun = replace(queued, status=begun.status)
+    assert decide(Observed(begun, POD, running), NOW + 120).act is None
+    assert decide(Observed(begun, POD, running), NOW + 121).act is Act.CANCEL
+
+
 def test_a_time_that_nobody_can_write_is_not_told():
     slow = Operation(Progress.RUNNING, "it is copied", copied=Copied(1, 1 << 62))
     copied = decide(Observed(BEGUN, operation=slow), NOW + 10).status.copied
