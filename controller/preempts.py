@@ -22,7 +22,7 @@ from kybernate.api.lenient import text
 from kybernate.api.rebalances.reading import read_plan
 from kybernate.api.requests import to_evict, to_wake
 from kybernate.core.requests.checkpoint import Mode
-from kybernate.core.requests.evictions import is_preemption, lost_pod
+from kybernate.core.requests.evictions import is_preemption
 from kybernate.core.requests.preempt import (
     KEPT_S,
     SPARED_S,
@@ -35,6 +35,7 @@ from kybernate.core.requests.preempt import (
     save_seconds,
 )
 from kybernate.core.requests.rebalance import NoPlan, Plan, wake_name
+from kybernate.core.requests.turns import takes_turn
 from kybernate.errors import ConfigError, KybernateError, NotFoundError, RefusedError
 from kybernate.lib.rounds import rounds_blocking
 
@@ -214,9 +215,10 @@ class PreemptWorker(Shift):
         return decision.again
 
     def _evictions(self) -> tuple[tuple[checkpoint.Request, ...], tuple[checkpoint.Request, ...]]:
-        """All requests of this kind, and other evictions that have not ended."""
+        """All requests of this kind, and other evictions that take turns."""
         every = [one for one in self._requests.all() if one.mode is Mode.EVICT]
-        others = (one for one in every if not (one.ended or is_preemption(one) or lost_pod(one)))
+        now = self._wall()
+        others = (one for one in every if takes_turn(one, now) and not is_preemption(one))
         return tuple(one for one in every if is_preemption(one)), tuple(others)
 
     def _say_in_vain(self, waiter: Waiter, decision: Decision) -> None:

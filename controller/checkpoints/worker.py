@@ -94,7 +94,8 @@ class Worker(RequestWorker["Request"]):
     def _waits(self, request: Request) -> tuple[Reason, str] | None:
         """Why it may not begin yet."""
         if request.mode is Mode.EVICT:
-            if why := eviction_waits(request, self._requests.all(), self._limits):
+            every, now = self._requests.all(), self._wall()
+            if why := eviction_waits(request, every, self._limits, now):
                 return Reason.QUEUED, why
             # What may not go is not parked: it would serve nobody, and stay.
             try:

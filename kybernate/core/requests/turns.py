@@ -25,6 +25,9 @@ STUCK = frozenset(
     {Reason.POD_NOT_BOUND, Reason.SEAT_NOT_READY, Reason.SEAT_BUSY, Reason.DISRUPTION_BUDGET}
 )
 """Before it has begun, such a request takes nobody's turn: it may be long until it can begin."""
+WAITS_S = 150.0
+"""Seconds for which one takes a turn whose agent has it and can't begin: its seat may be one that
+can't be parked, for as long as its owner likes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +47,24 @@ class Limits:
         return ""
 
 
-def eviction_waits(request: Request, every: Iterable[Request], limits: Limits) -> str:
+def takes_turn(one: Request, now: float) -> bool:
+    """Whether an eviction is under way, or is as soon as there is room, at `now` in seconds since
+    1970."""
+    if one.ended or lost_pod(one):
+        return False
+    status = one.status
+    if status.began_at:
+        return status.reason is not Reason.WAITING or now - status.began_at <= WAITS_S
+    return status.reason not in STUCK
+
+
+def eviction_waits(request: Request, every: Iterable[Request], limits: Limits, now: float) -> str:
     """Why a request of mode Evict has to wait for others of `every` one, in a sentence; empty if it
     may begin. What it waits for is chosen as for snapshots. A pod that is lost waits for nobody:
     nothing of it is put away any more."""
     if lost_pod(request):
         return ""
-    counted = (one for one in every if _counts(one, request) and not lost_pod(one))
+    counted = (one for one in every if takes_turn(one, now) and _counts(one, request))
     under_way = Counter[str]()
     for one in sorted(counted, key=_order):
         if one.uid == request.uid or _order(one) > _order(request):

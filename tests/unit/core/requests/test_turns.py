@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from kybernate import keys
 from kybernate.core.requests.checkpoint import Mode, Request, Status
 from kybernate.core.requests.reasons import Reason
-from kybernate.core.requests.turns import Limits, eviction_waits, has_turn
+from kybernate.core.requests.turns import WAITS_S, Limits, eviction_waits, has_turn, takes_turn
+
+NOW = 100.0
 
 
 def asked(number, **status):
@@ -101,15 +103,17 @@ def evicting(number, node="n1", namespace="shop", **status):
 def let(every):
     """Who has begun to be put away, or may now."""
     return [
-        one.name for one in every if one.status.began_at or not eviction_waits(one, every, Limits())
+        one.name
+        for one in every
+        if one.status.began_at or not eviction_waits(one, every, Limits(), NOW)
     ]
 
 
 def test_two_of_a_node_and_five_of_the_cluster_whoever_asks():
     every = [evicting(number, f"n{number // 3}", f"of-{number}") for number in range(12)]
     assert let(every) == ["r0", "r1", "r3", "r4", "r6"]
-    assert "2 states of node n0" in eviction_waits(every[2], every, Limits())
-    assert "5 states are put away" in eviction_waits(every[9], every, Limits())
+    assert "2 states of node n0" in eviction_waits(every[2], every, Limits(), NOW)
+    assert "5 states are put away" in eviction_waits(every[9], every, Limits(), NOW)
     every[8] = evicting(8, "n2", began_at=1.0)
     assert let(every) == ["r0", "r1", "r3", "r4", "r8"], "what has begun counts first"
 
@@ -121,11 +125,26 @@ def test_what_a_budget_keeps_and_what_is_lost_hold_up_nobody():
         for number in range(9, 20)
     ]
     last = evicting(99)
-    assert eviction_waits(last, [*kept, *lost, last], Limits()) == ""
+    assert eviction_waits(last, [*kept, *lost, last], Limits(), NOW) == ""
     busy = [evicting(number, began_at=1.0) for number in range(30, 40)]
-    assert eviction_waits(lost[0], [*busy, *lost], Limits()) == "", "nothing of it is put away"
+    assert eviction_waits(lost[0], [*busy, *lost], Limits(), NOW) == "", "nothing of it is put away"
     snapshots = [asked(number, began_at=1.0) for number in range(40, 50)]
-    assert eviction_waits(last, [*snapshots, last], Limits()) == ""
+    assert eviction_waits(last, [*snapshots, last], Limits(), NOW) == ""
+
+
+def test_a_seat_that_can_not_be_parked_holds_up_others_for_a_while_only():
+    stuck = [evicting(number, began_at=NOW, reason=Reason.WAITING) for number in range(2)]
+    last = evicting(9)
+    assert eviction_waits(last, [*stuck, last], Limits(), NOW + WAITS_S)
+    assert not eviction_waits(last, [*stuck, last], Limits(), NOW + WAITS_S + 1)
+    running = [evicting(number, began_at=NOW, reason=Reason.RUNNING) for number in range(2)]
+    assert eviction_waits(last, [*running, last], Limits(), NOW + WAITS_S + 1)
+
+
+def test_what_a_budget_keeps_takes_no_turn_from_those_who_make_room():
+    assert takes_turn(evicting(1, reason=Reason.QUEUED), NOW)
+    assert not takes_turn(evicting(1, reason=Reason.DISRUPTION_BUDGET), NOW)
+    assert not takes_turn(evicting(1, began_at=1.0, ended_at=2.0), NOW)
 
 
 @given(
@@ -140,7 +159,7 @@ def test_there_are_never_more_evictions_and_no_room_is_wasted(world, of_node, at
         every.append(evicting(number, f"n{node}", **told, **({"ended_at": 2.0} if ended else {})))
     before = Counter(o.status.node for o in every if o.status.began_at and not o.status.ended_at)
     for one in every:
-        if one.status.began_at or eviction_waits(one, every, limits):
+        if one.status.began_at or eviction_waits(one, every, limits, NOW):
             continue
         before[one.status.node] += 1
         assert before[one.status.node] <= of_node
@@ -148,4 +167,4 @@ def test_there_are_never_more_evictions_and_no_room_is_wasted(world, of_node, at
     first = next((one for one in every if not one.status.began_at), None)
     began = Counter(o.status.node for o in every if o.status.began_at and not o.status.ended_at)
     if first and began[first.status.node] < of_node and began.total() < at_once:
-        assert not eviction_waits(first, every, limits)
+        assert not eviction_waits(first, every, limits, NOW)
