@@ -52,6 +52,7 @@ _AGAIN_S = 10.0
 """A manifest is read again, for it may have been packed again, no sooner than that."""
 _MOST_BYTES = 64 << 20
 """Of what is remembered of manifests: their packs, some 45 bytes each."""
+_NOTHING = b"{}"
 _HALF = 8
 """Bytes of a pack's name that are random; as many prove for which node it was made."""
 
@@ -251,20 +252,25 @@ class Reach:
             at, told = self._manifests.get(artifact, (0.0, b""))
             if told:
                 self._manifests.move_to_end(artifact)
-        if told and not (again and at < now - _AGAIN_S):
+        recent = at >= now - _AGAIN_S
+        # What isn't in the store, as most that is on NVMe, may come there at any moment.
+        holds = (recent and not again) if told == _NOTHING else (recent or not again)
+        if told and holds:
             known: dict[str, int] = orjson.loads(told)
             return known
         sizes = packs_of(self._manifest(artifact))
-        self._remember(artifact, now, orjson.dumps(sizes) if sizes else b"")
+        self._remember(artifact, now, orjson.dumps(sizes))
         return sizes
 
     def _remember(self, artifact: str, now: float, told: bytes) -> None:
         with self._lock:
-            self._held += len(told) - len(self._manifests.pop(artifact, (0.0, b""))[1])
-            if told:
-                self._manifests[artifact] = now, told
+            if artifact in self._manifests:
+                self._held -= len(artifact) + len(self._manifests.pop(artifact)[1])
+            self._manifests[artifact] = now, told
+            self._held += len(artifact) + len(told)
             while self._held > _MOST_BYTES:
-                self._held -= len(self._manifests.popitem(last=False)[1][1])
+                name, (_, oldest) = self._manifests.popitem(last=False)
+                self._held -= len(name) + len(oldest)
 
     def _manifest(self, artifact: str) -> dict[str, Any]:
         """What it says; empty if it isn't there, or is none."""

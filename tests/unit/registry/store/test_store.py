@@ -440,6 +440,21 @@ def test_what_no_restore_needs_is_not_read(
         make().readable("n1", [key], None)
 
 
+def test_what_lies_on_nvme_alone_is_not_asked_for_at_each_list(
+    replica: Replica, make: Callable[..., Store], lies: Lies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("registry.store.reach._AGAIN_S", 60.0)
+    saved(replica, lies, "node-a", "u1", ONE, "0" * 32)
+    packed, store = lies.of.pop(MANIFEST), make()
+    asked: list[str] = []
+    monkeypatch.setattr(store._objects, "get", lambda key, *_: asked.append(key) or lies.get(key))
+    assert lists(store, "node-a", "packs/ns/") == lists(store, "node-a", "packs/ns/") == []
+    assert asked == [MANIFEST]
+    lies.of[MANIFEST] = packed
+    assert opens(store, "node-a"), "before anybody is refused it is looked for"
+    assert lists(store, "node-a", "packs/ns/") == [PACK]
+
+
 def test_a_folder_is_no_store(replica: Replica) -> None:
     for url in ("/tmp/x", "memory://x"):
         with pytest.raises(ConfigError, match="must begin with s3://"):
