@@ -10,6 +10,8 @@ import logging
 import math
 import threading
 import time
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from controller.base.known import key_of
@@ -30,7 +32,7 @@ from kybernate.core.requests.placement import (
     SeenPlacement,
     decide,
 )
-from kybernate.errors import NotFoundError
+from kybernate.errors import KybernateError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -173,10 +175,16 @@ class PlacementWorker(Shift):
         plan = decide(seen, self._wall())
         for copy in plan.cancel:
             self._fence.check()
-            self._agents.cancel(copy.node, copy.operation)
+            # What its node can't be told now is found by the sweep of operations.
+            with suppress(KybernateError):
+                self._agents.cancel(copy.node, copy.operation)
+        answers = dict(seen.operations)
         for copy in plan.begin:
             self._fence.check()
-            self._agents.place(copy, f"TierPlacement {key[0]}/{key[1]}")
+            answers[copy.operation] = self._agents.place(copy, f"TierPlacement {key[0]}/{key[1]}")
+        if plan.begin:
+            # What agents refuse is told, and tried again later.
+            plan = decide(replace(seen, operations=answers), self._wall())
         self._write(known, plan.status)
         if plan.again < math.inf:
             self._queue.add(key, plan.again)

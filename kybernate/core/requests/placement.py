@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from kybernate.core.artifacts.listed import VERIFIED
-from kybernate.core.requests.checkpoint import Operation
+from kybernate.core.requests.checkpoint import Operation, Trouble
 from kybernate.core.seat.operations import Progress
 from kybernate.types import Tier
 
@@ -286,7 +286,12 @@ def _looked_at(row: Copy, one: Listed, seen: SeenPlacement, now: float) -> Copy:
     if isinstance(found, Operation):
         return _followed(row, found, now)
     said = found.sentence if found is not None else "its agent is asked"
-    return replace(row, state=CopyState.COPYING, message=said[:_LONGEST_WHY])
+    refused = found is not None and found.trouble is Trouble.REFUSED
+    until = row.not_before or now + CONFIRM_S
+    if refused or now >= until:
+        # It frees its place for others; an agent of a release before this one knows no copies.
+        return _failed(row, said if found is not None else f"{row.node} has not begun it", now)
+    return replace(row, state=CopyState.COPYING, not_before=until, message=said[:_LONGEST_WHY])
 
 
 def _followed(row: Copy, found: Operation, now: float) -> Copy:
@@ -300,7 +305,9 @@ def _followed(row: Copy, found: Operation, now: float) -> Copy:
     copied = found.copied
     done, total = (copied.done, copied.total) if copied else (row.done, row.total)
     told = found.sentence[:_LONGEST_WHY]
-    return replace(row, state=CopyState.COPYING, done=done, total=total, message=told)
+    return replace(
+        row, state=CopyState.COPYING, not_before=0.0, done=done, total=total, message=told
+    )
 
 
 def _failed(row: Copy, why: str, now: float) -> Copy:

@@ -277,6 +277,32 @@ def test_an_agents_word_counts_until_the_registry_should_have_heard():
     assert w.status.reason is PlacementReason.COPY_FAILED
 
 
+@pytest.mark.parametrize("answer", [None, Problem(Trouble.UNREACHABLE, "n1 doesn't answer")])
+def test_agents_that_begin_nothing_hold_up_no_other_copy(answer):
+    many = [artifact(number, NVME_1) for number in range(AT_ONCE + 1)]
+    w = World(*many, nvme=None)
+    w.begin = lambda one: w.operations.update({one.operation: answer})
+    for _ in range(3):
+        w.look()
+    stuck = {one.artifact for one in w.placement.status.copies if one.operation}
+    w.now += CONFIRM_S
+    w.look()
+    for one in w.placement.status.copies:
+        assert (one.artifact in stuck) == (one.tries == 1)
+    w.look()
+    assert {one.artifact for one in w.placement.status.copies if one.operation} - stuck
+
+
+def test_an_agent_that_refuses_is_quoted_at_once():
+    w = World(artifact(1, NVME_1))
+    w.look()
+    (one,) = [one for one in w.placement.status.copies if one.operation]
+    w.operations[one.operation] = Problem(Trouble.REFUSED, "it has no object store")
+    w.look()
+    assert w.placement.status.reason is PlacementReason.COPY_FAILED
+    assert "it has no object store" in w.placement.status.message
+
+
 def test_a_copy_that_had_to_go_is_made_again_under_another_name():
     """Where seats' states needed its room."""
     w = World(artifact(1, OBJECT), nodes={"n2": H100})
