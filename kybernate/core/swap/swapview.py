@@ -66,10 +66,10 @@ class SeatView:
     proxy wants it awake (an operator, bytes at its sockets). `leave`: why it must leave GPU memory
     though nobody needs its GPUs; meanwhile it asks for nothing. `unparkable`: why it can't be
     parked, neither now nor as soon as others have left RAM. `on_demand`: at the gate it asks for
-    its turn only when called for. `unverified`: nobody knows yet whether it uses its GPUs, which go
-    to no other meanwhile. `turn`: it wants its GPUs whenever it may have them; None: only when
-    called for. `idle_limit`: unused for so long it leaves GPU memory though nobody needs its GPUs;
-    None: it stays.
+    its turn only when wake-requested. `unverified`: nobody knows yet whether it uses its GPUs,
+    which go to no other meanwhile. `turn`: it wants its GPUs whenever it may have them; None: only
+    when wake-requested. `idle_limit`: unused for so long it leaves GPU memory though nobody needs
+    its GPUs; None: it stays.
 
     `places`: the sets of GPUs on any of which it may be woken; empty: on `gpus` alone. `within`:
     its requests should be answered so many seconds after they came; None: nobody said so.

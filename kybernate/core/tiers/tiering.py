@@ -3,7 +3,7 @@
 RAM is handed out in the order of turns (`core.swap.swap.ram_order`): for each seat that wants to be
 awake first what must be parked for it has its room, then its own state. Nobody whose turn comes
 later fills what an earlier one waits for, so each gets its room in the end. Who has been quiet
-longest leaves first, down to NVMe and from there to the object store. A seat that is called for
+longest leaves first, down to NVMe and from there to the object store. A seat that is wake-requested
 comes up at once, while whoever has its GPUs continues computing. Nothing goes deeper than its pod
 allows, nothing is moved back and forth within the minimum residency, and a copy is dropped only
 where another one is verified. Bytes of what is on its way count in both tiers until it is there.
@@ -54,7 +54,7 @@ class Parked:
     `size` is what it takes in RAM, `saved` as an artifact, 0 while unknown. `tier` is where it
     rests, `to` where it is on its way to. `used`: when it was last in use; `calls`: how often per
     hour requests are expected for it. `moved_at`: when it last changed tiers. `turn`: its place
-    among those that are called for, 0 for the next, None if it isn't. `asked`: the tier that an
+    among those that are wake-requested, 0 for the next, None if it isn't. `asked`: the tier that an
     operator wants it in. `deepest`: how deep its pod lets it go. `copies`: tiers that hold a
     verified artifact of it. Before `not_before` nothing is tried with it. `behind`: bytes that
     must be parked before it can wake, besides what is `Coming`. `idle`: seconds without use after
@@ -307,9 +307,9 @@ class _Decision:
                 self._rise(seat, f"an operator asked for tier {seat.asked}", _LAST)
 
     def _keep_to_quotas(self) -> None:
-        """What a namespace's seats take of RAM beyond its quota leaves, the coldest first; nobody
-        who is called for, or about to take its turn. A quota refuses no park: others would wait for
-        GPUs that somebody without a right to RAM holds."""
+        """What a namespace's seats take of RAM beyond its quota leaves, the coldest first; no
+        seat that is wake-requested, or about to take its turn. A quota refuses no park: others
+        would wait for GPUs that somebody without a right to RAM holds."""
         # A cluster has Shares of many namespaces that have no seat here.
         here = {seat.namespace for seat in self._view.seats} & self._view.quotas.keys()
         for namespace in sorted(here):

@@ -23,7 +23,7 @@ PRODUCT = (
     "sidecar", "webhook",
 )  # fmt: skip
 PROSE_LIMIT = 20
-CODE_LIMIT = 45
+CODE_LIMIT = 40
 """Of docstrings and comments; it only gets smaller."""
 STAY = {"anew", ".anew"}
 """Strings of the journal and of folders' names, on disk."""

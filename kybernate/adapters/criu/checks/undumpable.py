@@ -51,7 +51,7 @@ _DIRECT = {
 _MAPPING = re.compile(
     r"^\S+ \S+ \S+ \S+ \d+ +((?:anon_inode:|/dev/|/secretmem).*)$", re.MULTILINE | re.ASCII
 )
-"""Of a line of maps what could stand against a dump."""
+"""What in a line of maps could stand against a dump."""
 _GONE = (FileNotFoundError, ProcessLookupError, PermissionError, NotADirectoryError)
 
 _LOG = (
