@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kybernate.core.policy.effective import Label, Relation
+from kybernate.errors import ConfigError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -44,3 +47,17 @@ def whole(value: object, otherwise: int = 0) -> int:
 def number(value: object) -> float:
     """The number, or 0."""
     return float(value) if type(value) in (int, float) else 0.0  # type: ignore[arg-type]
+
+
+def read_selector(given: Json, where: str) -> tuple[Label, ...]:
+    """What a selector wants of labels; `where` it stands. Raises ConfigError."""
+    plain = texts(given.get("matchLabels")).items()
+    wanted = [Label(name, Relation.IN, frozenset({value})) for name, value in sorted(plain)]
+    for at, one in enumerate(mappings(given.get("matchExpressions"))):
+        listed = one.get("values")
+        values = frozenset(map(str, listed)) if isinstance(listed, list) else frozenset()
+        try:
+            wanted.append(Label(text(one.get("key")), Relation(text(one.get("operator"))), values))
+        except ValueError as error:
+            raise ConfigError(f"{where}.matchExpressions[{at}]", str(error)) from error
+    return tuple(wanted)

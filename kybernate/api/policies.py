@@ -12,14 +12,14 @@ from kybernate import keys
 from kybernate.api.asked import condition
 from kybernate.api.events import stamp
 from kybernate.api.gpunodes import Condition  # noqa: TC001 - pydantic reads it
-from kybernate.api.lenient import mapping, mappings, text, texts, whole
+from kybernate.api.lenient import mapping, mappings, read_selector, text, whole
 from kybernate.api.podnotes import ON_PREEMPT
 from kybernate.api.restores import ELSE
 from kybernate.api.schema import CAMEL, TIME, checked, items, labels, one_of, rule
 from kybernate.api.schema import text as words
 from kybernate.api.schema import whole as number
 from kybernate.api.turns import CHOICES, MOST_WEIGHT, ON_REQUEST, TIERS, read_idle, read_turn
-from kybernate.core.policy.effective import Label, Policy, Relation, Slot, in_order
+from kybernate.core.policy.effective import Policy, Relation, Slot, in_order
 from kybernate.core.policy.findings import BAD
 from kybernate.core.policy.schedule import read_times
 from kybernate.core.policy.snapshots import Snapshots
@@ -364,20 +364,6 @@ def _snapshots(given: Json) -> Snapshots | None:
         raise ConfigError("spec.snapshots.to", f"{to[:100]!r}; write nvme or object") from error
     last, daily = whole(keep.get("last"), 1), whole(keep.get("daily"))
     return Snapshots(every, tier, last, daily, whole(given.get("parallel"), 1))
-
-
-def read_selector(given: Json, where: str) -> tuple[Label, ...]:
-    """What a selector wants of labels; `where` it stands. Raises ConfigError."""
-    plain = texts(given.get("matchLabels")).items()
-    wanted = [Label(name, Relation.IN, frozenset({value})) for name, value in sorted(plain)]
-    for at, one in enumerate(mappings(given.get("matchExpressions"))):
-        listed = one.get("values")
-        values = frozenset(map(str, listed)) if isinstance(listed, list) else frozenset()
-        try:
-            wanted.append(Label(text(one.get("key")), Relation(text(one.get("operator"))), values))
-        except ValueError as error:
-            raise ConfigError(f"{where}.matchExpressions[{at}]", str(error)) from error
-    return tuple(wanted)
 
 
 def _slot(given: Json, where: str) -> Slot:

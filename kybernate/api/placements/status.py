@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from kybernate.api.asked import condition, last_condition
 from kybernate.api.events import stamp
-from kybernate.api.lenient import mapping, mappings, text, whole
+from kybernate.api.lenient import mapping, mappings, read_selector, text, whole
 from kybernate.api.pods import seconds
-from kybernate.api.policies import read_selector
 from kybernate.core.artifacts.placed import Placed
 from kybernate.core.requests.placement import (
     MOST_ARTIFACTS,
