@@ -134,7 +134,7 @@ def test_two_teams_have_a_gpu_as_their_shares_say(cluster: Cluster, pods: Pods) 
         spec = {"weight": weight, "quota": {"gpuSeconds": 3600}}
         share = {**sample, "metadata": {"name": team}, "spec": spec}
         cluster.kubectl("apply", "-f", "-", text=yaml.safe_dump(share))
-    trains = SeatPod("a", node="n1", annotations={**WHERE, keys.TURN: "always"}, more=COUNTER)
+    trains = SeatPod("team", node="n1", annotations={**WHERE, keys.TURN: "always"}, more=COUNTER)
     for team in TEAMS:
         cluster.api().post(f"/api/v1/namespaces/{team}/pods", trains.manifest())
 

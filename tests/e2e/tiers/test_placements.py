@@ -109,10 +109,14 @@ def test_an_artifact_is_placed_on_another_node_and_stays_though_its_pod_goes(
         both = {(Tier.OBJECT.value, ""), (Tier.NVME.value, "n2")}
         wait_until(lambda: both <= places(site, artifact), 20, "the registry isn't told")
         kubectl = Kubectl(site.cluster.kubectl_path, tmp_path, site.cluster.kubeconfig)
-        listed = kubectl("kyb", "artifacts", "ls", "-o", "wide")
-        (line,) = (one for one in listed.stdout.splitlines() if artifact in one)
-        assert "n2" in line, listed.stdout
-        assert "kept" in line, listed.stdout
+
+        def line() -> str:
+            """The Artifact's, which the controller compares with the registry now and then."""
+            rows = kubectl("kyb", "artifacts", "ls", "-o", "wide").stdout.splitlines()
+            return next(one for one in rows if artifact in one)
+
+        wait_until(lambda: "n2" in line(), 30, "the Artifact isn't told")
+        assert "kept" in line()
 
         seats.delete(["a"])
         seats.gone(["a"], 30)
