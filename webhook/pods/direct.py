@@ -10,6 +10,7 @@ from __future__ import annotations
 import posixpath
 from typing import TYPE_CHECKING, Any
 
+from kybernate.api.lenient import mapping, mappings, text
 from webhook.pods import asking
 
 if TYPE_CHECKING:
@@ -32,13 +33,13 @@ def problems(spec: Json, container: Json) -> Iterator[str]:
                 "for a process is in no checkpoint, so that its seat couldn't be parked; remove "
                 "it (NCCL then uses sockets), or use a pod without a seat."
             )
-    mounted = {mount.get("name") for mount in container.get("volumeMounts") or ()}
-    for volume in spec.get("volumes") or ():
-        path = (volume.get("hostPath") or {}).get("path") or ""
+    mounted = {text(mount.get("name")) for mount in mappings(container.get("volumeMounts"))}
+    for volume in mappings(spec.get("volumes")):
+        name, path = text(volume.get("name")), text(mapping(volume.get("hostPath")).get("path"))
         path = posixpath.normpath(f"/{path.lstrip('/')}")
-        if volume.get("name") in mounted and path.startswith(_PATHS):
+        if name in mounted and path.startswith(_PATHS):
             yield (
-                f"Volume {volume['name']} is {path}, but what RDMA and GPUDirect Storage hold for "
+                f"Volume {name} is {path}, but what RDMA and GPUDirect Storage hold for "
                 "a process is in no checkpoint, so that its seat couldn't be parked; remove it "
                 "(cuFile then needs CUFILE_FORCE_COMPAT_MODE=true), or use a pod without a seat."
             )
