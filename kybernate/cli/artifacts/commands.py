@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -332,10 +332,15 @@ def _tell(link: Link, output: str, *, watch: bool) -> None:
     sources = [link.all_of(keys_of_objects.ARTIFACTS_PATH)]
     nodes = not listed(link.api, sources[0]) and may_list(link.api, NODES)
     sources += [NODES] if nodes else []
+    placements = link.all_of(keys_of_objects.TIER_PLACEMENTS_PATH)
+    with suppress(KybernateError):  # of an older release there are none
+        listed(link.api, placements)
+        sources.append(placements)
 
     def told(found: tuple[list[dict[str, Any]], ...]) -> Listing:
         if found[0] or not nodes:
-            return artifact_lines(found[0], datetime.now(UTC))
+            kept = found[-1] if sources[-1] is placements else ()
+            return artifact_lines(found[0], datetime.now(UTC), kept)
         return artifacts_of(statuses(found[1])[0], link.namespace)
 
     tell(link, sources, told, output, watch=watch)
