@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from kybernate.core.seat.operations import Progress, Verdict
 from kybernate.errors import KybernateError, RetryableError
 from kybernate.lib.deadline import Deadline
+from kybernate.lib.rounds import rounds
 from kybernate.types import ArtifactId, Tier
 from nodeagent import metrics
 from nodeagent.artifacts.reports import Kind as Told
@@ -205,12 +206,7 @@ class Placing:
 
     async def run(self) -> None:
         """Let go what is not wanted here, or has no room any more, for ever."""
-        while True:
-            try:
-                await self.tidy()
-            except (KybernateError, OSError) as error:
-                log.warning("placed copies are not looked at now: %s", error)
-            await asyncio.sleep(EVERY_S)
+        await rounds(self.tidy, EVERY_S, "placed copies that are wanted no more")
 
     async def tidy(self) -> None:
         """Look once. Raises KybernateError, OSError."""
