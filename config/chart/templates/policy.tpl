@@ -420,6 +420,94 @@ spec:
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata:
+  name: kyb-restore-from
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules:
+    - apiGroups:
+      - ''
+      apiVersions:
+      - v1
+      operations:
+      - CREATE
+      - UPDATE
+      resources:
+      - pods
+      - pods/status
+      - pods/resize
+      - pods/ephemeralcontainers
+      - pods/binding
+      - bindings
+      - replicationcontrollers
+      scope: Namespaced
+    - apiGroups:
+      - apps
+      apiVersions:
+      - v1
+      operations:
+      - CREATE
+      - UPDATE
+      resources:
+      - controllerrevisions
+      - daemonsets
+      - deployments
+      - replicasets
+      - statefulsets
+      scope: Namespaced
+    - apiGroups:
+      - batch
+      apiVersions:
+      - v1
+      operations:
+      - CREATE
+      - UPDATE
+      resources:
+      - cronjobs
+      - jobs
+      scope: Namespaced
+  variables:
+  - name: field
+    expression: 'request.kind.kind in [''Pod'', ''Binding''] ? ''metadata.annotations'' : request.kind.kind == ''CronJob'' ? ''spec.jobTemplate.spec.template.metadata.annotations''
+      : request.kind.kind == ''ControllerRevision'' ? ''data.spec.template.metadata.annotations'' : ''spec.template.metadata.annotations'''
+  - name: notes
+    expression: '[object, oldObject].map(one, one == null ? {} : variables.field == ''metadata.annotations'' ? one.metadata.?annotations.orValue({}) : variables.field.startsWith(''spec.jobTemplate'')
+      ? one.?spec.?jobTemplate.?spec.?template.?metadata.?annotations.orValue({}) : variables.field.startsWith(''data'') ? one.?data.?spec.?template.?metadata.?annotations.orValue({})
+      : one.?spec.?template.?metadata.?annotations.orValue({}))'
+  - name: from
+    expression: variables.notes[0][?'kyb.ai/restore-from'].orValue('')
+  - name: same
+    expression: '[''kyb.ai/restore-from'', ''kyb.ai/restore-as'', ''kyb.ai/restore-else'', ''kyb.ai/clone-stopped''].all(k, variables.notes[0][?k] == variables.notes[1][?k])'
+  - name: own
+    expression: variables.from.startsWith(request.namespace + '/') && !variables.from.matches('^(pod|template)/[^@]*$')
+  - name: foreign
+    expression: '!variables.own && variables.from.matches(''^[^/@]+/[^/@]+@[^/@]+$'')'
+  - name: artifact
+    expression: 'variables.own ? variables.from.substring(size(request.namespace) + 1).replace(''@'', ''.'').lowerAscii() : '''''
+  validations:
+  - expression: variables.from == '' || variables.same || variables.foreign || authorizer.group('kyb.ai').resource('artifacts').namespace(request.namespace).name(variables.artifact)
+      .check('restore').allowed()
+    reason: Forbidden
+    messageExpression: 'variables.field + '' has kyb.ai/restore-from: '' + variables.from + '', and '' + request.userInfo.username + '' may not restore it: that takes
+      the verb restore on artifacts.kyb.ai in namespace '' + request.namespace + ''; leave the annotation out, or have an administrator of the namespace bind the
+      ClusterRole kyb-restore'''
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata:
+  name: kyb-restore-from
+  labels:
+    app.kubernetes.io/part-of: kybernate
+spec:
+  policyName: kyb-restore-from
+  validationActions:
+  - Deny
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata:
   name: kyb-checkpoint-policies
   labels:
     app.kubernetes.io/part-of: kybernate

@@ -763,6 +763,62 @@ rules:
   - approve
 ---
 apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: kyb-restore
+  labels:
+    app.kubernetes.io/part-of: kybernate
+rules:
+- apiGroups:
+  - kyb.ai
+  resources:
+  - artifacts
+  verbs:
+  - restore
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: kyb-restore
+  labels:
+    app.kubernetes.io/part-of: kybernate
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: kyb-restore
+subjects:
+- kind: ServiceAccount
+  name: kyb-controller
+  namespace: kyb-system
+- kind: ServiceAccount
+  name: kyb-extender
+  namespace: kyb-system
+- kind: ServiceAccount
+  name: cronjob-controller
+  namespace: kube-system
+- kind: ServiceAccount
+  name: daemon-set-controller
+  namespace: kube-system
+- kind: ServiceAccount
+  name: deployment-controller
+  namespace: kube-system
+- kind: ServiceAccount
+  name: job-controller
+  namespace: kube-system
+- kind: ServiceAccount
+  name: replicaset-controller
+  namespace: kube-system
+- kind: ServiceAccount
+  name: replication-controller
+  namespace: kube-system
+- kind: ServiceAccount
+  name: statefulset-controller
+  namespace: kube-system
+- apiGroup: rbac.authorization.k8s.io
+  kind: User
+  name: system:kube-controller-manager
+---
+apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata:
   name: kyb-revoked-nodes

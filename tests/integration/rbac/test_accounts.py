@@ -48,6 +48,8 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         "endpointslices.discovery.k8s.io:kyb-extender": {"create", "patch"},
         "csistoragecapacities.storage.k8s.io:kyb-extender": {"create", "patch"},
         "checkpointrequests.kyb.ai": READ | {"patch"},
+        # Of what was evicted, its successor.
+        "artifacts.kyb.ai": {"restore"},
         **SEES_NODES,
     },
     "agent": {
@@ -91,7 +93,7 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
         "restorerequests.kyb.ai": READ | {"delete"},
         "restorerequests/status.kyb.ai": {"patch"},
         **SEES_GRANTS,
-        "artifacts.kyb.ai": READ | {"create", "delete", "patch"},
+        "artifacts.kyb.ai": READ | {"create", "delete", "patch", "restore"},
         "pods/eviction": {"create"},
         "events": {"create"},
         # To and from zero only, test_zero.py says.
@@ -124,7 +126,7 @@ ALLOWED: dict[str, dict[str, set[str]]] = {
 }
 VERBS = (
     *("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"),
-    *("approve", "sign", "attest", "escalate", "bind", "impersonate"),
+    *("approve", "sign", "attest", "escalate", "bind", "impersonate", "restore"),
 )
 RESOURCES = (
     *("pods", "pods/binding", "pods/status", "pods/exec", "pods/eviction", "bindings", "nodes"),
@@ -133,6 +135,7 @@ RESOURCES = (
     "deployments/scale.apps",
     *("gpunodes.kyb.ai", "gpunodes/status.kyb.ai", "leases.coordination.k8s.io"),
     *("artifactgrants.kyb.ai", "checkpointrequests.kyb.ai", "checkpointrequests/status.kyb.ai"),
+    "artifacts.kyb.ai",
     *(f"mutatingwebhookconfigurations.{HOOKS}", f"validatingwebhookconfigurations.{HOOKS}"),
     *(f"validatingadmissionpolicies.{HOOKS}", "clusterroles.rbac.authorization.k8s.io"),
     "customresourcedefinitions.apiextensions.k8s.io",

@@ -59,7 +59,7 @@ def deployment(**notes: str) -> tuple[str, dict[str, Any]]:
     return "/apis/apps/v1/namespaces/default/deployments", {"spec": spec}
 
 
-def stateful_set() -> tuple[str, dict[str, Any]]:
+def stateful_set(**notes: str) -> tuple[str, dict[str, Any]]:
     claim = {
         "metadata": {"name": "data"},
         "spec": {
@@ -67,15 +67,15 @@ def stateful_set() -> tuple[str, dict[str, Any]]:
             "resources": {"requests": {"storage": "1Gi"}},
         },
     }
-    made = template()
+    made = template(**notes)
     made["spec"]["containers"][1]["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
     spec = {"replicas": 1, "serviceName": "x", "selector": {"matchLabels": SELECTED}}
     spec |= {"template": made, "volumeClaimTemplates": [claim]}
     return "/apis/apps/v1/namespaces/default/statefulsets", {"spec": spec}
 
 
-def job() -> tuple[str, dict[str, Any]]:
-    made = template()
+def job(**notes: str) -> tuple[str, dict[str, Any]]:
+    made = template(**notes)
     made["spec"]["restartPolicy"] = "Never"
     return "/apis/batch/v1/namespaces/default/jobs", {"spec": {"template": made}}
 
@@ -108,6 +108,32 @@ def test_the_pods_of_a_workload_get_their_seats(
         assert model["resources"]["limits"] == {keys.seat_resource(2): "1", "memory": "49Gi"}
         assert pod["spec"]["schedulerName"] == keys.SCHEDULER_NAME
         assert pod["status"]["qosClass"] == "Burstable"
+
+
+COPIES = {keys.RESTORE_FROM: "template/birch"}
+
+
+@pytest.mark.parametrize(
+    ("made", "owner"),
+    [
+        (deployment(**COPIES), "ReplicaSet"),
+        (stateful_set(**COPIES), "StatefulSet"),
+        (job(**COPIES), "Job"),
+    ],
+    ids=["Deployment", "StatefulSet", "Job"],
+)
+def test_who_makes_the_pods_of_a_template_is_not_asked_for_the_right_to_its_artifact(
+    controllers: Cluster, made: tuple[str, dict[str, Any]], owner: str
+) -> None:
+    """Who wrote the template was."""
+    api, (path, body) = controllers.api(), made
+    api.post(path, {"metadata": {"name": f"copy-{owner.lower()}"}, **body})
+
+    def copied() -> bool:
+        notes = [one["metadata"].get("annotations", {}) for one in pods_of(controllers, owner)]
+        return any(COPIES.items() <= one.items() for one in notes)
+
+    until(copied, f"no pod of the {owner}")
 
 
 @pytest.mark.parametrize(
