@@ -20,7 +20,7 @@ from kybernate.api import pods
 from kybernate.api.lenient import mapping, mappings, text, texts
 from kybernate.api.policies import dump_policy_status, read_policy
 from kybernate.api.templates.pod import slim_pod as of_templates
-from kybernate.core.policy.effective import SPOKEN_OF, Policy, in_order
+from kybernate.core.policy.effective import SPOKEN_OF, Policy, PutAway, governing, in_order
 from kybernate.core.policy.findings import (
     Findings,
     Labelled,
@@ -145,6 +145,17 @@ class Policies:
         with self._lock:
             every = [one.says for one in self._policies.get(namespace, {}).values()]
         return in_order(one for one in every if one is not None)
+
+    def limiting(self, request: Request) -> Policy | None:
+        """The policy that governs the pod of an eviction; None, too, where none of its namespace
+        has limits: there may be thousands of evictions."""
+        namespace, uid = request.namespace, request.status.pod_uid
+        with self._lock:
+            every = [one.says for one in self._policies.get(namespace, {}).values() if one.says]
+            pod = self._pods.get(namespace, {}).get(uid)
+        if pod is None or all(one.limits == PutAway() for one in every):
+            return None
+        return governing(in_order(every), pod.labelled.labels)
 
     def pods(self, namespace: str) -> tuple[Seated, ...]:
         """A namespace's pods with seats."""

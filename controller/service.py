@@ -235,6 +235,7 @@ class Service:
             snapshots=settings.snapshots_at_once,
             limits=_limits(settings),
             pace=Pace(settings.evict_s_per_gib, settings.evict_idle_s),
+            governing=self._policies.limiting,
         )
         lost = LostWorker(self._lost_queue, *parts, fence)
         sweep = Sweep(

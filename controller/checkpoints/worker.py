@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from controller.base.worker import RequestWorker
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from controller.base.queue import Queue
     from controller.checkpoints.agents import Agents
     from controller.checkpoints.lost import LostPods, Remains
+    from kybernate.core.policy.effective import Policy
     from kybernate.core.requests.asked import Decision
     from kybernate.core.requests.checkpoint import Pace, Request, Status
     from kybernate.core.requests.turns import Limits
@@ -41,7 +41,8 @@ log = logging.getLogger(__name__)
 
 class Worker(RequestWorker["Request"]):
     """Carries out CheckpointRequests. So many `snapshots` of a namespace are under way at a time,
-    and evictions within the `limits`, which are cancelled below the `pace`."""
+    and evictions within the `limits`, which are cancelled below the `pace`; `governing`: the policy
+    that governs a request's pod, whose own limits count, too."""
 
     kind = "checkpoint"
 
@@ -59,6 +60,7 @@ class Worker(RequestWorker["Request"]):
         snapshots: int,
         limits: Limits,
         pace: Pace,
+        governing: Callable[[Request], Policy | None],
     ) -> None:
         super().__init__(queue, requests, cluster, fence, wall)
         self._agents = agents
@@ -66,36 +68,39 @@ class Worker(RequestWorker["Request"]):
         self._remains = remains
         self._snapshots = snapshots
         self._limits = limits
-        self._decide = partial(decide, pace=pace)
+        self._pace, self._governing = pace, governing
 
     def decided(self, request: Request) -> Decision[Status, Act]:
         """See `RequestWorker`."""
         seen = self._observe(request)
-        decision = self._decide(seen, self._wall())
+        decision = self._decide(seen)
         if decision.act is Act.BEGIN:
             seen = replace(seen, waits=self._waits(request))
-            decision = self._decide(seen, self._wall())
+            decision = self._decide(seen)
         if decision.act is Act.BEGIN:
             self._fence.check()
             begun = self._agents.begin(request, request.granted(self._wall()))
             seen = replace(seen, operation=begun)
-            decision = self._decide(seen, self._wall())
+            decision = self._decide(seen)
         if decision.act is Act.CANCEL:
             self._fence.check()
             status = request.status
             after = self._agents.cancel(status.node, status.operation)
             # What it came to meanwhile counts; what can't be cancelled now is the sweep's.
             operation = after if isinstance(after, Operation) else seen.operation
-            decision = self._decide(
-                replace(seen, operation=operation, cancelled=True), self._wall()
-            )
+            decision = self._decide(replace(seen, operation=operation, cancelled=True))
         return decision
+
+    def _decide(self, seen: Observed) -> Decision[Status, Act]:
+        request, pace = seen.request, self._pace
+        policy = self._governing(request) if request.mode is Mode.EVICT else None
+        return decide(seen, self._wall(), pace.within(policy.limits) if policy else pace)
 
     def _waits(self, request: Request) -> tuple[Reason, str] | None:
         """Why it may not begin yet."""
         if request.mode is Mode.EVICT:
             every, now = self._requests.all(), self._wall()
-            if why := eviction_waits(request, every, self._limits, now):
+            if why := eviction_waits(request, every, self._limits, now, self._governing):
                 return Reason.QUEUED, why
             # What may not go is not parked: it would serve nobody, and stay.
             try:

@@ -18,8 +18,18 @@ from kybernate.api.restores import ELSE
 from kybernate.api.schema import CAMEL, TIME, checked, items, labels, one_of, rule
 from kybernate.api.schema import text as words
 from kybernate.api.schema import whole as number
-from kybernate.api.turns import CHOICES, MOST_WEIGHT, ON_REQUEST, TIERS, read_idle, read_turn
-from kybernate.core.policy.effective import Policy, Relation, Slot, in_order
+from kybernate.api.turns import (
+    CHOICES,
+    MOST_WEIGHT,
+    ON_REQUEST,
+    TIERS,
+    max_wait,
+    min_residency,
+    prefetch,
+    read_idle,
+    read_turn,
+)
+from kybernate.core.policy.effective import Policy, PutAway, Relation, Slot, in_order
 from kybernate.core.policy.findings import BAD
 from kybernate.core.policy.schedule import read_times
 from kybernate.core.policy.snapshots import Snapshots
@@ -44,7 +54,9 @@ _DURATION = r"^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$"
 _LEAST_EVERY_S, _MOST_EVERY_S = 60.0, 7 * 86_400.0
 _CRON = r"^[0-9A-Za-z*/,-]+( [0-9A-Za-z*/,-]+){4}$"
 _LABEL_CHARS = 317
-_SAYS_SOMETHING = "has(self.turn) || has(self.idle)"
+_SAYS_SOMETHING = "has(self.turn) || has(self.idle) || has(self.prefetch)"
+_PREFETCH = r"^(always|never|[1-9][0-9]{0,5})$"
+_LEAST_PER_GIB, _LEAST_NO_PROGRESS_S = 1, 10.0
 
 
 def _duration(told: str) -> Any:
@@ -90,7 +102,10 @@ class Turn:
             f"!has(self.weight) || !has(self.mode) || self.mode != '{ON_REQUEST}'",
             "a seat that waits for requests has no weight; leave weight out, or write mode: always",
         ),
-        rule("has(self.mode) || has(self.weight)", "write mode, weight or both"),
+        rule(
+            "has(self.mode) || has(self.weight) || has(self.minResidency) || has(self.maxWait)",
+            "write mode, weight, minResidency or maxWait",
+        ),
     )
     mode: Annotated[
         str | None,
@@ -108,6 +123,20 @@ class Turn:
             "Weight of the seat among seats of its namespace that take turns.",
             least=1,
             most=MOST_WEIGHT,
+        ),
+    ] = None
+    min_residency: Annotated[
+        str | None,
+        _duration(
+            "A seat that has traffic keeps its GPUs for at least this long after a wake, such as "
+            "5s; at most for pod_residency_s of its agent."
+        ),
+    ] = None
+    max_wait: Annotated[
+        str | None,
+        _duration(
+            "A seat whose requests have waited for this long comes before seats of any priority, "
+            "such as 5m; never sooner than after max_wait_s of its agent."
         ),
     ] = None
 
@@ -142,11 +171,22 @@ class Idle:
     ] = None
 
 
+_Prefetch = Annotated[
+    str | None,
+    words(
+        8,
+        "When an offloaded seat is brought into RAM ahead of need, while RAM has room to spare. "
+        "always; never; or a number: once so many requests per hour are expected.",
+        pattern=_PREFETCH,
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class Scheduled:
     """What counts for a while, from certain times on."""
 
-    __pydantic_config__ = checked(rule(_SAYS_SOMETHING, "write turn, idle or both"))
+    __pydantic_config__ = checked(rule(_SAYS_SOMETHING, "write turn, idle or prefetch"))
     cron: Annotated[
         str,
         words(
@@ -163,6 +203,7 @@ class Scheduled:
     ] = "UTC"
     turn: Turn | None = None
     idle: Idle | None = None
+    prefetch: _Prefetch = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +255,41 @@ class Regular:
 
 
 @dataclass(frozen=True, slots=True)
+class EvictionLimits:
+    """How states of the policy's pods are put away into the object store so that the pods may go:
+    by drains, plans, preemption and people. They count beside those of the controller."""
+
+    __pydantic_config__ = checked(
+        rule(
+            "has(self.parallel) || has(self.secondsPerGiB) || has(self.noProgress)",
+            "write parallel, secondsPerGiB or noProgress",
+        )
+    )
+    parallel: Annotated[
+        int | None,
+        number(32, "How many of the policy's pods are put away at a time.", least=1, most=100),
+    ] = None
+    seconds_per_gib: Annotated[
+        int | None,
+        Field(alias="secondsPerGiB"),
+        number(
+            32,
+            "How long a state may take for each GiB, beyond 2 minutes, before it is cancelled; at "
+            "most evict_s_per_gib of the controller.",
+            least=_LEAST_PER_GIB,
+            most=86_400,
+        ),
+    ] = None
+    no_progress: Annotated[
+        str | None,
+        _duration(
+            "How long a state may make no progress before it is cancelled, from 10s; at most "
+            "evict_idle_s of the controller."
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
 class Spec:
     """Which pods the policy selects, and what holds for them unless their own annotations say
     otherwise."""
@@ -221,8 +297,10 @@ class Spec:
     __pydantic_config__ = checked(
         rule(
             f"{_SAYS_SOMETHING} || has(self.onPreempt) || has(self.onRestoreFailure) || "
-            "has(self.snapshots) || (has(self.schedule) && self.schedule.size() > 0)",
-            "it says nothing; write turn, idle, schedule, snapshots, onPreempt or onRestoreFailure",
+            "has(self.snapshots) || has(self.limits) || "
+            "(has(self.schedule) && self.schedule.size() > 0)",
+            "it says nothing; write turn, idle, prefetch, schedule, snapshots, limits, onPreempt "
+            "or onRestoreFailure",
         )
     )
     selector: Selector
@@ -237,6 +315,7 @@ class Spec:
     ] = 0
     turn: Turn | None = None
     idle: Idle | None = None
+    prefetch: _Prefetch = None
     schedule: Annotated[
         tuple[Scheduled, ...],
         items(
@@ -247,6 +326,7 @@ class Spec:
         ),
     ] = ()
     snapshots: Regular | None = None
+    limits: EvictionLimits | None = None
     on_preempt: Annotated[
         str | None,
         one_of(
@@ -318,6 +398,7 @@ def read_policy(item: Mapping[str, Any]) -> Policy:
             for at, one in enumerate(mappings(spec.get("schedule")))
         ),
         snapshots=_snapshots(mapping(spec.get("snapshots"))),
+        limits=_limits(mapping(spec.get("limits"))),
     )
 
 
@@ -366,6 +447,16 @@ def _snapshots(given: Json) -> Snapshots | None:
     return Snapshots(every, tier, last, daily, whole(given.get("parallel"), 1))
 
 
+def _limits(given: Json) -> PutAway:
+    idle, told = None, text(given.get("noProgress"))
+    if told:
+        idle = parse_duration(told, "spec.limits.noProgress")
+        if idle < _LEAST_NO_PROGRESS_S:
+            raise ConfigError("spec.limits.noProgress", f"{told!r} is less than 10s")
+    per_gib = whole(given.get("secondsPerGiB")) or None
+    return PutAway(whole(given.get("parallel")) or None, per_gib, idle)
+
+
 def _slot(given: Json, where: str) -> Slot:
     lasts = parse_duration(text(given.get("duration")), f"{where}.duration")
     try:
@@ -382,6 +473,8 @@ def _words(given: Json, where: str) -> Mapping[str, str]:
     try:
         read_turn(found, of_job=False, callable_=False)
         read_idle(found)
+        for read in (min_residency, max_wait, prefetch):
+            read(found)
     except ConfigError as error:
         raise ConfigError(where, str(error)) from error
     return found
@@ -394,6 +487,9 @@ def _said(given: Json) -> Iterator[tuple[str, str]]:
         yield keys.TURN, f"{mode},weight={weight}" if weight else mode
     if named := [f"{tier}={text(idle[tier])}" for tier in TIERS if tier in idle]:
         yield keys.IDLE, ",".join(named)
+    own = {keys.MIN_RESIDENCY: turn.get("minResidency"), keys.MAX_WAIT: turn.get("maxWait")}
+    own[keys.PREFETCH] = given.get("prefetch")
+    yield from ((name, text(said)) for name, said in own.items() if said is not None)
     if preempted := text(given.get("onPreempt")):
         yield keys.ON_PREEMPT, preempted
     if otherwise := text(given.get("onRestoreFailure")):

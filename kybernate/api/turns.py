@@ -1,4 +1,4 @@
-"""What a pod says of its seat's turns and of its idle times. Pure."""
+"""What a pod says of its seat's turns, of its idle times, and of prefetching. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ VRAM: Final = "vram"
 CHOICES = (ON_REQUEST, ALWAYS, AUTO)
 MOST_WEIGHT = 1000
 _WEIGHT = "weight="
-_LEAST_S, _MOST_S = 1.0, 366 * 86400.0
+_LEAST_S, _HOUR_S, _MOST_S = 1.0, 3600.0, 366 * 86400.0
+# The journal takes no infinite number.
+_PREFETCHED: Mapping[str, float] = MappingProxyType({"always": 0.0, "never": 1e12})
+_MOST_DIGITS = 6
 _LEAVES: Mapping[str, Tier] = MappingProxyType(
     {VRAM: Tier.RAM, Tier.RAM.value: Tier.NVME, Tier.NVME.value: Tier.OBJECT}
 )
@@ -87,6 +90,52 @@ def read_idle(notes: Mapping[str, str]) -> Mapping[str, float]:
         if not _LEAST_S <= found[tier] <= _MOST_S:
             raise ConfigError(keys.IDLE, f"{part[:100]!r} is not between 1s and 8784h (a year)")
         _check_depth(tier, notes)
+    return found
+
+
+def min_residency(notes: Mapping[str, str]) -> float | None:
+    """Seconds for which a seat that has traffic stays once it woke; None: as its agent has it.
+
+    Raises ConfigError, naming the annotation.
+    """
+    return _time(notes, keys.MIN_RESIDENCY, 0.0, _HOUR_S, "0s and 1h")
+
+
+def max_wait(notes: Mapping[str, str]) -> float | None:
+    """Seconds after which the seat's demand comes before all priorities; None: as its agent has it.
+
+    Raises ConfigError, naming the annotation.
+    """
+    return _time(notes, keys.MAX_WAIT, _LEAST_S, 24 * _HOUR_S, "1s and 24h")
+
+
+def prefetch(notes: Mapping[str, str]) -> float | None:
+    """Calls per hour from which on the seat is brought into RAM ahead of need: 0 for always;
+    None: as its agent has it.
+
+    Raises ConfigError, naming the annotation.
+    """
+    text = notes.get(keys.PREFETCH)
+    if text is None or text in _PREFETCHED:
+        return None if text is None else _PREFETCHED[text]
+    if not (text.isascii() and text.isdigit() and 1 <= len(text) <= _MOST_DIGITS and int(text)):
+        raise ConfigError(
+            keys.PREFETCH,
+            f"is {text[:100]!r}; write always, never, or how many requests per hour must be "
+            "expected, a whole number from 1 to 999999",
+        )
+    return float(text)
+
+
+def _time(
+    notes: Mapping[str, str], name: str, least: float, most: float, between: str
+) -> float | None:
+    text = notes.get(name)
+    if text is None:
+        return None
+    found = parse_duration(text, name)
+    if not least <= found <= most:
+        raise ConfigError(name, f"{text[:100]!r} is not between {between}")
     return found
 
 

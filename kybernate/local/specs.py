@@ -74,6 +74,9 @@ class Declared:
     park_tier: Tier = Tier.RAM
     ready_within: float | None = None
     weight: float | None = None
+    min_residency: float | None = None
+    max_wait: float | None = None
+    prefetch: float | None = None
     keep_connections: bool = False
     spec_hash: str = ""
 

@@ -63,6 +63,12 @@ class AgentSettings(Settings):
         description="A seat that has traffic keeps its GPUs for at least this long after a wake "
         "(s).",
     )
+    pod_residency_s: float = Field(
+        30.0,
+        ge=0,
+        description="The longest time that `kyb.ai/min-residency` or a CheckpointPolicy may say "
+        "instead of `min_residency_s`: others wait for so long (s).",
+    )
     idle_after_s: float = Field(
         0.5,
         ge=0,
@@ -77,7 +83,7 @@ class AgentSettings(Settings):
         60.0,
         ge=0,
         description="A seat whose requests have waited for this long comes before seats of any "
-        "priority (s).",
+        "priority; `kyb.ai/max-wait` or a CheckpointPolicy may say longer (s).",
     )
     turn_swap_percent: float = Field(
         5.0,
@@ -282,7 +288,7 @@ class AgentSettings(Settings):
         0.0,
         ge=0,
         description="The agent brings an offloaded seat into RAM, if RAM has room to spare, once "
-        "it expects more than this many requests (per hour); 0: never.",
+        "it expects this many requests (per hour); 0: never. `kyb.ai/prefetch` overrides it.",
     )
     lazy_restores: bool = Field(
         True,

@@ -88,6 +88,7 @@ class Loop:
             settings.drain_limit_s,
             settings.max_wait_s,
             SPARE,
+            settings.pod_residency_s,
         )
         self.registry = node.world.registry or OwnSuccession(node.world, settings.node)
         self.reports = reports or Reports(node.world.journal, self.registry, no_manifest)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kybernate.api import podnotes, pods
 from kybernate.api.restores import read_wish
-from kybernate.api.turns import read_idle, read_turn
+from kybernate.api.turns import max_wait, min_residency, prefetch, read_idle, read_turn
 from kybernate.core.policy.effective import Effective
 from kybernate.errors import ConfigError
 from kybernate.lib.rounds import rounds
@@ -50,7 +50,8 @@ class PodFacts:
     `spec_hash` is of what the seat's container is, alike for all replicas of one template.
     `restore`: the artifact that it wants to continue from. `weight`: of a seat that always wants
     its GPUs, None if it waits for requests. `idle` (s): unused for so long it leaves GPU memory
-    ("vram") or the tier of that name. `namespace_uid`: its namespace's, where that was asked for.
+    ("vram") or the tier of that name. `min_residency`, `max_wait` (s), `prefetch` (calls per hour):
+    instead of the agent's settings. `namespace_uid`: its namespace's, where that was asked for.
     """
 
     ref: PodRef
@@ -76,6 +77,9 @@ class PodFacts:
     restore: RestoreWish | None = None
     weight: float | None = None
     idle: Mapping[str, float] = field(default_factory=dict)
+    min_residency: float | None = None
+    max_wait: float | None = None
+    prefetch: float | None = None
     namespace_uid: str = ""
 
 
@@ -123,6 +127,9 @@ def facts_of(pod: pods.Pod, judge: Judge = by_itself) -> PodFacts | None:
         restore=read_wish(notes),
         weight=_or(pod, lambda: turn(notes), turn({})),
         idle=_or(pod, lambda: read_idle(notes), {}),
+        min_residency=_or(pod, lambda: min_residency(notes), None),
+        max_wait=_or(pod, lambda: max_wait(notes), None),
+        prefetch=_or(pod, lambda: prefetch(notes), None),
     )
 
 

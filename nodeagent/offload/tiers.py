@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -66,7 +67,7 @@ class Tiers:
         self._policy = TierPolicy(
             min_residency=settings.tier_residency_s,
             idle={tier: limit for tier, limit in sinks.items() if limit},
-            prefetch_calls=settings.prefetch_calls,
+            prefetch_calls=settings.prefetch_calls or math.inf,
         )
 
     def look(self, *, stood: bool = False) -> None:
@@ -172,6 +173,7 @@ class Tiers:
             {tier: seat.wishes.idle[tier.value] for tier in Tier if tier.value in seat.wishes.idle},
             self._timely(seat),
             seat.identity.pod.namespace,
+            seat.wishes.prefetch,
         )
 
     def _undumpable_until(self, seat: Seat) -> float:

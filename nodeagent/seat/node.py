@@ -249,7 +249,8 @@ class Node:
 
     def __post_init__(self) -> None:
         one = self.settings
-        policy = TurnPolicy(one.turn_swap_percent / 100, one.min_residency_s, one.shares)
+        swapping, stays = one.turn_swap_percent / 100, (one.min_residency_s, one.pod_residency_s)
+        policy = TurnPolicy(swapping, stays[0], one.shares, stays[1])
         self.turns = Book(policy, self.world.now())
 
     def move(

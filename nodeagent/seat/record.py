@@ -60,6 +60,9 @@ _PLAIN = {
     "used_at": "history.used_at",
     "moved_at": "saved.moved_at",
     "ready_within": "wishes.ready_within",
+    "min_residency": "wishes.min_residency",
+    "max_wait": "wishes.max_wait",
+    "prefetch": "wishes.prefetch",
     "spec_hash": "wishes.spec_hash",
     "borrowed": "saved.borrowed",
     "predecessor": "saved.predecessor",
@@ -266,6 +269,8 @@ class Seat:
             expected.wakes_in,
             expected.parks_in,
             expected.calls,
+            self.wishes.min_residency,
+            self.wishes.max_wait,
         )
         if self._shown is None or now != self._shown[0]:
             one = self.identity

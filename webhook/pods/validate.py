@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kybernate import keys
 from kybernate.api import podnotes
 from kybernate.api.restores import read_wish
-from kybernate.api.turns import read_own_idle, read_turn
+from kybernate.api.turns import max_wait, min_residency, prefetch, read_own_idle, read_turn
 from kybernate.core.artifacts.grants import why_not
 from kybernate.core.artifacts.restores import RestoreAs
 from kybernate.core.gangs.gang import parse_size
@@ -240,6 +240,9 @@ _READERS: tuple[Callable[[dict[str, str]], object], ...] = (
     podnotes.topology,
     lambda given: read_turn(given, of_job=False, callable_=True),
     read_own_idle,
+    min_residency,
+    max_wait,
+    prefetch,
 )
 """What the extender and the agent read of annotations: what they couldn't read is refused."""
 

@@ -360,12 +360,25 @@ spec:
                     maximum: 1000
                     minimum: 1
                     type: integer
+                  minResidency:
+                    description: A seat that has traffic keeps its GPUs for at least this long after a wake, such as 5s; at most for pod_residency_s of its agent.
+                    maxLength: 32
+                    minLength: 1
+                    pattern: ^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$
+                    type: string
+                  maxWait:
+                    description: A seat whose requests have waited for this long comes before seats of any priority, such as 5m; never sooner than after max_wait_s
+                      of its agent.
+                    maxLength: 32
+                    minLength: 1
+                    pattern: ^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$
+                    type: string
                 type: object
                 x-kubernetes-validations:
                 - message: 'a seat that waits for requests has no weight; leave weight out, or write mode: always'
                   rule: '!has(self.weight) || !has(self.mode) || self.mode != ''on-request'''
-                - message: write mode, weight or both
-                  rule: has(self.mode) || has(self.weight)
+                - message: write mode, weight, minResidency or maxWait
+                  rule: has(self.mode) || has(self.weight) || has(self.minResidency) || has(self.maxWait)
               idle:
                 description: After how long without use a seat leaves each tier, as in the annotation kyb.ai/idle.
                 properties:
@@ -398,6 +411,12 @@ spec:
                 x-kubernetes-validations:
                 - message: 'name a tier: vram, ram, nvme or object'
                   rule: has(self.vram) || has(self.ram) || has(self.nvme) || has(self.object)
+              prefetch:
+                description: 'When an offloaded seat is brought into RAM ahead of need, while RAM has room to spare. always; never; or a number: once so many requests
+                  per hour are expected.'
+                maxLength: 8
+                pattern: ^(always|never|[1-9][0-9]{0,5})$
+                type: string
               schedule:
                 description: What holds at certain times instead. If several entries hold now, the first one counts.
                 items:
@@ -436,12 +455,26 @@ spec:
                           maximum: 1000
                           minimum: 1
                           type: integer
+                        minResidency:
+                          description: A seat that has traffic keeps its GPUs for at least this long after a wake, such as 5s; at most for pod_residency_s of its
+                            agent.
+                          maxLength: 32
+                          minLength: 1
+                          pattern: ^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$
+                          type: string
+                        maxWait:
+                          description: A seat whose requests have waited for this long comes before seats of any priority, such as 5m; never sooner than after max_wait_s
+                            of its agent.
+                          maxLength: 32
+                          minLength: 1
+                          pattern: ^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$
+                          type: string
                       type: object
                       x-kubernetes-validations:
                       - message: 'a seat that waits for requests has no weight; leave weight out, or write mode: always'
                         rule: '!has(self.weight) || !has(self.mode) || self.mode != ''on-request'''
-                      - message: write mode, weight or both
-                        rule: has(self.mode) || has(self.weight)
+                      - message: write mode, weight, minResidency or maxWait
+                        rule: has(self.mode) || has(self.weight) || has(self.minResidency) || has(self.maxWait)
                     idle:
                       description: After how long without use a seat leaves each tier, as in the annotation kyb.ai/idle.
                       properties:
@@ -474,13 +507,19 @@ spec:
                       x-kubernetes-validations:
                       - message: 'name a tier: vram, ram, nvme or object'
                         rule: has(self.vram) || has(self.ram) || has(self.nvme) || has(self.object)
+                    prefetch:
+                      description: 'When an offloaded seat is brought into RAM ahead of need, while RAM has room to spare. always; never; or a number: once so many
+                        requests per hour are expected.'
+                      maxLength: 8
+                      pattern: ^(always|never|[1-9][0-9]{0,5})$
+                      type: string
                   required:
                   - cron
                   - duration
                   type: object
                   x-kubernetes-validations:
-                  - message: write turn, idle or both
-                    rule: has(self.turn) || has(self.idle)
+                  - message: write turn, idle or prefetch
+                    rule: has(self.turn) || has(self.idle) || has(self.prefetch)
                 maxItems: 16
                 type: array
                 x-kubernetes-list-type: atomic
@@ -526,6 +565,33 @@ spec:
                 required:
                 - every
                 type: object
+              limits:
+                description: |-
+                  How states of the policy's pods are put away into the object store so that the pods may go:
+                  by drains, plans, preemption and people. They count beside those of the controller.
+                properties:
+                  parallel:
+                    description: How many of the policy's pods are put away at a time.
+                    format: int32
+                    maximum: 100
+                    minimum: 1
+                    type: integer
+                  secondsPerGiB:
+                    description: How long a state may take for each GiB, beyond 2 minutes, before it is cancelled; at most evict_s_per_gib of the controller.
+                    format: int32
+                    maximum: 86400
+                    minimum: 1
+                    type: integer
+                  noProgress:
+                    description: How long a state may make no progress before it is cancelled, from 10s; at most evict_idle_s of the controller.
+                    maxLength: 32
+                    minLength: 1
+                    pattern: ^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$
+                    type: string
+                type: object
+                x-kubernetes-validations:
+                - message: write parallel, secondsPerGiB or noProgress
+                  rule: has(self.parallel) || has(self.secondsPerGiB) || has(self.noProgress)
               onPreempt:
                 description: 'What happens to a pod whose seat a pod of higher priority gets. pause: its state goes into the object store, and the pod that replaces
                   it continues. kill: it is deleted.'
@@ -544,9 +610,9 @@ spec:
             - selector
             type: object
             x-kubernetes-validations:
-            - message: it says nothing; write turn, idle, schedule, snapshots, onPreempt or onRestoreFailure
-              rule: has(self.turn) || has(self.idle) || has(self.onPreempt) || has(self.onRestoreFailure) || has(self.snapshots) || (has(self.schedule) && self.schedule.size()
-                > 0)
+            - message: it says nothing; write turn, idle, prefetch, schedule, snapshots, limits, onPreempt or onRestoreFailure
+              rule: has(self.turn) || has(self.idle) || has(self.prefetch) || has(self.onPreempt) || has(self.onRestoreFailure) || has(self.snapshots) || has(self.limits)
+                || (has(self.schedule) && self.schedule.size() > 0)
           status:
             description: What the controller sees of the policy's effect. Agents don't read it.
             properties:

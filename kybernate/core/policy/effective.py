@@ -82,6 +82,17 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
+class PutAway:
+    """How states of a policy's pods are put away so that the pods may go: how many at a time, in
+    how many seconds for each GiB, and for how many seconds without a byte; None: as the controller
+    has it."""
+
+    parallel: int | None = None
+    per_gib: float | None = None
+    idle: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """A CheckpointPolicy. `words`: what it says of its pods for always, by annotation."""
 
@@ -93,6 +104,7 @@ class Policy:
     words: Mapping[str, str] = field(default_factory=lambda: _EMPTY)
     schedule: tuple[Slot, ...] = ()
     snapshots: Snapshots | None = None
+    limits: PutAway = field(default_factory=PutAway)
 
     @property
     def rank(self) -> tuple[int, str]:
@@ -171,7 +183,10 @@ def _scheduled(policy: Policy, now: float) -> tuple[dict[str, str], float]:
     return found, until
 
 
-SPOKEN_OF = (keys.TURN, keys.IDLE, keys.ON_PREEMPT, keys.RESTORE_ELSE)
+SPOKEN_OF = (
+    *(keys.TURN, keys.IDLE, keys.MIN_RESIDENCY, keys.MAX_WAIT, keys.PREFETCH),
+    *(keys.ON_PREEMPT, keys.RESTORE_ELSE),
+)
 """The annotations of which a policy may say what they would."""
 
 

@@ -23,6 +23,7 @@ from kybernate.core.seat.operations import ENDED, OF_REQUEST, Kind, Progress, is
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
+    from kybernate.core.policy.effective import PutAway
     from kybernate.types import Tier
 
 _LONGEST_WHY = 500
@@ -88,6 +89,11 @@ class Pace:
 
     per_gib: float = 150.0
     idle: float = 150.0
+
+    def within(self, said: PutAway) -> Pace:
+        """As a policy's limits have it: never more, since others wait for so long."""
+        per_gib, idle = said.per_gib or self.per_gib, said.idle or self.idle
+        return Pace(min(per_gib, self.per_gib), min(idle, self.idle))
 
     def stalled(self, copied: Copied, began_at: float, now: float) -> str:
         """Why what began then has taken too long, in a sentence; empty if it has not."""

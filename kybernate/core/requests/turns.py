@@ -3,7 +3,8 @@
 A snapshot stops its workload for a while and writes all of its memory to disks and an object store
 that all namespaces share: a namespace has so many of them at a time as the controller is told. What
 puts a state away so that its pod may go (plans, preemption, drains, people) does the like, and has
-limits of a node and of the cluster: a drain of ten nodes must not fill the network.
+limits of a node and of the cluster: a drain of ten nodes must not fill the network. Of pods that a
+CheckpointPolicy governs this may let fewer go at a time.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from kybernate.core.requests.evictions import lost_pod
 from kybernate.core.requests.reasons import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
+    from kybernate.core.policy.effective import Policy
     from kybernate.core.requests.checkpoint import Request
 
 STUCK = frozenset(
@@ -58,22 +60,42 @@ def takes_turn(one: Request, now: float) -> bool:
     return status.reason not in STUCK
 
 
-def eviction_waits(request: Request, every: Iterable[Request], limits: Limits, now: float) -> str:
+def no_policy(_: Request) -> Policy | None:
+    """Nothing governs the pod of any request."""
+
+
+def eviction_waits(
+    request: Request,
+    every: Iterable[Request],
+    limits: Limits,
+    now: float,
+    governing: Callable[[Request], Policy | None] = no_policy,
+) -> str:
     """Why a request of mode Evict has to wait for others of `every` one, in a sentence; empty if it
     may begin. What it waits for is chosen as for snapshots. A pod that is lost waits for nobody:
-    nothing of it is put away any more."""
+    nothing of it is put away any more. `governing`: by which policy a request's pod is."""
     if lost_pod(request):
         return ""
     counted = (one for one in every if takes_turn(one, now) and _counts(one, request))
-    under_way = Counter[str]()
+    under_way, of_policy = Counter[str](), Counter[str]()
     for one in sorted(counted, key=_order):
         if one.uid == request.uid or _order(one) > _order(request):
             break
-        # One that waits for its own node holds up no other.
-        node = one.status.node
-        if one.status.began_at or not limits.hindrance(node, under_way):
+        # One that waits for its own node, or its own policy, holds up no other.
+        node, policy = one.status.node, governing(one)
+        waits = _beyond(policy, of_policy) or limits.hindrance(node, under_way)
+        if one.status.began_at or not waits:
             under_way[node] += 1
-    return limits.hindrance(request.status.node, under_way)
+            of_policy[policy.uid if policy else ""] += 1
+    why = _beyond(governing(request), of_policy)
+    return why or limits.hindrance(request.status.node, under_way)
+
+
+def _beyond(policy: Policy | None, under_way: Counter[str]) -> str:
+    most = policy.limits.parallel if policy else None
+    if policy is None or most is None or under_way[policy.uid] < most:
+        return ""
+    return f"{most} states are put away, as many as CheckpointPolicy {policy.name} lets at a time"
 
 
 def has_turn(request: Request, every: Iterable[Request], most: int) -> bool:

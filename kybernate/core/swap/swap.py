@@ -190,7 +190,8 @@ def _excuse(other: SeatView, seat: SeatView, view: SwapView, policy: SwapPolicy,
     if other.state is SeatState.ACTIVE and view.no_room(other):
         return f"seat {other.name} is parked once others have left the host's memory"
     if other.state is SeatState.ACTIVE and busy and other.priority > seat.priority:
-        return f"seat {other.name} has work of a higher priority, for {policy.max_wait:g} s at most"
+        most = policy.longest_wait(seat)
+        return f"seat {other.name} has work of a higher priority, for {most:g} s at most"
     left = _claim(other, view).until - now
     if other.state is SeatState.ACTIVE and takes_turns(seat, view) and 0 < left < math.inf:
         return f"seat {other.name} has its turn for another {left:.1f} s"
@@ -243,16 +244,16 @@ def _turning_points(
     claim = _claim(seat, view)
     if wants(seat):
         yield seat.not_before
-        yield asks_since(seat) + policy.max_wait
+        yield asks_since(seat) + policy.longest_wait(seat)
         if seat.within is not None:
             latest = latest_start(seat)
             yield math.nextafter(latest, math.inf)  # then it can't be in time any more
             yield from [latest - park for park in parks]
-        yield claim.due + policy.max_wait
+        yield claim.due + policy.longest_wait(seat)
     if seat.state is SeatState.ACTIVE:
         yield seat.stays_until
         if seat.active_since is not None:
-            yield seat.active_since + policy.min_residency
+            yield seat.active_since + policy.residency(seat)
         if seat.idle_since is not None:
             yield seat.idle_since + policy.idle_after
             yield seat.idle_since + claim.rest
@@ -268,7 +269,7 @@ def _idles_at(seat: SeatView, policy: SwapPolicy) -> float:
     if idle is None or limit is None or seat.in_flight or seat.waiting or seat.turn is not None:
         return math.inf
     since = idle if seat.active_since is None else seat.active_since
-    return max(idle + limit, since + policy.min_residency)
+    return max(idle + limit, since + policy.residency(seat))
 
 
 def asks_since(seat: SeatView) -> float:
@@ -488,7 +489,7 @@ class _Decision:
         return _claim(seat, self._view).due if turns else asks_since(seat)
 
     def _aged(self, seat: SeatView) -> bool:
-        return self._now >= self._asks_since(seat) + self._policy.max_wait
+        return self._now >= self._asks_since(seat) + self._policy.longest_wait(seat)
 
     def _waits_its_turn(self, seat: SeatView) -> bool:
         """Whether it wants its GPUs only for its turn's sake, and has not been kept out of it."""
@@ -757,7 +758,7 @@ class _Decision:
             return False
         if self._waits_its_turn(whom):
             return self._turn_is_over(seat)
-        resided = since is None or self._now >= since + self._policy.min_residency
+        resided = since is None or self._now >= since + self._policy.residency(seat)
         if seat.turn is not None:
             return resided  # without requests it isn't idle
         unused = not seat.in_flight and not seat.waiting

@@ -74,7 +74,8 @@ class SeatView:
     `places`: the sets of GPUs on any of which it may be woken; empty: on `gpus` alone. `within`:
     its requests should be answered so many seconds after they came; None: nobody said so.
     `wakes_in`, `parks_in`: seconds that its swaps are expected to take; `calls`: how often a second
-    it is expected to be asked for.
+    it is expected to be asked for. `min_residency`, `max_wait`: what is said of it instead of the
+    policy's, as far as that allows it; None: nothing.
     """
 
     uid: PodUid
@@ -107,19 +108,38 @@ class SeatView:
     wakes_in: float = 0.0
     parks_in: float = 0.0
     calls: float = 0.0
+    min_residency: float | None = None
+    max_wait: float | None = None
+
+
+def residency(said: float | None, usual: float, most: float) -> float:
+    """Seconds for which a seat that has traffic stays once it woke: as long as is `said` of it and,
+    since others wait for so long, `most` at most."""
+    return usual if said is None else min(said, max(usual, most))
 
 
 @dataclass(frozen=True, slots=True)
 class SwapPolicy:
     """Seconds. `drain_limit`: how long requests in flight may hold up a switch. `max_wait`: demand
-    this old comes before all priorities. `spare`: one of so many of the places on which seats may
-    be woken is emptied ahead of need, once nobody uses what is on it; 0: none."""
+    this old comes before all priorities. `most_residency`: see `residency`. `spare`: one of so many
+    of the places on which seats may be woken is emptied ahead of need, once nobody uses what is on
+    it; 0: none."""
 
     min_residency: float = 1.0
     idle_after: float = 0.5
     drain_limit: float = 30.0
     max_wait: float = 60.0
     spare: int = 0
+    most_residency: float = 30.0
+
+    def residency(self, seat: SeatView) -> float:
+        """Seconds for which a seat that has traffic stays once it woke."""
+        return residency(seat.min_residency, self.min_residency, self.most_residency)
+
+    def longest_wait(self, seat: SeatView) -> float:
+        """After so many seconds its demand comes before all priorities: no sooner than `max_wait`,
+        since that would be at the expense of those who rank higher."""
+        return max(self.max_wait, seat.max_wait or 0.0)
 
 
 @dataclass(frozen=True, slots=True)

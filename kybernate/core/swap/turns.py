@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from kybernate.core.seat.seats import OCCUPYING
 from kybernate.core.swap.swap import barred, takes_turns, wants
-from kybernate.core.swap.swapview import Claim
+from kybernate.core.swap.swapview import Claim, residency
 from kybernate.types import SeatState
 
 if TYPE_CHECKING:
@@ -44,12 +44,14 @@ hands it straight back."""
 @dataclass(frozen=True, slots=True)
 class TurnPolicy:
     """`swap_share`: the most that swaps among seats that take turns may take of their time, between
-    0 and 1. `min_residency`: seconds that a woken seat stays. `shares`: of a namespace against
-    others, 1 where it isn't named; a namespace's seats divide its share by their weights."""
+    0 and 1. `min_residency`: seconds that a woken seat stays, of which nothing else is said;
+    `most_residency`: see `residency`. `shares`: of a namespace against others, 1 where it isn't
+    named; a namespace's seats divide its share by their weights."""
 
     swap_share: float = 0.05
     min_residency: float = 1.0
     shares: Mapping[str, float] = field(default_factory=dict)
+    most_residency: float = 30.0
 
     @property
     def price(self) -> float:
@@ -75,6 +77,8 @@ class _Party:
     """It is wake-requested, and not in its turn."""
     last: bool
     """It comes after those that don't come last."""
+    stays: float | None
+    """Seconds that it is said to stay once it woke."""
 
     @property
     def holds(self) -> bool:
@@ -273,7 +277,8 @@ class Book:
         debt = max((self._debt.get(gpu, 0.0) for gpu in one.gpus), default=0.0)
         paid = now + debt * self._policy.price if debt else -math.inf
         since = now if one.since is None else one.since
-        return max(since + self._policy.min_residency, paid, self._level(one, now))
+        stays = residency(one.stays, self._policy.min_residency, self._policy.most_residency)
+        return max(since + stays, paid, self._level(one, now))
 
     def _level(self, one: _Party, now: float) -> float:
         """When it will have been served more than the least served of those who wait."""
@@ -315,6 +320,7 @@ def _party(seat: SeatView, view: SwapView) -> _Party:
         turns,
         called and not turns and not there,
         seat.uid in view.last,
+        seat.min_residency,
     )
 
 

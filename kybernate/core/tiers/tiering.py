@@ -59,7 +59,8 @@ class Parked:
     verified artifact of it. Before `not_before` nothing is tried with it. `behind`: bytes that
     must be parked before it can wake, besides what is `Coming`. `idle`: seconds without use after
     which it leaves a tier, instead of the policy's; `timely`: the deepest tier to which it goes for
-    want of use alone. `namespace`: whose it is.
+    want of use alone. `namespace`: whose it is. `prefetch`: calls per hour from which on it is to
+    be in RAM ahead of need, instead of the policy's; 0: always.
     """
 
     uid: PodUid
@@ -80,6 +81,7 @@ class Parked:
     idle: Mapping[Tier, float] = field(default_factory=dict)
     timely: Tier = Tier.OBJECT
     namespace: str = ""
+    prefetch: float | None = None
 
     def idle_limit(self, policy: TierPolicy) -> float | None:
         """Seconds without use after which it goes one tier deeper; None: it stays."""
@@ -87,6 +89,10 @@ class Parked:
         if below is None or deeper(below, self.timely):
             return None
         return self.idle.get(self.tier, policy.idle.get(self.tier))
+
+    def is_likely(self, policy: TierPolicy) -> bool:
+        """Whether it is to be in RAM ahead of need, as long as that has more room than it needs."""
+        return self.calls >= (policy.prefetch_calls if self.prefetch is None else self.prefetch)
 
     def cost(self, tier: Tier) -> int:
         """Bytes that it takes in this tier."""
@@ -109,12 +115,12 @@ class TierPolicy:
     """Seconds. `min_residency`: a state that was moved stays as long. `idle`: after so long in a
     tier without use it goes one deeper; a tier that isn't named keeps it until room is needed.
     `half_life`: after so long a use counts half. `prefetch_calls`: how many calls per hour must be
-    expected for a state to be brought into RAM before a request for it; 0: never."""
+    expected for a state to be brought into RAM before a request for it."""
 
     min_residency: float = 5.0
     idle: Mapping[Tier, float] = field(default_factory=dict)
     half_life: float = 600.0
-    prefetch_calls: float = 0.0
+    prefetch_calls: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,23 +338,25 @@ class _Decision:
         for seat in self._coldest(self._resting()):
             limit = seat.idle_limit(self._policy)
             idle = self._now - _idle_since(seat)
-            if limit is not None and idle >= limit and self._movable(seat, _LAST):
+            # What comes up ahead of need would come up again.
+            stays = seat.tier is Tier.RAM and seat.is_likely(self._policy)
+            if limit is not None and idle >= limit and not stays and self._movable(seat, _LAST):
                 self._sink(seat, f"nobody has used it for {idle:.0f} s", _LAST)
 
     def _prefetch(self) -> None:
         """What is likely to be requested comes up while there is more room than it needs."""
-        least = self._policy.prefetch_calls
         likely = [
             seat
             for seat in self._resting()
-            if least and seat.calls >= least and seat.asked is None and self._rested(seat)
+            if seat.is_likely(self._policy) and seat.asked is None and self._rested(seat)
         ]
         for seat in sorted(likely, key=lambda one: (-one.calls, one.uid)):
             most = self._view.quotas.get(seat.namespace, math.inf)
             if self._taken_by(seat.namespace) + seat.size > most:
                 continue
             if deeper(seat.tier, Tier.RAM) and self._room.get(Tier.RAM, 0) >= 2 * seat.size:
-                self._rise(seat, f"{seat.calls:.1f} calls per hour are expected", _LAST)
+                why = f"ahead of need: {seat.calls:.1f} calls per hour are expected"
+                self._rise(seat, why, _LAST)
 
     # --- one seat -------------------------------------------------------------------------------
 

@@ -41,6 +41,21 @@ class Declared(Protocol):
         ...
 
     @property
+    def min_residency(self) -> float | None:
+        """Seconds for which the seat stays once it woke."""
+        ...
+
+    @property
+    def max_wait(self) -> float | None:
+        """Seconds after which its demand comes before all priorities."""
+        ...
+
+    @property
+    def prefetch(self) -> float | None:
+        """Calls per hour from which on it is brought into RAM ahead of need."""
+        ...
+
+    @property
     def keep_connections(self) -> bool:
         """Whether connections are left open over a park."""
         ...
@@ -56,7 +71,8 @@ class Wishes:
     """Of the pod: `restore`: which artifact it continues from; `park_tier`: how deep it lets the
     seat go; `ready_within` (s): what is a timely wake; `idle` (s): unused for so long the seat
     leaves GPU memory, or the tier of that name; `weight`: of a seat that always wants its GPUs,
-    None if it waits for requests; `keep_connections`; `spec_hash`: what its container is.
+    None if it waits for requests; `min_residency`, `max_wait` (s), `prefetch` (calls per hour):
+    instead of the agent's settings; `keep_connections`; `spec_hash`: what its container is.
 
     Of the workload: `acquired`: it wants its GPUs until it says otherwise; `yields`: it gives up
     the turn that it has.
@@ -72,6 +88,9 @@ class Wishes:
     ready_within: float | None = None
     idle: Mapping[str, float] = field(default_factory=dict)
     weight: float | None = None
+    min_residency: float | None = None
+    max_wait: float | None = None
+    prefetch: float | None = None
     keep_connections: bool = False
     spec_hash: str = ""
     acquired: bool = False
@@ -84,11 +103,17 @@ class Wishes:
 
     def declared(self, pod: Declared) -> bool:
         """What its pod says now; whether something changed that is noted at once."""
-        before = self.weight, self.idle, self.ready_within
+        before = self._noted()
         self.keep_connections, self.spec_hash = pod.keep_connections, pod.spec_hash
         self.park_tier, self.ready_within = pod.park_tier.value, pod.ready_within
         self.weight, self.idle = pod.weight, pod.idle
-        return before != (self.weight, self.idle, self.ready_within)
+        self.min_residency, self.max_wait = pod.min_residency, pod.max_wait
+        self.prefetch = pod.prefetch
+        return before != self._noted()
+
+    def _noted(self) -> tuple[object, ...]:
+        said = self.min_residency, self.max_wait, self.prefetch
+        return self.weight, self.idle, self.ready_within, *said
 
     def continues(self, restore: RestoreWish | None) -> None:
         """From which state its pod wants to continue, which is settled when the seat is made."""

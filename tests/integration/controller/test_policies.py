@@ -54,7 +54,11 @@ def api(control_plane: Cluster, namespace: str) -> Iterator[Api]:
     [
         ({}, "it says nothing; write turn, idle"),
         ({"schedule": []}, "it says nothing"),
-        ({"turn": {}}, "write mode, weight or both"),
+        ({"turn": {}}, "write mode, weight, minResidency or maxWait"),
+        ({"turn": {"minResidency": "5"}}, "should match"),
+        ({"prefetch": "0"}, "should match"),
+        ({"limits": {}}, "write parallel, secondsPerGiB or noProgress"),
+        ({"limits": {"parallel": 0}}, "greater than or equal to 1"),
         ({"turn": {"mode": "Always"}}, "Unsupported value"),
         ({"turn": {"mode": "on-request", "weight": 2}}, "leave weight out"),
         ({"turn": {"weight": 1001}}, "less than or equal to 1000"),
@@ -63,7 +67,7 @@ def api(control_plane: Cluster, namespace: str) -> Iterator[Api]:
         ({"turn": {"mode": "auto"}, "precedence": -1}, "greater than or equal to 0"),
         ({"schedule": [{**TIME, "cron": "@daily"}]}, "should match"),
         ({"schedule": [{**TIME, "cron": "0 8 * *"}]}, "should match"),
-        ({"schedule": [{"cron": "0 8 * * *", "duration": "1h"}]}, "write turn, idle or both"),
+        ({"schedule": [{"cron": "0 8 * * *", "duration": "1h"}]}, "write turn, idle or prefetch"),
         ({"schedule": [TIME] * 17}, "at most 16 items"),
         ({"onRestoreFailure": "panic"}, "Unsupported value"),
         (
@@ -87,6 +91,17 @@ def test_what_is_written_stays_and_may_change(api: Api) -> None:
     assert changed["spec"]["turn"] == {"mode": "auto"}
     for selector, found in (("spec.turn.mode=auto", 1), ("spec.turn.mode=always", 0)):
         assert len(api.get(POLICIES, {"fieldSelector": selector})["items"]) == found
+
+
+def test_all_that_is_said_of_turns_prefetch_and_limits_stays(api: Api) -> None:
+    spec = {
+        "turn": {"minResidency": "5s", "maxWait": "2m"},
+        "prefetch": "7",
+        "limits": {"parallel": 2, "secondsPerGiB": 30, "noProgress": "1m"},
+        "schedule": [{"cron": "30 7 * * *", "duration": "1h", "prefetch": "always"}],
+    }
+    made = api.post(POLICIES, policy(**spec))
+    assert made["spec"] == {"selector": {}, **spec}
 
 
 def test_nobody_says_what_counts_for_pods_that_they_may_not_change(

@@ -8,7 +8,7 @@ import pytest
 
 from kybernate import keys
 from kybernate.api.policies import read_policy
-from kybernate.core.policy.effective import Label, Relation
+from kybernate.core.policy.effective import Label, PutAway, Relation
 from kybernate.errors import ConfigError
 
 
@@ -17,6 +17,7 @@ def item(**spec: Any) -> dict[str, Any]:
     return {"metadata": meta, "spec": {"selector": {}, **spec}}
 
 
+_STAGED = {keys.TURN: "auto,weight=2", keys.MAX_WAIT: "2m", keys.PREFETCH: "always"}
 SCHEDULED = {"cron": "0 8 * * 1-5", "timeZone": "Europe/Berlin", "duration": "10h"}
 
 
@@ -33,6 +34,11 @@ SCHEDULED = {"cron": "0 8 * * 1-5", "timeZone": "Europe/Berlin", "duration": "10
         ),
         ({"onRestoreFailure": "fail"}, {keys.RESTORE_ELSE: "fail"}),
         ({"onPreempt": "kill"}, {keys.ON_PREEMPT: "kill"}),
+        (
+            {"turn": {"minResidency": "5s", "maxWait": "2m"}},
+            {keys.MIN_RESIDENCY: "5s", keys.MAX_WAIT: "2m"},
+        ),
+        ({"turn": {"weight": 2, "maxWait": "2m"}, "prefetch": "always"}, _STAGED),
         ({"ofANewerVersion": 1, "turn": {"mode": "auto", "more": 1}}, {keys.TURN: "auto"}),
     ],
 )
@@ -69,6 +75,9 @@ def test_a_whole_one() -> None:
         ({"schedule": [SCHEDULED, {**SCHEDULED, "timeZone": "Mars"}]}, r"\[1\]: timeZone is"),
         ({"schedule": [{**SCHEDULED, "duration": "10 hours"}]}, r"\[0\].duration: '10 hours'"),
         ({"schedule": [{**SCHEDULED, "idle": {"vram": "x"}}]}, r"schedule\[0\]: "),
+        ({"turn": {"minResidency": "2h"}}, r"spec: kyb.ai/min-residency: '2h' is not between"),
+        ({"prefetch": "soon"}, "kyb.ai/prefetch: is 'soon'"),
+        ({"limits": {"noProgress": "5s"}}, "spec.limits.noProgress: '5s' is less than 10s"),
         ({"selector": {"matchExpressions": [{"key": "a", "operator": "Like"}]}}, "'Like'"),
     ],
 )
@@ -77,3 +86,9 @@ def test_one_that_says_what_can_not_be_is_refused_by_the_field(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         read_policy(item(**spec))
+
+
+def test_limits_of_what_is_put_away() -> None:
+    assert read_policy(item()).limits == PutAway()
+    limits = {"parallel": 2, "secondsPerGiB": 30, "noProgress": "1m"}
+    assert read_policy(item(limits=limits)).limits == PutAway(2, 30, 60.0)

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from kybernate import keys
-from kybernate.api.turns import read_idle, read_own_idle, read_turn
+from kybernate.api.turns import (
+    max_wait,
+    min_residency,
+    prefetch,
+    read_idle,
+    read_own_idle,
+    read_turn,
+)
 from kybernate.errors import ConfigError
 
 
@@ -94,3 +103,29 @@ def test_nothing_idles_past_the_tier_that_its_pod_allows(idle, deepest, said):
         read_idle(notes)
     assert said in str(refused.value)
     assert read_idle({keys.IDLE: "vram=5s", keys.PARK_TIER: deepest}) == {"vram": 5.0}
+
+
+@pytest.mark.parametrize(
+    ("read", "name", "good", "bad"),
+    [
+        (min_residency, keys.MIN_RESIDENCY, {"0s": 0.0, "1m30s": 90.0, "1h": 3600.0}, ("2h", "5")),
+        (max_wait, keys.MAX_WAIT, {"1s": 1.0, "24h": 86_400.0}, ("0s", "25h", "soon")),
+        (
+            *(prefetch, keys.PREFETCH),
+            {"always": 0.0, "7": 7.0, "999999": 999_999.0},
+            ("0", "1000000", "-1", "1.5", "ever", ""),
+        ),
+    ],
+)
+def test_residency_wait_and_prefetch(read, name, good, bad):
+    assert read({}) is None
+    for text, found in good.items():
+        assert read({name: text}) == found
+    for text in bad:
+        with pytest.raises(ConfigError, match=name):
+            read({name: text})
+
+
+def test_never_prefetched_is_a_number_that_the_journal_takes():
+    assert math.isfinite(never := prefetch({keys.PREFETCH: "never"}))
+    assert never > float(prefetch({keys.PREFETCH: "999999"}))

@@ -206,7 +206,8 @@ def test_each_value_is_told_with_where_it_comes_from() -> None:
     wrong = {"metadata": {"name": "wrong"}, "spec": {"idle": {"vram": "soon"}, "precedence": 9}}
     found = looked(a=seated(), checkpointpolicies={"items": [wrong, NIGHTS]})
     assert found["policy"] == "nights"
-    turn, idle = found["values"]
+    turn, idle, *unsaid = found["values"]
+    assert [one["value"] for one in unsaid] == [""] * 3
     assert (turn["annotation"], turn["value"]) == (keys.TURN, "on-request")
     assert turn["source"] == "a schedule of policy nights"
     assert turn["until"].endswith("Z")

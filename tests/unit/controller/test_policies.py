@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 from controller.base.kinds import CHECKPOINT
 from controller.base.known import Requests, slim_request
 from controller.base.queue import Queue
 from controller.policies import Policies, PolicyWorker, slim_pod
 from kybernate import keys
+from kybernate.core.policy.effective import PutAway
 from kybernate.errors import RefusedError
 from kybernate.runtime.lead import Open
 
@@ -233,3 +235,18 @@ def test_who_takes_a_snapshots_name_holds_up_no_other():
     world.requests.on_event("ADDED", taken)
     world.look()
     assert len(set(world.made)) == 2
+
+
+def test_the_policy_whose_limits_count_for_an_eviction():
+    policies, _ = known()
+    policies.on_pod("ADDED", slim_pod(pod(labels={"app": "llm"})))
+    evicted = SimpleNamespace(namespace="shop", status=SimpleNamespace(pod_uid="u1"))
+    policies.on_policy("ADDED", policy(turn={"mode": "auto"}, limits={"parallel": 1}))
+    assert policies.limiting(evicted).limits == PutAway(1)
+    others = {"matchLabels": {"app": "web"}}
+    policies.on_policy("ADDED", policy("q", precedence=9, selector=others, prefetch="never"))
+    assert policies.limiting(evicted).name == "p"
+    policies.on_policy("ADDED", policy("r", precedence=9, prefetch="never"))
+    assert policies.limiting(evicted).limits == PutAway(), "one policy governs, and it has none"
+    policies.on_pod("DELETED", slim_pod(pod()))
+    assert policies.limiting(evicted) is None

@@ -16,6 +16,7 @@ from controller.checkpoints.agents import Sweep
 from controller.checkpoints.worker import Worker
 from kybernate import keys
 from kybernate.api.requests import dump_status
+from kybernate.core.policy.effective import Policy, PutAway
 from kybernate.core.requests.checkpoint import (
     PACE,
     Operation,
@@ -26,14 +27,14 @@ from kybernate.core.requests.checkpoint import (
     Trouble,
 )
 from kybernate.core.requests.reasons import Reason
-from kybernate.core.requests.turns import Limits
+from kybernate.core.requests.turns import Limits, no_policy
 from kybernate.core.seat.operations import Progress
 from kybernate.errors import ConflictError, RefusedError, RetryableError
 from kybernate.settings.controller import ControllerSettings
 
 KEY = ("shop", "once")
 NAME = "ckpt-r1"
-LIMITS = {"snapshots": 2, "limits": Limits(of_node=2), "pace": PACE}
+LIMITS = {"snapshots": 2, "limits": Limits(of_node=2), "pace": PACE, "governing": no_policy}
 
 
 def item(**spec):
@@ -384,6 +385,30 @@ def test_what_a_budget_keeps_is_parked_only_by_who_asks_for_that(world, clock, q
     worker.look(KEY)
     assert reasons(world) == ("False", "Running")
     assert world.calls == [("begin", NAME)]
+
+
+@pytest.mark.parametrize(("uid", "reason"), [("u1", "Queued"), ("u9", "Running")])
+def test_a_policys_limit_keeps_an_eviction_of_its_pods_in_the_queue(
+    world, clock, queue, uid, reason
+):
+    few = Policy("p1", "shop", "few", limits=PutAway(parallel=1))
+    world.item = item(mode="Evict")
+    requests = Requests(CHECKPOINT, lambda _key: None)
+    begun = item(mode="Evict")
+    begun["metadata"] |= {"name": "first", "uid": "r0"}
+    begun["status"] = {"podUID": "u9", "node": "n2", "operation": "ckpt-r0"} | {
+        "startTime": "2026-01-01T00:00:00Z"
+    }
+    for one in (begun, world.item):
+        requests.on_event("ADDED", one)
+    governed = {"u9": few, uid: few}
+    limits = LIMITS | {"governing": lambda one: governed.get(one.status.pod_uid)}
+    worker = Worker(queue, requests, *[world] * 5, lambda: clock[0], **limits)
+    for _ in range(3):
+        worker.look(KEY)
+    assert reasons(world) == ("False", reason)
+    (condition,) = world.item["status"]["conditions"]
+    assert ("CheckpointPolicy few" in condition["message"]) is (reason == "Queued")
 
 
 def test_why_nobody_can_ask_whether_a_pod_may_go_is_told(world, clock, queue):

@@ -155,6 +155,9 @@ REFUSED: dict[str, list[tuple[str, Pod]]] = {
             f"`{keys.IDLE}: nvme=1h` with `{keys.PARK_TIER}: nvme`",
             noted(idle="nvme=1h", park_tier="nvme"),
         ),
+        (f"`{keys.MIN_RESIDENCY}: 2h`", noted(min_residency="2h")),
+        (f"`{keys.MAX_WAIT}: soon`", noted(max_wait="soon")),
+        (f"`{keys.PREFETCH}: often`", noted(prefetch="often")),
         (f"`{keys.RESTORE_FROM}: llama-0`", noted(restore_from="llama-0")),
         (f"`{keys.RESTORE_FROM}: pod/..`", noted(restore_from="pod/..")),
         (

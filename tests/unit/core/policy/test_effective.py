@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from kybernate import keys
 from kybernate.core.policy.effective import (
     MOST,
+    SPOKEN_OF,
     Effective,
     Label,
     Policy,
@@ -138,6 +139,10 @@ WORDS = st.fixed_dictionaries(
         keys.TURN: st.sampled_from(["always", "on-request", "auto,weight=3"]),
         keys.IDLE: st.sampled_from(["vram=1m", "vram=1m,ram=1h,nvme=1h", "nvme=2h"]),
         keys.RESTORE_ELSE: st.sampled_from(["start", "fail"]),
+        keys.MIN_RESIDENCY: st.sampled_from(["0s", "5s"]),
+        keys.MAX_WAIT: st.sampled_from(["1m", "2m"]),
+        keys.PREFETCH: st.sampled_from(["always", "never", "7"]),
+        keys.ON_PREEMPT: st.sampled_from(["pause", "kill"]),
     },
 )
 NOTES = st.builds(
@@ -199,7 +204,7 @@ def test_each_value_is_of_the_first_source_that_has_one(labels, notes, policies,
     ruler = governing(those, labels)
     assert found.policy == (ruler.name if ruler else "")
     slots = [slot.words for slot in ruler.schedule if slot.times.now(now)[0]] if ruler else []
-    for name in (keys.TURN, keys.IDLE, keys.RESTORE_ELSE):
+    for name in SPOKEN_OF:
         sources = [(Source.ANNOTATION, notes)] + [(Source.SCHEDULE, words) for words in slots]
         if ruler:
             sources.append((Source.POLICY, ruler.words))
@@ -210,10 +215,10 @@ def test_each_value_is_of_the_first_source_that_has_one(labels, notes, policies,
             assert set(found.values[name].text.split(",")) <= set(words[name].split(","))
         else:
             assert source is not Source.ANNOTATION
-            assert source is None or name != keys.TURN
+            assert source is None or name in (keys.IDLE, keys.RESTORE_ELSE)
     merged = found.over(notes)
     assert {name: merged[name] for name in notes} == notes
-    assert set(merged) - set(notes) <= {keys.TURN, keys.IDLE, keys.RESTORE_ELSE}
+    assert set(merged) - set(notes) <= {*SPOKEN_OF}
 
 
 @given(LABELS, NOTES, POLICIES, NOW, st.floats(0, 1))

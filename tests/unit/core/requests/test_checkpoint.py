@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kybernate.core.policy.effective import PutAway
 from kybernate.core.requests.checkpoint import (
     Act,
     Copied,
@@ -346,3 +347,10 @@ def test_what_a_lost_pod_has_left_is_asked_for_until_the_deadline():
     assert "the registry is away" in found.status.message
     found = decide(seen, NOW + BEGUN.deadline_s + 1)
     assert found.status.reason is Reason.DEADLINE_EXCEEDED
+
+
+def test_a_policy_makes_the_pace_stricter_and_never_slower():
+    usual = Pace(150.0, 150.0)
+    assert usual.within(PutAway()) == usual
+    assert usual.within(PutAway(per_gib=30.0, idle=60.0)) == Pace(30.0, 60.0)
+    assert usual.within(PutAway(per_gib=900.0, idle=900.0)) == usual

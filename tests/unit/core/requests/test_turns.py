@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kybernate import keys
+from kybernate.core.policy.effective import Policy, PutAway
 from kybernate.core.requests.checkpoint import Mode, Request, Status
 from kybernate.core.requests.reasons import Reason
 from kybernate.core.requests.turns import WAITS_S, Limits, eviction_waits, has_turn, takes_turn
@@ -168,3 +169,22 @@ def test_there_are_never_more_evictions_and_no_room_is_wasted(world, of_node, at
     began = Counter(o.status.node for o in every if o.status.began_at and not o.status.ended_at)
     if first and began[first.status.node] < of_node and began.total() < at_once:
         assert not eviction_waits(first, every, limits, NOW)
+
+
+def by_policy(parallel, *names):
+    """The policy of the pods of requests of these names, of which so many may go at a time."""
+    policy = Policy("p1", "shop", "few", limits=PutAway(parallel))
+    return lambda one: policy if one.name in names else None
+
+
+def test_a_policy_lets_few_of_its_pods_go_at_a_time_and_holds_up_no_others():
+    every = [evicting(number, f"n{number}") for number in range(4)]
+    few = by_policy(1, "r0", "r1", "r2")
+    limits = Limits(of_node=2, at_once=2)
+    why = [eviction_waits(one, every, limits, NOW, few) for one in every]
+    assert [bool(one) for one in why] == [False, True, True, False]
+    assert why[1] == "1 states are put away, as many as CheckpointPolicy few lets at a time"
+    every[2] = evicting(2, "n2", began_at=1.0)
+    assert eviction_waits(every[0], every, limits, NOW, few), "what has begun counts first"
+    assert not eviction_waits(every[0], every, limits, NOW)
+    assert not eviction_waits(every[1], every, Limits(), NOW, by_policy(None, "r0", "r1"))

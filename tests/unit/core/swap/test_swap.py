@@ -512,3 +512,30 @@ TestSwapping = Swapping.TestCase
 @pytest.mark.parametrize("kind", list(ActionKind))
 def test_every_action_has_a_meaning_for_the_table(kind):
     assert kind is ActionKind.REVOKE or kind in EVENTS
+
+
+def test_a_seat_stays_as_long_as_is_said_of_it_and_no_longer_than_others_have_to_wait():
+    busy = seat("a", state=S.ACTIVE, active_since=100.0, in_flight=1)
+    for said, stays in ((None, 1.0), (5.0, 5.0), (0.0, 0.0), (900.0, POLICY.most_residency)):
+        those = view(replace(busy, min_residency=said), asked("b", since=101.0))
+        early = decide(those, POLICY, 100.0 + stays - 0.1) if stays else ()
+        assert kinds(early) == []
+        assert kinds(decide(those, POLICY, 100.0 + stays)) == [("drain", "a")]
+        since_b = 101.0 + POLICY.max_wait
+        assert not stays or next_check(those, POLICY, 100.0) == min(100.0 + stays, since_b)
+
+
+def test_an_administrators_longer_residency_counts_for_who_says_so():
+    policy = replace(POLICY, min_residency=60.0)
+    busy = seat("a", state=S.ACTIVE, active_since=100.0, in_flight=1, min_residency=50.0)
+    assert kinds(decide(view(busy, asked("b")), policy, 150.0)) == [("drain", "a")]
+
+
+def test_demand_waits_as_long_as_is_said_of_it_and_never_comes_first_sooner_than_others():
+    busy = seat("a", state=S.ACTIVE, active_since=0.0, in_flight=1, priority=9)
+    for said, waits in ((None, 20.0), (50.0, 50.0), (1.0, 20.0)):
+        those = view(busy, asked("b", since=100.0, max_wait=said))
+        assert kinds(decide(those, POLICY, 100.0 + waits - 0.1)) == []
+        assert next_check(those, POLICY, 100.0) == 100.0 + waits
+        assert kinds(decide(those, POLICY, 100.0 + waits)) == [("drain", "a")]
+        assert f"for {waits:g} s at most" in obstacle(those, POLICY, PodUid("b"), 101.0)

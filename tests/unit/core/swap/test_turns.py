@@ -431,3 +431,11 @@ def test_one_that_is_called_is_served_like_any_other_where_nobody_else_takes_tur
     world.run(13.0)
     assert not world.seats["a"].waiting
     assert world.seats["a"].state is S.ACTIVE
+
+
+def test_a_turn_lasts_as_long_as_is_said_of_its_seat():
+    for said, swaps in ((None, 10), (30.0, 3)):
+        seats = [replace(trainer(name), min_residency=said) for name in "ab"]
+        world = World(seats, costs=0.01)
+        world.run(60.0)
+        assert (world.swaps >= swaps) if said is None else (world.swaps <= swaps)

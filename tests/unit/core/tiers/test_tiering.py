@@ -399,3 +399,21 @@ def test_nothing_is_prefetched_beyond_a_quota():
     one = seat("a", 10, NVME, calls=9.0, namespace="x")
     assert steps(one, policy=policy, quotas={"x": 10 * GIB}) == [("restore", "a")]
     assert steps(one, policy=policy, quotas={"x": 9 * GIB}) == []
+
+
+def test_what_is_said_of_one_seat_counts_for_its_prefetch():
+    busy = TierPolicy(prefetch_calls=2.0)
+    below = seat("a", 40, NVME, calls=1.0)
+    assert steps(replace(below, prefetch=1.0)) == [("restore", "a")]
+    assert steps(replace(below, calls=0.0, prefetch=0.0)) == [("restore", "a")], "always"
+    assert steps(replace(below, calls=9.0, prefetch=1e12), policy=busy) == [], "never"
+    crowded = replace(below, prefetch=0.0), seat("b", 30)
+    assert steps(*crowded) == [], "only while there is room to spare"
+
+
+def test_what_is_prefetched_does_not_sink_for_want_of_use_only_to_come_up_again():
+    policy = TierPolicy(idle={RAM: 60.0, NVME: 60.0})
+    idle = seat("a", used=100.0, prefetch=0.0)
+    assert steps(idle, policy=policy) == []
+    assert steps(replace(idle, prefetch=None), policy=policy) == [("dump", "a")]
+    assert steps(replace(idle, namespace="x"), policy=policy, quotas={"x": 0}) == [("dump", "a")]

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from kybernate.core.swap.swapview import Expected
+from kybernate.local.specs import Declared
 from kybernate.types import SeatState
 from nodeagent.seat.record import from_record
 
@@ -107,3 +108,25 @@ async def test_views_stay_the_same_objects(rig):
     one, again = shown(r, a), shown(r, a)
     assert one is again
     assert r.node.seats[a].view(drained=False).wakes_in == Expected().wakes_in == 0.0
+
+
+async def test_what_a_pod_or_its_policy_says_of_residency_replaces_the_setting(rig, proxy):
+    r = rig(min_residency_s=0.1, idle_after_s=0.1, pod_residency_s=20.0)
+    r.begin()
+    a, b = await two(r)
+    p = proxy(r.loop, service=0.05)
+    for said, stays in ((10.0, 10.0), (900.0, 20.0)):
+        seat = r.node.seats[b]
+        assert r.loop.declared(seat, Declared(min_residency=said)) is None
+        assert from_record(seat.record()).wishes.min_residency == said
+        p.request(b)
+        await r.until(b, ACTIVE, 5.0)
+        since = r.node.seats[b].history.active_since
+        p.request(a)
+        while r.node.world.now() < since + stays - 0.2:
+            p.request(b)
+            await asyncio.sleep(0.04)
+            assert r.state(b) is ACTIVE
+        await r.until(a, ACTIVE, 5.0)
+        await asyncio.sleep(2.0)
+    r.check()

@@ -54,3 +54,11 @@ def test_an_administrator_sets_what_namespaces_get():
 def test_shares_that_cannot_be_read_are_refused(text):
     with pytest.raises(ConfigError, match="turn_shares"):
         load(AgentSettings, "KYB_AGENT", {"node": "n"}, {"KYB_AGENT_TURN_SHARES": text}, None)
+
+
+def test_what_is_said_of_residency_wait_and_prefetch():
+    notes = {keys.MIN_RESIDENCY: "5s", keys.MAX_WAIT: "2m", keys.PREFETCH: "always"}
+    found = pod(notes)
+    assert (found.min_residency, found.max_wait, found.prefetch) == (5.0, 120.0, 0.0)
+    found = pod(dict.fromkeys(notes, "?"))
+    assert (found.min_residency, found.max_wait, found.prefetch) == (None, None, None)
