@@ -389,11 +389,27 @@ PLACES = ("cwd", "fd/90", "fd/91", "fd/92", "fd/96")
 
 def led_to(pid: int | None) -> Iterator[str]:
     """What is above the folders that CRIU is in, or has open."""
-    for place in PLACES if pid else ():
-        with suppress(OSError):
-            here = f"/proc/{pid}/{place}"
-            nowhere = os.path.samefile(f"{here}/..", f"{here}/.")
-            yield f"{place} leads {'nowhere' if nowhere else 'out'}"
+    for place in PLACES:
+        here = f"/proc/{pid}/{place}"
+        nowhere = os.path.samefile(f"{here}/..", f"{here}/.")
+        yield f"{place} leads {'nowhere' if nowhere else 'out'}"
+
+
+def log_of(victim: Seat) -> Path:
+    """CRIU opens it once it is in its folder, with all that it was given. A FIFO, it holds CRIU
+    there until somebody opens the other end."""
+    victim.check()
+    (work,) = (victim.node.work / "criu").glob(f"{victim.container.init}-*")
+    log = work / "dump.log"
+    os.mkfifo(log, 0o600)
+    return log
+
+
+def is_beside(pid: int | None, log: Path) -> bool:
+    """Whether this process has come into the folder of the file."""
+    with suppress(OSError):
+        return pid is not None and os.path.samefile(f"/proc/{pid}/cwd/{log.name}", log)
+    return False
 
 
 @pytest.mark.always
@@ -402,19 +418,24 @@ def test_nothing_leads_out_of_crius_own_folders(
 ) -> None:
     """By names of sockets the kernel goes itself; so there is nowhere to go to."""
     victim = victim_of(seat, tmp_path, shared, ATTACKS["a log"])
-    seen: set[str] = set()
     victim.freeze()
+    log = log_of(victim)
 
-    async def look() -> None:
+    async def look() -> set[str]:
         victim.renew()
         init = victim.container.init
         call = asyncio.ensure_future(victim.criu.dump(init, victim.handle, victim.images, 60.0))
-        while not call.done():
-            seen.update(led_to(victim.criu_pid()))
-            await asyncio.sleep(0)
-        await call
+        try:
+            await asyncio.to_thread(
+                wait_for, lambda: is_beside(victim.criu_pid(), log), "CRIU comes to no log"
+            )
+            return set(led_to(victim.criu_pid()))
+        finally:
+            end = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
+            await call
+            os.close(end)
 
-    victim.run(look())
+    seen = victim.run(look())
     victim.keep()
     victim.thaw()
     assert seen == {f"{place} leads nowhere" for place in PLACES}
