@@ -182,6 +182,22 @@ def test_a_seat_shares_nothing_with_the_node(
         create(control_plane.api(), namespace, tenant_pod("host", spec=spec))
 
 
+@pytest.mark.parametrize(
+    "path", ["/dev/infiniband", "/dev/nvidia-fs0", "//dev/./infiniband/uverbs0"]
+)
+def test_a_seat_has_no_device_that_passes_the_driver_by(
+    control_plane: Cluster, namespace: str, path: str
+) -> None:
+    spec = {"volumes": [{"name": "direct", "hostPath": {"path": path}}]}
+    pod = tenant_pod("direct", spec=spec, volumeMounts=[{"name": "direct", "mountPath": "/d"}])
+    with pytest.raises(RefusedError, match=r"Volume direct is /dev/.* couldn't be parked"):
+        create(control_plane.api(), namespace, pod)
+    pod = tenant_pod("direct")
+    pod["spec"]["containers"][0]["resources"]["limits"]["rdma/hca"] = "1"
+    with pytest.raises(RefusedError, match=r"asks for rdma/hca, .* couldn't be parked"):
+        create(control_plane.api(), namespace, pod)
+
+
 @pytest.mark.parametrize("field", ["containers", "initContainers"])
 @pytest.mark.parametrize("name", ["SYS_ADMIN", "SYS_PTRACE", "ALL", "cap_sys_ptrace"])
 def test_no_container_has_rights_over_the_node(
