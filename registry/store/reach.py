@@ -156,10 +156,10 @@ class Reach:
         if self._placed(artifact, node):
             return True
         uid = self.pod_of(artifact)
-        if not uid:
+        if uid is None:
             return self.lives(node, namespace)
         with self._database.read() as connection:
-            pod = fetch(connection, (namespace, uid))
+            pod = fetch(connection, (namespace, uid)) if uid else None
         if pod is not None:
             claimed = (pod.successor_node, pod.artifact) == (node, artifact)
             if claimed or node in (pod.node, pod.holder):
@@ -171,13 +171,17 @@ class Reach:
             raise RetryableError(named.unknown)
         return False
 
-    def pod_of(self, artifact: str) -> str:
+    def pod_of(self, artifact: str) -> str | None:
         """The UID of the pod whose state it is, by the manifest where the registry has forgotten
-        it: whoever drops one says so before its bytes go. Empty if that is nowhere either."""
+        it: whoever drops one says so before its bytes go. None if that is nowhere either, empty if
+        it doesn't tell: a damaged one is nobody's."""
         with self._database.read() as connection:
             query = select(ARTIFACTS.c.pod_uid).where(ARTIFACTS.c.id == artifact)
-            found = connection.execute(query).scalar_one_or_none()
-        return found or text(mapping(self._manifest(artifact).get("facts")).get("pod_uid"))
+            found: str | None = connection.execute(query).scalar_one_or_none()
+        if found:
+            return found
+        told = self._manifest(artifact)
+        return None if told is None else text(mapping(told.get("facts")).get("pod_uid"))
 
     def _granted(self, node: str, artifact: str) -> bool:
         now = time.time()
@@ -258,7 +262,7 @@ class Reach:
         if told and holds:
             known: dict[str, int] = orjson.loads(told)
             return known
-        sizes = packs_of(self._manifest(artifact))
+        sizes = packs_of(self._manifest(artifact) or {})
         self._remember(artifact, now, orjson.dumps(sizes))
         return sizes
 
@@ -272,11 +276,13 @@ class Reach:
                 name, (_, oldest) = self._manifests.popitem(last=False)
                 self._held -= len(name) + len(oldest)
 
-    def _manifest(self, artifact: str) -> dict[str, Any]:
-        """What it says; empty if it isn't there, or is none."""
+    def _manifest(self, artifact: str) -> dict[str, Any] | None:
+        """What it says; None if it isn't there, empty if it can't be read."""
         try:
             return body(bytes(self._objects.get(layout.manifest_key(artifact))))
-        except (NotFoundError, RefusedError):
+        except NotFoundError:
+            return None
+        except RefusedError:
             return {}
 
     def _secret(self) -> tuple[bytes, float]:

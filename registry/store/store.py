@@ -225,8 +225,13 @@ class Store:
         if artifact is None:
             raise ForbiddenError(f"keys: no agent removes {key}")
         uid = self._reach.pod_of(artifact)
-        if not uid:
+        if uid is None:
             return
+        if not uid:
+            raise ForbiddenError(
+                f"keys: the manifest of {artifact} can't be read, and the registry has forgotten "
+                "it, so nobody knows whose it is: have who administers the object store remove it"
+            )
         with self._database.read() as connection:
             pod = _check_speaks(connection, node, artifact, uid)
             # Once the successor has dropped the copy, each of them may tidy up.

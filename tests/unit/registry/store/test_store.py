@@ -375,6 +375,23 @@ def test_what_was_forgotten_is_still_its_own_nodes_to_remove(
     assert MANIFEST not in lies.of
 
 
+@pytest.mark.parametrize("damaged", [b"signature\n{", b"signature\n[]", b"signature\n{}", b""])
+def test_what_was_forgotten_and_does_not_tell_whose_it_is_is_nobodys(
+    replica: Replica, lies: Lies, make: Callable[..., Store], damaged: bytes
+) -> None:
+    store = make()
+    replica.token("n2", "u3")
+    lies.of[MANIFEST] = damaged
+    with pytest.raises(ForbiddenError, match="nobody knows whose it is"):
+        store.delete("n2", [MANIFEST])
+    assert not opens(store, "n2", MANIFEST)
+    assert lies.of[MANIFEST] == damaged
+    store.delete("n2", [OTHER])  # what is nowhere, as is told twice
+    assert opens(store, "n2", OTHER)
+    named = make(named=lambda _node, _namespace: Named(artifacts=frozenset({f"ns/{ONE}"})))
+    assert opens(named, "n2", MANIFEST), "whoever is to continue from it sees what is wrong"
+
+
 def test_of_a_pod_of_which_nothing_is_known_nobody_removes_anything(
     replica: Replica, lies: Lies, make: Callable[..., Store]
 ) -> None:
