@@ -6,6 +6,7 @@ true however late it is. What it hasn't seen is asked for directly before anybod
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -87,6 +88,8 @@ class Kubernetes:
         self._api = api
         self._names = api.of_metadata()
         self._pods: dict[str, Pod] = {}
+        self._placed: dict[tuple[str, str], dict[str, Pod]] = {}
+        self._lock = threading.Lock()
         self._gone: OrderedDict[str, Pod] = OrderedDict()
         self._namespaces: dict[str, tuple[str, bool]] = {}
         self._watches = (
@@ -123,9 +126,8 @@ class Kubernetes:
         """See Cluster."""
         if not self._watches[1].synced.is_set():
             raise RetryableError("which pods are placed on nodes isn't known yet")
-        there = (node, namespace, True)
-        seen = tuple(self._pods.values())
-        return [pod for pod in seen if (pod.node, pod.namespace, pod.placed) == there]
+        with self._lock:
+            return [*self._placed.get((node, namespace), {}).values()]
 
     def namespace_uid(self, name: str) -> str | None:
         """See Cluster."""
@@ -162,6 +164,7 @@ class Kubernetes:
 
     def _event(self, kind: str, item: Json) -> None:
         found = _pod(item)
+        self._place(self._pods.get(found.uid), found if kind != "DELETED" else None)
         if kind != "DELETED":
             self._pods[found.uid] = found
             self._gone.pop(found.uid, None)
@@ -170,6 +173,17 @@ class Kubernetes:
         self._gone[found.uid] = replace(self._pods.pop(found.uid, found), gone=True)
         while len(self._gone) > _GONE:
             self._gone.popitem(last=False)
+
+    def _place(self, before: Pod | None, now: Pod | None) -> None:
+        """By node and namespace, so that no call looks at all pods of the cluster."""
+        with self._lock:
+            if before is not None and before.placed:
+                there = before.node, before.namespace
+                self._placed[there].pop(before.uid)
+                if not self._placed[there]:
+                    del self._placed[there]
+            if now is not None and now.placed:
+                self._placed.setdefault((now.node, now.namespace), {})[now.uid] = now
 
     def _namespace(self, kind: str, item: Json) -> None:
         name, uid = _name(item)
