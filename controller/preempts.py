@@ -217,8 +217,8 @@ class PreemptWorker(Shift):
     def _evictions(self) -> tuple[tuple[checkpoint.Request, ...], tuple[checkpoint.Request, ...]]:
         """All requests of this kind, and other evictions that take turns."""
         every = [one for one in self._requests.all() if one.mode is Mode.EVICT]
-        now = self._wall()
-        others = (one for one in every if takes_turn(one, now) and not is_preemption(one))
+        now, pace = self._wall(), self._limits.pace
+        others = (one for one in every if takes_turn(one, now, pace) and not is_preemption(one))
         return tuple(one for one in every if is_preemption(one)), tuple(others)
 
     def _say_in_vain(self, waiter: Waiter, decision: Decision) -> None:

@@ -234,7 +234,6 @@ class Service:
             *(self._queue, self._requests, cluster, self._agents, self._lost, remains, fence),
             snapshots=settings.snapshots_at_once,
             limits=_limits(settings),
-            pace=Pace(settings.evict_s_per_gib, settings.evict_idle_s),
             governing=self._policies.limiting,
         )
         lost = LostWorker(self._lost_queue, *parts, fence)
@@ -343,7 +342,8 @@ class Service:
 
 
 def _limits(settings: ControllerSettings) -> Limits:
-    return Limits(settings.evictions_of_node, settings.evictions_at_once)
+    pace = Pace(settings.evict_s_per_gib, settings.evict_idle_s)
+    return Limits(settings.evictions_of_node, settings.evictions_at_once, pace)
 
 
 def _open(known: Requests[Any]) -> int:

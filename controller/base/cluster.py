@@ -71,6 +71,7 @@ class Cluster:
             ended=pod.over,
             owner=pod.succession,
             leaving=pod.leaving,
+            limit=pod.ask.most_memory if pod.ask else 0,
         )
 
     def whole_pod(self, namespace: str, name: str) -> Json | None:

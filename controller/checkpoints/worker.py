@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from controller.checkpoints.lost import LostPods, Remains
     from kybernate.core.policy.effective import Policy
     from kybernate.core.requests.asked import Decision
-    from kybernate.core.requests.checkpoint import Pace, Request, Status
+    from kybernate.core.requests.checkpoint import Request, Status
     from kybernate.core.requests.turns import Limits
     from kybernate.runtime.lead import Fence
 
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 class Worker(RequestWorker["Request"]):
     """Carries out CheckpointRequests. So many `snapshots` of a namespace are under way at a time,
-    and evictions within the `limits`, which are cancelled below the `pace`; `governing`: the policy
+    and evictions within the `limits`, which are cancelled below their pace; `governing`: the policy
     that governs a request's pod, whose own limits count, too."""
 
     kind = "checkpoint"
@@ -59,7 +59,6 @@ class Worker(RequestWorker["Request"]):
         *,
         snapshots: int,
         limits: Limits,
-        pace: Pace,
         governing: Callable[[Request], Policy | None],
     ) -> None:
         super().__init__(queue, requests, cluster, fence, wall)
@@ -68,7 +67,7 @@ class Worker(RequestWorker["Request"]):
         self._remains = remains
         self._snapshots = snapshots
         self._limits = limits
-        self._pace, self._governing = pace, governing
+        self._governing = governing
 
     def decided(self, request: Request) -> Decision[Status, Act]:
         """See `RequestWorker`."""
@@ -92,7 +91,7 @@ class Worker(RequestWorker["Request"]):
         return decision
 
     def _decide(self, seen: Observed) -> Decision[Status, Act]:
-        request, pace = seen.request, self._pace
+        request, pace = seen.request, self._limits.pace
         policy = self._governing(request) if request.mode is Mode.EVICT else None
         return decide(seen, self._wall(), pace.within(policy.limits) if policy else pace)
 

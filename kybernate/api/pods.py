@@ -75,6 +75,15 @@ class Ask(NamedTuple):
         """Whether arguments are given rather than the image's."""
         return bool(self.container.get("args"))
 
+    @property
+    def most_memory(self) -> int:
+        """Bytes of memory that the container may have, 0 if it has no limit that can be read."""
+        limits = mapping(mapping(self.container.get("resources")).get("limits"))
+        try:
+            return parse_quantity(text(limits.get("memory")) or "0")
+        except ConfigError:
+            return 0
+
     def template_hash(self) -> str:
         """Of what the container is: alike for all replicas of one template."""
         what = {

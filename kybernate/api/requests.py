@@ -167,6 +167,13 @@ class RequestStatus:
             "its pods this is.",
         ),
     ] = ""
+    bytes_limit: Annotated[
+        int | None,
+        number(
+            told="Memory that the pod may have (bytes): its artifact has no more; absent: the pod "
+            "has no limit."
+        ),
+    ] = None
     node: Annotated[str, texts(253, "The pod's node.")] = ""
     operation: Annotated[str, texts(63, "Name of the operation on the node's agent.")] = ""
     start_time: Annotated[str | None, TIME] = None
@@ -327,6 +334,8 @@ def dump_status(status: Status, before: object, generation: int, now: float) -> 
         found |= {"podUID": status.pod_uid, "node": status.node, "operation": status.operation}
     if status.owner:
         found["owner"] = status.owner
+    if status.limit:
+        found["bytesLimit"] = status.limit
     if outcome := status.outcome:
         found["artifact"] = {"name": outcome.artifact, "tier": outcome.tier, "bytes": outcome.size}
     if copied:
@@ -350,6 +359,7 @@ def _read_status(status: Json) -> Status:
         if total
         else None,
         owner=text(status.get("owner")),
+        limit=whole(status.get("bytesLimit")),
         scaled_up_at=seconds_of(status.get(_SCALED_UP)),
     )
 

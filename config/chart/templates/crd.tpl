@@ -844,6 +844,11 @@ spec:
                 description: 'What replaces the pod: the UID of its controller and, for a StatefulSet, which of its pods this is.'
                 maxLength: 400
                 type: string
+              bytesLimit:
+                description: 'Memory that the pod may have (bytes): its artifact has no more; absent: the pod has no limit.'
+                format: int64
+                minimum: 0
+                type: integer
               node:
                 description: The pod's node.
                 maxLength: 253

@@ -95,21 +95,28 @@ class Pace:
         per_gib, idle = said.per_gib or self.per_gib, said.idle or self.idle
         return Pace(min(per_gib, self.per_gib), min(idle, self.idle))
 
-    def stalled(self, copied: Copied, began_at: float, now: float) -> str:
-        """Why what began then has taken too long, in a sentence; empty if it has not."""
+    def stalled(self, copied: Copied, began_at: float, now: float, limit: int = 0) -> str:
+        """Why what began then has taken too long, in a sentence; empty if it has not. `limit`: the
+        bytes that its pod may have, whatever its agent tells; 0 if nobody knows."""
         if copied.done >= copied.total:
             return ""
         if copied.since and now - copied.since > self.idle:
             return f"no byte came for {self.idle:g} s, {copied.done} of {copied.total} are there"
-        most = _LEAST_S + self.per_gib * copied.total / (1 << 30)
-        return f"its {copied.total} bytes took {most:.0f} s" if now - began_at > most else ""
+        size = min(copied.total, limit or copied.total)
+        most = self.seconds(size)
+        return f"its {size} bytes took {most:.0f} s" if now - began_at > most else ""
+
+    def seconds(self, size: int) -> float:
+        """For how long so many bytes may be put away."""
+        return _LEAST_S + self.per_gib * size / (1 << 30)
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
     """How far a request is, as its object says. Times in seconds since 1970, 0 for not yet.
-    `owner`: what makes another pod in the pod's place (`pods.Pod.succession`). `scaled_up_at`: of
-    what was scaled to zero, when it was scaled up again."""
+    `owner`: what makes another pod in the pod's place (`pods.Pod.succession`). `limit`: the bytes
+    of memory that the pod may have, 0 if it has no limit. `scaled_up_at`: of what was scaled to
+    zero, when it was scaled up again."""
 
     pod_uid: str = ""
     node: str = ""
@@ -121,6 +128,7 @@ class Status:
     outcome: Outcome | None = None
     copied: Copied | None = None
     owner: str = ""
+    limit: int = 0
     scaled_up_at: float = 0.0
 
 
@@ -182,7 +190,7 @@ class Request(Timed):
 @dataclass(frozen=True, slots=True)
 class PodFacts:
     """The pod of the name. `seat`: it asks for one; `ended`: nothing of it runs any more; `owner`:
-    see `Status`; `leaving`: it is being deleted."""
+    see `Status`; `leaving`: it is being deleted; `limit`: see `Status`."""
 
     uid: str
     node: str
@@ -190,6 +198,7 @@ class PodFacts:
     ended: bool
     owner: str = ""
     leaving: bool = False
+    limit: int = 0
 
 
 class Trouble(StrEnum):
@@ -310,6 +319,7 @@ def _pin(seen: Observed, now: float) -> Decision[Status, Act]:
         request.status,
         pod_uid=pod.uid,
         owner=pod.owner,
+        limit=pod.limit,
         node=pod.node,
         operation=operation_name(request.uid),
         reason=Reason.PENDING,
@@ -378,7 +388,7 @@ def _follow(seen: Observed, operation: Operation, now: float, pace: Pace) -> Dec
         return _over(seen, Reason.FAILED, operation.sentence, now)
     stalled = ""
     if begun.copied and request.mode is Mode.EVICT:
-        stalled = pace.stalled(begun.copied, begun.began_at, now)
+        stalled = pace.stalled(begun.copied, begun.began_at, now, begun.limit)
     if stalled or _late(seen.request, now):
         return _cut_off(seen, operation, stalled, now)
     if operation.state is Progress.CANCELLED:
@@ -399,12 +409,13 @@ def _cut_off(
 
 
 def _copied(status: Status, operation: Operation, now: float) -> Copied | None:
-    """The agent's figures; what is left is expected to come as what is there did."""
+    """The agent's figures; what is left is expected to come as what is there did. Only more bytes
+    than ever are progress, or an agent that tells of other ones each time would never stall."""
     found, told = operation.copied, status.copied
-    if found and told and (found.done, found.total) == (told.done, told.total):
-        return told
     if found is None:
-        return None
+        return None if operation.state in ENDED else told
+    if told and found.done <= told.done:
+        return replace(told, total=found.total)
     found = replace(found, since=now)
     if not 0 < found.done < found.total or not status.began_at:
         return found

@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kybernate.core.requests.checkpoint import Mode
+from kybernate.core.requests.checkpoint import PACE, Mode
 from kybernate.core.requests.evictions import lost_pod
 from kybernate.core.requests.reasons import Reason
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from kybernate.core.policy.effective import Policy
-    from kybernate.core.requests.checkpoint import Request
+    from kybernate.core.requests.checkpoint import Pace, Request, Status
 
 STUCK = frozenset(
     {Reason.POD_NOT_BOUND, Reason.SEAT_NOT_READY, Reason.SEAT_BUSY, Reason.DISRUPTION_BUDGET}
@@ -34,10 +34,12 @@ can't be parked, for as long as its owner likes."""
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many states may be put away at a time, of a node and in the cluster. KubeVirt's."""
+    """How many states may be put away at a time, of a node and in the cluster. KubeVirt's. `pace`:
+    how slowly one may be and still count."""
 
     of_node: int = 2
     at_once: int = 5
+    pace: Pace = PACE
 
     def hindrance(self, node: str, under_way: Counter[str]) -> str:
         """Why no state of the node may be put away now, given how many are by their nodes, in a
@@ -49,15 +51,27 @@ class Limits:
         return ""
 
 
-def takes_turn(one: Request, now: float) -> bool:
+def takes_turn(one: Request, now: float, pace: Pace = PACE) -> bool:
     """Whether an eviction is under way, or is as soon as there is room, at `now` in seconds since
     1970."""
     if one.ended or lost_pod(one):
         return False
-    status = one.status
-    if status.began_at:
-        return status.reason is not Reason.WAITING or now - status.began_at <= WAITS_S
-    return status.reason not in STUCK
+    if one.status.began_at:
+        return _moves(one.status, now, pace)
+    return one.status.reason not in STUCK
+
+
+def _moves(status: Status, now: float, pace: Pace) -> bool:
+    """Whether there is evidence that what has begun is still put away: its agent answers, and it
+    has not taken longer than the pod's own memory can."""
+    copied = status.copied
+    ago = now - status.began_at
+    if status.reason is Reason.WAITING:
+        return ago <= WAITS_S
+    if status.reason is Reason.AGENT_UNREACHABLE:
+        return now - max(status.began_at, copied.since if copied else 0.0) <= pace.idle
+    size = status.limit or (copied.total if copied else 0)
+    return not size or ago <= pace.seconds(size)
 
 
 def no_policy(_: Request) -> Policy | None:
@@ -76,7 +90,8 @@ def eviction_waits(
     nothing of it is put away any more. `governing`: by which policy a request's pod is."""
     if lost_pod(request):
         return ""
-    counted = (one for one in every if takes_turn(one, now) and _counts(one, request))
+    turns = (one for one in every if takes_turn(one, now, limits.pace))
+    counted = (one for one in turns if _counts(one, request))
     under_way, of_policy = Counter[str](), Counter[str]()
     for one in sorted(counted, key=_order):
         if one.uid == request.uid or _order(one) > _order(request):

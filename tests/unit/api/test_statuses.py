@@ -38,6 +38,7 @@ CHECKPOINT = checkpoint.Status(
     outcome=checkpoint.Outcome("shop/a@1", "nvme", 5),
     copied=checkpoint.Copied(1, 4, 9.0, 8.0),
     owner="o",
+    limit=6,
     scaled_up_at=3.0,
 )
 RESTORE = restore.RestoreStatus(

@@ -18,7 +18,6 @@ from kybernate import keys
 from kybernate.api.requests import dump_status
 from kybernate.core.policy.effective import Policy, PutAway
 from kybernate.core.requests.checkpoint import (
-    PACE,
     Operation,
     Outcome,
     PodFacts,
@@ -34,7 +33,7 @@ from kybernate.settings.controller import ControllerSettings
 
 KEY = ("shop", "once")
 NAME = "ckpt-r1"
-LIMITS = {"snapshots": 2, "limits": Limits(of_node=2), "pace": PACE, "governing": no_policy}
+LIMITS = {"snapshots": 2, "limits": Limits(of_node=2), "governing": no_policy}
 
 
 def item(**spec):

@@ -171,6 +171,28 @@ def test_an_eviction_has_so_long_for_each_gib():
     assert stalled(GIB, NOW, NOW + 900).act is None, "all bytes are there; it is sealed"
 
 
+def test_more_bytes_than_the_pod_may_have_give_an_agent_no_more_time():
+    told = replace(EVICTED.status, copied=Copied(5, 100 * GIB, since=NOW + 260), limit=GIB)
+    going = Operation(Progress.RUNNING, "it is copied", copied=Copied(6, 100 * GIB))
+    seen = Observed(replace(EVICTED, status=told), operation=going)
+    assert decide(seen, NOW + 270).act is None
+    assert decide(seen, NOW + 271).act is Act.CANCEL
+
+
+@pytest.mark.parametrize("figures", [Copied(25, 100), Copied(50, 200), Copied(0, 1), None])
+def test_only_more_bytes_than_ever_are_progress(figures):
+    told = replace(EVICTED.status, copied=Copied(50, 100, since=NOW))
+    seen = Observed(replace(EVICTED, status=told), operation=Operation(Progress.RUNNING, "goes"))
+    other = replace(seen, operation=replace(seen.operation, copied=figures))
+    assert decide(other, NOW + 100).status.copied.since == NOW
+    more = replace(seen, operation=replace(seen.operation, copied=Copied(51, 100)))
+    assert decide(more, NOW + 100).status.copied.since == NOW + 100
+
+
+def test_how_much_memory_the_pod_may_have_is_pinned_with_it():
+    assert decide(Observed(ASKED, replace(POD, limit=7)), NOW).status.limit == 7
+
+
 def test_a_snapshot_copies_as_slowly_as_its_deadline_lets_it():
     told = replace(BEGUN, deadline_s=86_400.0)
     told = replace(told, status=replace(told.status, copied=Copied(5, GIB, since=NOW)))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kybernate import keys
 from kybernate.core.policy.effective import Policy, PutAway
-from kybernate.core.requests.checkpoint import Mode, Request, Status
+from kybernate.core.requests.checkpoint import Copied, Mode, Pace, Request, Status
 from kybernate.core.requests.reasons import Reason
 from kybernate.core.requests.turns import WAITS_S, Limits, eviction_waits, has_turn, takes_turn
 
@@ -140,6 +140,27 @@ def test_a_seat_that_can_not_be_parked_holds_up_others_for_a_while_only():
     assert not eviction_waits(last, [*stuck, last], Limits(), NOW + WAITS_S + 1)
     running = [evicting(number, began_at=NOW, reason=Reason.RUNNING) for number in range(2)]
     assert eviction_waits(last, [*running, last], Limits(), NOW + WAITS_S + 1)
+
+
+def test_evictions_on_a_dead_node_hold_up_others_for_a_while_only():
+    dead = [evicting(n, began_at=NOW, reason=Reason.AGENT_UNREACHABLE) for n in range(5)]
+    last = evicting(9, "n2")
+    assert eviction_waits(last, [*dead, last], Limits(), NOW + 150)
+    assert not eviction_waits(last, [*dead, last], Limits(), NOW + 151)
+    copied = Copied(5, 100, since=NOW + 60)
+    dead = [replace(one, status=replace(one.status, copied=copied)) for one in dead]
+    assert eviction_waits(last, [*dead, last], Limits(), NOW + 210), "bytes came later"
+    assert not eviction_waits(last, [*dead, last], Limits(), NOW + 211)
+    assert not eviction_waits(last, [*dead, last], Limits(pace=Pace(idle=20.0)), NOW + 81)
+
+
+@pytest.mark.parametrize("copied", [None, Copied(1, 1 << 62, since=9e9), Copied(9, 9, since=9e9)])
+def test_an_agent_takes_a_turn_no_longer_than_the_pods_memory_can_take(copied):
+    told = {"began_at": NOW, "reason": Reason.RUNNING, "limit": 1 << 30, "copied": copied}
+    rogue = [evicting(number, **told) for number in range(5)]
+    last = evicting(9, "n2")
+    assert eviction_waits(last, [*rogue, last], Limits(), NOW + 270)
+    assert not eviction_waits(last, [*rogue, last], Limits(), NOW + 271)
 
 
 def test_what_a_budget_keeps_takes_no_turn_from_those_who_make_room():
