@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from kybernate.checkpoint.catalogue import manifests as found_in
 from kybernate.checkpoint.ordered import ordered, threads
-from kybernate.checkpoint.places import opened
+from kybernate.checkpoint.places import PACK, opened
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts import manifest as manifests
 from kybernate.errors import CorruptError, NotFoundError, RefusedError, RetryableError
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from kybernate.lib.deadline import Deadline
 
 
+_LARGEST_PACK = 4 * PACK
+"""Bytes: no release writes one that large, and each is in memory as a whole while it is copied."""
+
+
 class PlacedCopies:
     """All of them, in `own`, from `store`. Calls block; any thread may make them."""
 
@@ -35,7 +39,8 @@ class PlacedCopies:
         self._store = store
         self._keys = keys
         self._lock = threading.Lock()
-        self._coming: dict[str, frozenset[str]] = {}
+        self._coming: dict[object, tuple[str, frozenset[str]]] = {}
+        self._begun: set[str] = set()
 
     def bring(
         self,
@@ -53,14 +58,20 @@ class PlacedCopies:
         """
         key = layout.manifest_key(artifact)
         signed, manifest = self._manifest(artifact, key)
+        packs = frozenset(_key(manifest, pack) for pack in manifest.packs)
+        # Another call for it may not have ended yet.
+        call = object()
         with self._lock:
-            self._coming[artifact] = frozenset(_key(manifest, pack) for pack in manifest.packs)
+            self._coming[call] = artifact, packs
+            self._begun.add(artifact)
         try:
             self._bring_packs(manifest, room, deadline, progress)
             self._own.objects.put(key, signed)
         finally:
             with self._lock:
-                del self._coming[artifact]
+                del self._coming[call]
+        with self._lock:
+            self._begun.discard(artifact)
 
     def _manifest(self, artifact: str, key: str) -> tuple[bytes, Manifest]:
         try:
@@ -73,6 +84,8 @@ class PlacedCopies:
             raise CorruptError(f"{what} is that of {manifest.id}")
         if manifest.form == manifests.RAW:
             raise RefusedError(f"{artifact} is not packed in {self._store.name}")
+        if (largest := max((pack.size for pack in manifest.packs), default=0)) > _LARGEST_PACK:
+            raise RefusedError(f"{what} names a pack of {largest} bytes, which no release writes")
         return signed, manifest
 
     def _bring_packs(
@@ -108,11 +121,12 @@ class PlacedCopies:
     def _copy(self, manifest: Manifest, pack: Pack) -> None:
         key = _key(manifest, pack)
         try:
-            data = self._store.objects.get(key)
+            # One byte more shows that it is longer: whoever put it there may have put anything.
+            data = self._store.objects.get(key, 0, pack.size + 1)
         except NotFoundError as error:
             raise CorruptError(f"{manifest.id} has lost {key} in {self._store.name}") from error
         if len(data) != pack.size:
-            raise CorruptError(f"{key} in {self._store.name} has {len(data)} bytes of {pack.size}")
+            raise CorruptError(f"{key} in {self._store.name} has not the {pack.size} bytes it had")
         self._own.objects.put(key, data)
         back: memoryview | None = None
         with suppress(NotFoundError):
@@ -140,9 +154,19 @@ class PlacedCopies:
         self._own.objects.delete([layout.manifest_key(one) for one in damaged])
         whole = [one.manifest for one in there if one.manifest is not None]
         used = {_key(manifest, pack) for manifest in whole for pack in manifest.packs}
-        used |= {key for those in self._coming.values() for key in those}
+        used |= {key for _, those in self._coming.values() for key in those}
         packs = [info.key for info in self._own.objects.scan(layout.PACKS)]
         self._own.objects.delete([key for key in packs if key not in used])
+        self._begun &= self._now_coming()
+
+    def cut_short(self) -> tuple[str, ...]:
+        """Artifacts of which a part may be here and nothing more comes: another call continues from
+        there, and `drop` takes it away."""
+        with self._lock:
+            return tuple(sorted(self._begun - self._now_coming()))
+
+    def _now_coming(self) -> set[str]:
+        return {artifact for artifact, _ in self._coming.values()}
 
     def here(self) -> tuple[str, ...]:
         """Which artifacts are here, the oldest first. Raises KybernateError, OSError."""

@@ -58,6 +58,7 @@ class Wanted(Protocol):
 @dataclass(slots=True)
 class _Copying:
     task: asyncio.Future[None] | None = None
+    waits: bool = False
     why: str = ""
 
 
@@ -81,6 +82,9 @@ class Placing:
         self._reports = reports
         self._noted = noted
         self._all: dict[str, _Copying] = {}
+        # One after the other: a tenant may want any number, each takes memory while it is copied,
+        # and only the one before says how much room it has left.
+        self._turns = {tier: asyncio.Semaphore(1) for tier in (Tier.NVME, Tier.OBJECT)}
         self._swept = False
 
     # --- operations -----------------------------------------------------------------------------
@@ -115,6 +119,8 @@ class Placing:
         copying = self._all.get(operation.name)
         if copying is None or copying.task is None:
             return Verdict(Progress.PENDING, "it begins")
+        if not copying.task.done() and copying.waits:
+            return Verdict(Progress.PENDING, "it waits for other copies of this node")
         if not copying.task.done():
             return Verdict(Progress.RUNNING, f"it is copied to {operation.tier}")
         if copying.why:
@@ -136,11 +142,16 @@ class Placing:
 
     async def _carry(self, operation: Operation, copying: _Copying) -> None:
         artifact = ArtifactId(operation.artifact)
+        of_store = operation.tier is Tier.OBJECT
+        carry = self._pack if of_store else self._bring
+        turn = self._turns[Tier.OBJECT if of_store else Tier.NVME]
+        copying.waits = turn.locked()
         try:
-            if operation.tier is Tier.OBJECT:
-                await self._pack(artifact, operation)
-            else:
-                await self._bring(artifact, operation)
+            async with turn:
+                if copying.waits:
+                    copying.waits = False
+                    self._noted(operation)
+                await carry(artifact, operation)
         except (KybernateError, OSError) as error:
             copying.why = f"it is not copied: {error}"
             metrics.failed("place")
@@ -217,14 +228,16 @@ class Placing:
         here = await blocking(copies.here, _SHORT_S)
         going = {one: _UNWANTED for one in here if not self._wanted.wants(one, node)}
         kept = [one for one in here if one not in going]
-        if not going and await self.room() < 0 and kept:
-            # One at a time: what they share shows only then.
-            going[kept[-1]] = _NO_ROOM
+        cut = [one for one in copies.cut_short() if not self._wanted.wants(one, node)]
+        if not (going or cut) and await self.room() < 0:
+            # One at a time: what they share shows only then. What isn't whole comes first.
+            cut = [*copies.cut_short()]
+            going = {kept[-1]: _NO_ROOM} if kept and not cut else {}
         for artifact, why in going.items():
             log.info("the placed copy of %s goes: %s", artifact, why)
             self._tell(Told.DROPPED, artifact, why)
-        if going or not self._swept:
-            # The last agent may have left packs of a copy that never was whole.
+        if going or cut or not self._swept:
+            # The last agent, too, may have left packs of a copy that never was whole.
             await blocking(lambda: copies.drop(tuple(going)), _SHORT_S)
             self._swept = True
 

@@ -18,6 +18,7 @@ from kybernate.errors import (
     CorruptError,
     DeadlineError,
     NotFoundError,
+    RefusedError,
     RetryableError,
 )
 from kybernate.lib.deadline import Deadline
@@ -251,5 +252,95 @@ def test_a_sweep_takes_nothing_of_what_is_just_coming(nodes):
         for info in list(nodes.store.objects.scan(layout.PACKS)):
             nodes.store.objects.delete([info.key])
         assert await nodes.fetched(artifact) == before
+
+    run(story())
+
+
+class Held(LocalObjects):
+    """A place of which a call that puts a pack waits until it may go on."""
+
+    def __init__(self, root):
+        super().__init__(root)
+        self.begun, self.go = threading.Semaphore(0), threading.Semaphore(0)
+
+    def put(self, key, data, *, create=False):
+        super().put(key, data, create=create)
+        if not key.startswith(layout.ARTIFACTS):
+            self.begun.release()
+            self.go.acquire(timeout=10)
+
+
+def test_two_calls_for_one_copy_do_each_other_no_harm(nodes):
+    """One that was cancelled may not have ended when the next begins."""
+
+    async def story():
+        artifact, before = await nodes.packed()
+        held = Held(nodes.folder / "two" / ".placed")
+        copies = PlacedCopies(Place("beside", held), nodes.store, KEYS)
+        first = Deadline(60)
+        one = asyncio.create_task(asyncio.to_thread(copies.bring, artifact, ROOM, first))
+        await asyncio.to_thread(held.begun.acquire, timeout=10)
+        two = asyncio.create_task(asyncio.to_thread(copies.bring, artifact, ROOM, Deadline(60)))
+        await asyncio.to_thread(held.begun.acquire, timeout=10)
+        first.cancel()
+        for _ in range(1000):
+            held.go.release()
+        with contextlib.suppress(DeadlineError):
+            await one
+        copies.drop(())
+        await two
+        assert copies.here() == (artifact,)
+        assert await nodes.fetched(artifact) == before
+
+    run(story())
+
+
+def test_of_a_pack_no_more_is_read_than_it_has(nodes):
+    """A rogue node put a larger one under its own pack's name: it must fill nobody's memory."""
+
+    async def story():
+        artifact, _ = await nodes.packed()
+        for info in list(nodes.store.objects.scan(layout.PACKS)):
+            nodes.store.objects.put(info.key, bytes(nodes.store.objects.get(info.key)) * 3)
+        read, get = [], nodes.store.objects.get
+
+        def measured(key, start=0, length=None):
+            found = get(key, start, length)
+            read.append((key, len(found)))
+            return found
+
+        nodes.store.objects.get = measured
+        with pytest.raises(CorruptError, match="has not the"):
+            nodes.copies.bring(artifact, ROOM, Deadline(60))
+        packs = [size for key, size in read if key.startswith(layout.PACKS)]
+        whole = [info.size for info in nodes.store.objects.scan(layout.PACKS)]
+        assert packs
+        assert max(packs) <= max(whole) // 3 + 1
+
+    run(story())
+
+
+def test_a_pack_that_no_release_writes_is_refused_unread(nodes, monkeypatch):
+    async def story():
+        artifact, _ = await nodes.packed()
+        monkeypatch.setattr("kybernate.checkpoint.placed._LARGEST_PACK", 10)
+        with pytest.raises(RefusedError, match="which no release writes"):
+            nodes.copies.bring(artifact, ROOM, Deadline(60))
+        assert nodes.copies.used() == 0
+
+    run(story())
+
+
+def test_what_was_cut_short_is_known_until_it_is_swept(nodes):
+    async def story():
+        artifact, _ = await nodes.packed()
+        for info in list(nodes.store.objects.scan(layout.PACKS)):
+            nodes.store.objects.put(info.key, b"damaged")
+        assert nodes.copies.cut_short() == ()
+        with pytest.raises(CorruptError):
+            nodes.copies.bring(artifact, ROOM, Deadline(60))
+        assert nodes.copies.cut_short() == (artifact,)
+        nodes.copies.drop(())
+        assert nodes.copies.cut_short() == ()
 
     run(story())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -32,6 +33,7 @@ class Copies:
 
     def __init__(self, size=10 * GIB):
         self.there, self.size, self.fails, self.brought, self.swept = {}, size, None, [], 0
+        self.cut = set()
 
     def bring(self, artifact, room, deadline, progress):
         deadline.check()
@@ -46,6 +48,7 @@ class Copies:
 
     def drop(self, artifacts):
         self.swept += 1
+        self.cut.clear()
         for one in artifacts:
             self.there.pop(one, None)
 
@@ -53,7 +56,10 @@ class Copies:
         return tuple(sorted(self.there))
 
     def used(self):
-        return sum(self.there.values())
+        return sum(self.there.values()) + len(self.cut) * self.size
+
+    def cut_short(self):
+        return tuple(sorted(self.cut))
 
 
 class Wanted:
@@ -173,6 +179,36 @@ async def test_what_fails_is_told_and_may_be_asked_for_again(rig):
     a.copies.fails = None
     done = await ended(await a.operations.ask(place(name="tpl-2")))
     assert done.state is Progress.SUCCEEDED
+
+
+async def test_several_that_are_asked_for_at_once_have_not_more_room_than_there_is(rig):
+    a = begun(rig, Wanted(FAR, NEAR), Copies(size=60 * GIB))
+
+    async def slow(call, _seconds):
+        await asyncio.sleep(1.0)
+        return call()
+
+    a.rig.node.world = replace(a.rig.node.world, blocking=slow)
+    a.rig.begin()
+    both = [await a.operations.ask(place(FAR)), await a.operations.ask(place(NEAR, name="tpl-2"))]
+    ended_so = [(await ended(one)).state for one in both]
+    assert ended_so == [Progress.SUCCEEDED, Progress.FAILED]
+    assert "has room for" in both[1].sentence
+    assert a.copies.used() == 60 * GIB
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+async def test_what_was_cut_short_goes_unless_it_is_to_be_continued(rig, wanted):
+    a = begun(rig, Wanted(*([FAR] if wanted else [])), Copies(size=30 * GIB))
+    a.rig.begin()
+    await a.placing.tidy()
+    a.copies.cut.add(FAR)
+    await a.placing.tidy()
+    assert a.copies.cut_short() == ((FAR,) if wanted else ())
+    a.copies.cut.add(FAR)
+    a.copies.size = 200 * GIB
+    await a.placing.tidy()
+    assert a.copies.cut_short() == (), "states of seats need its room"
 
 
 async def test_it_takes_no_room_of_seats_states(rig):
