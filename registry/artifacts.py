@@ -114,7 +114,8 @@ class Artifacts:
             going = [one for one in copies if (one.place, one.node, one.store) == spot]
             kept = [one for one in copies if one not in going]
             if going and not which.forget:
-                _check_not_last(artifact, going[0], kept)
+                pod = fetch(connection, (found.namespace, found.pod_uid))
+                _check_not_last(artifact, going[0], kept, pod)
             if going:
                 connection.execute(delete(COPIES).where(_at(artifact, *spot)))
             if not kept:
@@ -308,11 +309,20 @@ def _put_copy(connection: Connection, artifact: str, held: Copy, created: int, n
     connection.execute(update(COPIES).where(at).values(**values))
 
 
-def _check_not_last(artifact: str, going: Row[Any], kept: Sequence[Row[Any]]) -> None:
+def _check_not_last(
+    artifact: str, going: Row[Any], kept: Sequence[Row[Any]], pod: succession.PodRecord | None
+) -> None:
+    """`pod`: the one whose state it is, None if nothing is known of it. A copy that a TierPlacement
+    wants on another node may go at any time, and that it is there is that node's word alone."""
     if going.state != CopyState.VERIFIED:
         return
+    lasting = (
+        one
+        for one in kept
+        if one.store or not one.node or pod is None or succession.may_speak(pod, one.node)
+    )
     # Of what a rebuild found, nobody has said since that it was read back.
-    if not any(one.state == CopyState.VERIFIED and one.told_ms for one in kept):
+    if not any(one.state == CopyState.VERIFIED and one.told_ms for one in lasting):
         raise ConflictError(
             f"this is the last verified copy of {artifact}: verify another first, or say in "
             "`forget` why nobody needs it"

@@ -73,6 +73,15 @@ def test_without_a_lease_nothing_is_recorded(replica: Replica) -> None:
     assert (found.status, "lease" in found.error) == (409, True)
 
 
+def test_a_placed_copy_is_no_reason_to_let_the_last_one_go(replica: Replica, token: int) -> None:
+    """Its node may say that it has one, and have none."""
+    replica.record("n1", ONE, token)
+    assert replica.report("n3", ONE, "verified").status == 200
+    last = replica.drop("n1", ONE)
+    assert (last.status, "last verified copy" in last.error) == (409, True)
+    assert replica.drop("n3", ONE).status == 200
+
+
 def test_the_last_verified_copy_is_kept(replica: Replica, token: int) -> None:
     replica.record("n1", ONE, token)
     last = replica.drop("n1", ONE)
