@@ -41,6 +41,7 @@ CONFIRM_S = 120.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 600.0
 _LONGEST_LEFT = 30 * 86_400.0
 _LONGEST_WHY = 500
+_MOST_BYTES = (1 << 63) - 1
 
 
 class PlacementReason(StrEnum):
@@ -141,7 +142,11 @@ class PlacementStatus:
         """Bytes done and bytes of all copies that are under way, and when the last is expected to
         be there, in seconds since 1970, 0.0 where nobody can tell."""
         rows = [one for one in self.copies if one.state is CopyState.COPYING and one.total]
-        done, total = sum(one.done for one in rows), sum(one.total for one in rows)
+        # What agents tell may be anything: no status has a larger number.
+        done, total = (
+            min(sum(parts), _MOST_BYTES)
+            for parts in ([one.done for one in rows], [one.total for one in rows])
+        )
         left = [
             (now - one.began_at) * (one.total - one.done) / one.done for one in rows if one.done
         ]

@@ -16,6 +16,7 @@ from kybernate.core.requests.placement import (
     MOST_COPIES,
     OPERATION,
     Candidate,
+    Copy,
     CopyState,
     OnNodes,
     Placement,
@@ -398,3 +399,14 @@ def test_whatever_happens_all_is_placed_in_the_end(seed):
         w.now += 60
     assert w.status.reason is PlacementReason.PLACED
     assert w.status.placed == len(w.status.artifacts) == 2
+
+
+def test_whatever_agents_tell_a_status_has_no_number_that_none_can_have():
+    """The API server would take no more status of it."""
+    most = (1 << 63) - 1
+    rows = [
+        Copy(f"shop/birch@{n}", Tier.NVME, "n1", CopyState.COPYING, done=most, total=most)
+        for n in range(3)
+    ]
+    done, total, _ = PlacementStatus(copies=tuple(rows)).progress(NOW)
+    assert (done, total) == (most, most)
