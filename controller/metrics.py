@@ -5,6 +5,11 @@ from __future__ import annotations
 from prometheus_client import Counter, Gauge, Histogram
 
 LEADING = Gauge("kyb_controller_leading", "1 if this one of several replicas acts.")
+MISSING = Gauge(
+    "kyb_controller_kinds_missing",
+    "Kinds of kyb.ai that the API server does not serve, and of which nothing is done: apply "
+    "config/crd of the controller's release.",
+)
 RECONCILES = Counter(
     "kyb_controller_reconciles_total",
     "Looks at objects, by kind; outcome is done, conflict, error or fault.",

@@ -37,6 +37,7 @@ from kybernate.errors import ConfigError
 from kybernate.runtime.background import Background
 from kybernate.runtime.grants import ArtifactGrants
 from kybernate.runtime.lead import Leader, Leases, Terms
+from kybernate.runtime.listed import IfServed
 from kybernate.runtime.revocations import Revocations
 from kybernate.runtime.serve import ProbeServer
 from kybernate.settings.common import host_port
@@ -63,6 +64,8 @@ class Service:
     def __init__(self, settings: ControllerSettings) -> None:
         _check(settings)
         self._api = Api(settings.kubeconfig, "kyb-controller")
+        # Of our kinds; of those that only a later release's config/ brings there are none.
+        self._ours = IfServed(self._api)
         self._revocations, self._artifacts = Revocations(self._revoked), Artifacts()
         self._queue, self._policy_queue, self._zero_queue = Queue(), Queue(), Queue()
         self._template_queue, self._preempt_queue, self._placement_queue = Queue(), Queue(), Queue()
@@ -79,7 +82,8 @@ class Service:
         self._lost_queue, self._registry = Queue(), _registry(settings)
         self._lost = LostPods(self._lost_queue.add)
         self._node_watch = Watcher(
-            *(self._api, keys.GPU_NODES_PATH, {}, self._nodes.on_event, "GPUNodes"), keep=slim_node
+            *(self._ours, keys.GPU_NODES_PATH, {}, self._nodes.on_event, "GPUNodes"),
+            keep=slim_node,
         )
         self._watches = (self._node_watch, *self._watched(), *self._projected(settings))
         self._agents = Agents(
@@ -123,8 +127,8 @@ class Service:
         """Start everything."""
         self._probes.start()
         self._revocations.start(self._api)
-        self._grants.start(self._api)
-        self._shares.seen.start(self._api)
+        self._grants.start(self._ours)
+        self._shares.seen.start(self._ours)
         for watch in self._watches:
             watch.start()
         if self._leader is not None:
@@ -265,6 +269,7 @@ class Service:
 
     def _measured(self, fence: Fence) -> None:
         metrics.LEADING.set_function(lambda: fence.closed() is None)
+        metrics.MISSING.set_function(lambda: self._ours.missing)
         for kind, queue in self._queues().items():
             metrics.QUEUED.labels(kind).set_function(partial(len, queue))
         requests: dict[str, Requests[Any]] = {
@@ -289,7 +294,7 @@ class Service:
 
         def users(path: str, on_event: OnEvent, name: str, keep: Slim | None = None) -> Watcher:
             return Watcher(
-                *(self._api, path, {}, on_event, name), keep=keep, names_only=True, page=OF_USERS
+                *(self._ours, path, {}, on_event, name), keep=keep, names_only=True, page=OF_USERS
             )
 
         checkpoints, restores = self._requests.on_event, self._restores.on_event
@@ -312,7 +317,7 @@ class Service:
         if not settings.registry_url:
             return ()
         seen = Watcher(
-            *(self._api, keys.ARTIFACTS_PATH, {}, self._on_artifact, "Artifacts"),
+            *(self._ours, keys.ARTIFACTS_PATH, {}, self._on_artifact, "Artifacts"),
             keep=slim_artifact,
             names_only=True,
         )

@@ -11,17 +11,14 @@ from kybernate import keys
 from kybernate.api.placements.status import read_placed
 from kybernate.api.restores import ready_artifact
 from kybernate.core.artifacts.placed import Placed
-from kybernate.errors import NotFoundError, RefusedError, RetryableError
-from kybernate.runtime.listed import Listed
+from kybernate.errors import NotFoundError, RetryableError
+from kybernate.runtime.listed import IfServed, Listed
 from kybernate.types import ArtifactId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    from kybernate.adapters.k8s import Source, Stream
-
-    Json = dict[str, Any]
-    Params = Mapping[str, str | int | bool]
+    from kybernate.adapters.k8s import Source
 
 
 class Named(NamedTuple):
@@ -60,7 +57,8 @@ class Placements(Listed[Placed]):
 
     def start(self, api: Source) -> None:
         """Start listing and watching."""
-        super().start(_Known(api))
+        # An agent that is newer than config/ may not list them, and would drop nothing for good.
+        super().start(IfServed(api))
 
     def pinned(self, artifact: str) -> bool:
         """Whether a TierPlacement pins it, or may: not all are known yet."""
@@ -77,38 +75,6 @@ class Placements(Listed[Placed]):
         """Whether the node's NVMe is to have a copy of it, by one that is known."""
         now = self._wall()
         return any(one.wants(artifact, node, now) for one in self.of(artifact.partition("/")[0]))
-
-
-class _Known:
-    """An API server that has no TierPlacement where it doesn't know the kind. Implements `Source`.
-
-    The account of an agent that is newer than `config/` may not list them, and would drop nothing
-    for good. Once the kind is there, the watch tells of all: it begins at version 0.
-    """
-
-    def __init__(self, api: Source) -> None:
-        self._api = api
-
-    def get(self, path: str, params: Params, *, timeout: float) -> Json:
-        """See `Source`."""
-        try:
-            return self._api.get(path, params, timeout=timeout)
-        except (NotFoundError, RefusedError):
-            if self._serves(path, timeout):
-                raise
-            return {"metadata": {"resourceVersion": "0"}}
-
-    def _serves(self, path: str, timeout: float) -> bool:
-        group, _, plural = path.rpartition("/")
-        try:
-            found = self._api.get(group, {}, timeout=timeout).get("resources") or ()
-        except NotFoundError:
-            return False
-        return any(one.get("name") == plural for one in found)
-
-    def watch(self, path: str, params: Params, *, timeout: float) -> Stream:
-        """See `Source`."""
-        return self._api.watch(path, params, timeout=timeout)
 
 
 def _named(item: dict[str, Any]) -> Named:

@@ -11,14 +11,15 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from kybernate.errors import ConfigError
+from kybernate.errors import ConfigError, NotFoundError, RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from kybernate.adapters.k8s import Source, Watcher
+    from kybernate.adapters.k8s import Source, Stream, Watcher
 
     Json = dict[str, Any]
+    Params = Mapping[str, str | int | bool]
 
 T = TypeVar("T")
 
@@ -104,3 +105,48 @@ class Listed(Generic[T]):
             elif not those:
                 del self._found[namespace]
         self._changed(namespace)
+
+
+class IfServed:
+    """An API server that has no objects of a kind which it doesn't serve. Implements `Source`.
+
+    Whoever is newer than `config/` does what there are kinds for, and knows that there is nothing
+    of the others. Once one is served, the watch tells of all: it begins at version 0.
+    """
+
+    def __init__(self, api: Source) -> None:
+        self._api = api
+        self._missing: dict[str, None] = {}
+
+    @property
+    def missing(self) -> int:
+        """How many kinds are not served, of those that were asked for."""
+        return len(self._missing)
+
+    def get(self, path: str, params: Params, *, timeout: float) -> Json:
+        """See `Source`."""
+        try:
+            found = self._api.get(path, params, timeout=timeout)
+        except (NotFoundError, RefusedError):
+            if self._serves(path, timeout):
+                raise
+            if path not in self._missing:
+                log.warning("%s is not served: apply config/crd of this release", path)
+            self._missing[path] = None
+            return {"metadata": {"resourceVersion": "0"}}
+        self._missing.pop(path, None)
+        return found
+
+    def _serves(self, path: str, timeout: float) -> bool:
+        group, _, plural = path.rpartition("/")
+        try:
+            found = self._api.get(group, {}, timeout=timeout).get("resources") or ()
+        except NotFoundError:
+            return False
+        return any(one.get("name") == plural for one in found)
+
+    def watch(self, path: str, params: Params, *, timeout: float) -> Stream:
+        """See `Source`."""
+        found = self._api.watch(path, params, timeout=timeout)
+        self._missing.pop(path, None)
+        return found

@@ -8,8 +8,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kybernate import keys
-from kybernate.errors import ConfigError, ConflictError, NotFoundError, RefusedError
-from tests.integration.controller.conftest import LIMIT_S, NAMESPACE, NODE
+from kybernate.errors import (
+    ConfigError,
+    ConflictError,
+    NotFoundError,
+    RefusedError,
+    RetryableError,
+)
+from tests.integration.controller.conftest import (
+    LIMIT_S,
+    NAMESPACE,
+    NODE,
+    REQUESTS,
+    complete,
+    request,
+)
 from tests.integration.hooks import until
 from tests.kit.servers.recorder import Recorder
 
@@ -183,3 +196,47 @@ def test_nobody_else_says_what_is_pinned(api: Api, users: Callable[[str, list[Js
     for user in (owner, api):
         with pytest.raises(RefusedError, match="nobody but Kybernate's controller"):
             user.patch(f"{PLACEMENTS}/p/status", body)
+
+
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+CRD = f"{CRDS}/tierplacements.{keys.GROUP}"
+
+
+def serves(api: Api, path: str = keys.TIER_PLACEMENTS_PATH) -> bool:
+    with contextlib.suppress(NotFoundError, RetryableError):
+        return bool(api.get(path))
+    return False
+
+
+@pytest.fixture
+def bring(api: Api) -> Iterator[Callable[[], None]]:
+    """TierPlacements are not served until it is called, or the test is over."""
+    found = api.get(CRD)
+    made: Json = {name: found[name] for name in ("apiVersion", "kind", "spec")}
+    made["metadata"] = {"name": found["metadata"]["name"]}
+    api.delete(CRD)
+    until(lambda: not serves(api), "TierPlacements are still served", LIMIT_S)
+
+    def again() -> None:
+        api.post(CRDS, made)
+        # The API server makes the storage of the group's other kinds anew, too.
+        until(lambda: serves(api) and serves(api, ARTIFACTS), "it is not served", LIMIT_S)
+
+    yield again
+    if not serves(api):
+        again()
+
+
+def test_a_controller_newer_than_the_crds_does_what_there_are_kinds_for(
+    api: Api, bring: Callable[[], None], controller: Controller
+) -> None:
+    """And tells how many lack."""
+    api.post(REQUESTS, request("once", of="nobody"))
+    until(lambda: complete(api.get(f"{REQUESTS}/once"))[1] == "PodNotFound", "not done", LIMIT_S)
+    assert "kyb_controller_kinds_missing 1.0" in controller.metrics()
+    assert "tierplacements is not served: apply config/crd" in controller.log.read_text()
+    bring()
+    until(lambda: "kyb_controller_kinds_missing 0.0" in controller.metrics(), "not heard", LIMIT_S)
+    api.post(PLACEMENTS, placement())
+    is_in(api, "False", "NoRegistry")
+    assert controller.ready()

@@ -332,6 +332,7 @@ def test_the_service_remembers_of_requests_no_more_than_it_needs(tmp_path, monke
     gauge = SimpleNamespace(set_function=lambda _: None)
     gauge.labels = lambda _: gauge
     names = ("LEADING", "QUEUED", "OPEN", "TEMPLATES", "PLACEMENTS", "COPIES", "ARTIFACTS")
+    names += ("MISSING",)
     monkeypatch.setattr(service, "metrics", SimpleNamespace(**dict.fromkeys(names, gauge)))
     for name in ("ca.crt", "controller.crt", "controller.key"):
         (tmp_path / name).touch()

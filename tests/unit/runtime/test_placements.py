@@ -10,6 +10,7 @@ import pytest
 from kybernate import keys
 from kybernate.errors import RefusedError
 from kybernate.runtime.artifacts import Placements
+from kybernate.runtime.listed import IfServed
 
 ARTIFACT = "shop/birch-1-20261128T010203Z-1a2b3c4d"
 
@@ -49,3 +50,22 @@ def test_where_it_may_not_be_listed_anything_may_be_pinned(placements) -> None:
     placements.settle(10)
     assert placements.unlisted
     assert placements.pinned(ARTIFACT)
+
+
+def test_how_many_kinds_are_not_served_is_known() -> None:
+    class Later(Server):
+        def get(self, path: str, params: Any, *, timeout: float) -> dict[str, Any]:
+            if path.endswith("gpunodes"):
+                return {"metadata": {"resourceVersion": "7"}}
+            return super().get(path, params, timeout=timeout)
+
+    found, later = IfServed(Server("shares")), IfServed(Later("gpunodes"))
+    for source in (found, later):
+        for path in (keys.GPU_NODES_PATH, keys.TIER_PLACEMENTS_PATH):
+            assert not source.get(path, {}, timeout=1.0).get("items")
+    with pytest.raises(RefusedError, match="forbidden"):
+        found.get(keys.SHARES_PATH, {}, timeout=1.0)
+    assert (found.missing, later.missing) == (2, 1)
+    found._api = Later("gpunodes", "tierplacements")
+    found.get(keys.GPU_NODES_PATH, {}, timeout=1.0)
+    assert found.missing == 1
