@@ -55,6 +55,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _RETRY = 1.0
+_DRAINS = 0.005
+"""Seconds until the loop looks again at a seat that drains, if it isn't drained before: a request
+waits for that order to get out, which another decision at once would hold up."""
 
 
 class Loop:
@@ -150,13 +153,17 @@ class Loop:
         refused = any(seat.unparkable for seat in view.seats)
         acted = False
         if refused or view != self._settled or now >= self._settled_until:
-            self._judge_parks()
-            acted = self._decide_on(self.node.swap_view(), now)
-        self.tiers.look(stood=not acted)
+            judged = self._judge_parks()
+            acted = self._decide_on(self.node.swap_view() if judged else view, now)
         metrics.LOOP_SECONDS.observe(time.perf_counter() - began)
+        if acted:
+            # What was decided begins first: a request may wait for it.
+            asyncio.get_running_loop().call_soon(self.tiers.look)
+        else:
+            self.tiers.look(stood=True)
 
-    def _judge_parks(self) -> None:
-        self.node.judge_parks({**self.refusals(self.node.seats.values()), **self._pinned()})
+    def _judge_parks(self) -> bool:
+        return self.node.judge_parks({**self.refusals(self.node.seats.values()), **self._pinned()})
 
     async def watch_memory(self) -> None:
         """For ever: have what may be parked follow the host's memory."""
@@ -209,7 +216,10 @@ class Loop:
             case ActionKind.DRAIN:
                 self.node.leases.drain(seat.uid)
                 self.node.move(seat, SeatEvent.DRAIN, why)
-                self.kick()
+                if self.node.leases.drained(seat.uid):
+                    self.kick()
+                else:
+                    asyncio.get_running_loop().call_later(_DRAINS, self.kick)
             case ActionKind.UNDRAIN:
                 self.node.move(seat, SeatEvent.UNDRAIN, why)
                 self.life.activate(seat)

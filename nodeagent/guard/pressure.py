@@ -80,7 +80,7 @@ class Pressure:
         node: Node,
         memory: Memory,
         makes_room: Callable[[Seat, int], bool],
-        judge_parks: Callable[[], None],
+        judge_parks: Callable[[], object],
         kick: Callable[[], None],
     ) -> None:
         self._node = node

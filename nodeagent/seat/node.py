@@ -389,10 +389,11 @@ class Node:
 
     # --- decisions ------------------------------------------------------------------------------
 
-    def judge_parks(self, refused: Mapping[PodUid, str]) -> None:
-        """Note of each seat whether it could be parked now; why not, by seat."""
-        for uid, seat in self.seats.items():
-            seat.backoff.judged(refused.get(uid, ""))
+    def judge_parks(self, refused: Mapping[PodUid, str]) -> bool:
+        """Note of each seat whether it could be parked now; why not, by seat. Whether any of that
+        is new."""
+        seats = self.seats.items()
+        return bool(sum([seat.backoff.judged(refused.get(uid, "")) for uid, seat in seats]))
 
     def judge_turns(self, refused: Mapping[PodUid, str]) -> None:
         """Note of each seat whether it is refused its turn, and tell people why; why, by seat."""

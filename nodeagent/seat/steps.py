@@ -38,7 +38,6 @@ T = TypeVar("T")
 NVML_DEADLINE = 5.0
 _HELPERS = 4
 _STATES_DEADLINE = 5.0
-_DEVICES_DEADLINE = 5.0
 _ROOM_PATIENCE = 0.25
 _POLL = 0.002
 _IMAGE_POLL = 0.02
@@ -267,17 +266,14 @@ class Steps:
         rows = (await self._processes(gpus)).values()
         return {pid for row in rows for pid, size in row if pid in mine and size != 0}
 
-    async def open_devices(self, seat: Seat) -> None:
-        """Its container may open its GPUs. Raises NotFoundError, DeadlineError, OSError."""
-        init, device = seat.tree.init, seat.identity.device_id
-        if init is None:
-            return
-        specs, procs = self._world.specs, self._world.procs
-
-        def release() -> None:
-            specs.release(device, init.pid, lambda: procs.alive(init.pid, init.start))
-
-        await self._world.blocking(release, _DEVICES_DEADLINE)
+    def open_devices(self, seat: Seat) -> None:
+        """Its container may open its GPUs. Asks the kernel alone, and at once: a wake waits for it.
+        Raises NotFoundError, RetryableError, OSError."""
+        init, procs = seat.tree.init, self._world.procs
+        if init is not None:
+            self._world.specs.release(
+                seat.identity.device_id, init.pid, lambda: procs.alive(init.pid, init.start)
+            )
 
     async def wake(self, seat: Seat) -> dict[str, float]:
         """Thaw, restore, unlock, check. Returns seconds by phase; raises Broken. Reverted: the
@@ -306,7 +302,7 @@ class Steps:
         self._world.freezer.thaw(seat.tree.handle)
         # It was let to them when it began, and the runtime may have laid down its own list again.
         with contextlib.suppress(KybernateError, OSError):
-            await self.open_devices(seat)
+            self.open_devices(seat)
         if not seat.tree.cuda:
             return {}
         try:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _OPEN = "rw"
 _CONTROLLER = "devices"
+_ALLOW = "devices.allow"
 
 
 class DeviceLists:
@@ -27,7 +28,7 @@ class DeviceLists:
     @property
     def born_shut(self) -> bool:
         """See `cdi.DeviceDoor.born_shut`."""
-        return (self._base / "devices.allow").exists()
+        return (self._base / _ALLOW).exists()
 
     def shut(self, uid: str, devices: Iterable[tuple[int, int]]) -> str:
         """Nothing is left to do where its containers are born so."""
@@ -39,18 +40,20 @@ class DeviceLists:
         """See `cdi.DeviceDoor.open`."""
         if not self.born_shut:
             return
-        file = self._group(init) / "devices.allow"
+        group = self._group(init)
         if not is_there():  # its number, and so the group, may be another's
             raise NotFoundError(f"There is no process {init} any more.")
-        rules = [f"c {major}:{minor} {_OPEN}".encode() for major, minor in devices]
+        wanted = {f"c {major}:{minor}" for major, minor in devices}
 
         def write() -> None:
-            for rule in rules:
-                with open(os.open(file, os.O_WRONLY), "wb", buffering=0) as allowed:
-                    allowed.write(rule)
+            for device in wanted:
+                with open(os.open(group / _ALLOW, os.O_WRONLY), "wb", buffering=0) as allowed:
+                    allowed.write(f"{device} {_OPEN}".encode())
 
         try:
-            as_admin(write)
+            # A wake waits for this, and nearly always all is there.
+            if not wanted <= _allowed(smallfile.read(f"{group}/devices.list")):
+                as_admin(write)
         except FileNotFoundError as error:
             raise NotFoundError(f"The container of process {init} is gone.") from error
 
@@ -64,3 +67,9 @@ class DeviceLists:
             if _CONTROLLER in names.split(","):
                 return self._base / path.lstrip("/")
         raise NotFoundError(f"Process {init} is in no cgroup of devices.")
+
+
+def _allowed(rules: str) -> set[str]:
+    """The devices of a list that may be read and written."""
+    parts = (rule.rpartition(" ") for rule in rules.splitlines())
+    return {device for device, _, access in parts if set(_OPEN) <= set(access)}

@@ -128,17 +128,16 @@ class Book:
 
     def look(self, view: SwapView, now: float) -> SwapView:
         """The view with everybody's claim as of now."""
-        # Those of whom nothing has changed are the same objects: this is quick.
-        seen = replace(view, claims={})
-        if seen == self._seen:
-            return replace(view, claims=self.claims)
-        self._seen, parties = seen, tuple(_party(seat, view) for seat in view.seats)
-        if parties != self._parties:
-            self.count(now)
-            self._take_in(parties)
-            self._settle()
-            self._judge(now)
-        return replace(view, claims=self.claims)
+        # A decision looks several times, and a request waits for it.
+        seen = replace(view, claims={}) if view.claims else view
+        if seen != self._seen:
+            self._seen, parties = seen, tuple(_party(seat, view) for seat in view.seats)
+            if parties != self._parties:
+                self.count(now)
+                self._take_in(parties)
+                self._settle()
+                self._judge(now)
+        return replace(seen, claims=self.claims) if self.claims else seen
 
     def count(self, now: float) -> None:
         """Count up to now; a clock that was set back counts for nothing."""
