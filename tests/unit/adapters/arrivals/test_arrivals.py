@@ -82,21 +82,21 @@ class Tree:
         self.handle = self.freezer.place(self.process.pid)
 
     def stop(self):
-        asyncio.run(self.freezer.kill(self.handle, 5))
+        asyncio.run(self.freezer.kill(self.handle, 30))
         self.arrivals.close()
         self.process.communicate(timeout=10)
 
     def client(self, family=socket.AF_INET):
         """A connection that has been answered once."""
         one = socket.socket(family)
-        one.settimeout(5)
+        one.settimeout(30)
         one.connect(self.unix if family == socket.AF_UNIX else self.tcp)
         ask(one)
         return one
 
     async def freeze(self, **terms):
         """Frozen, and watched: returns the report."""
-        await self.freezer.freeze(self.handle, 2)
+        await self.freezer.freeze(self.handle, 30)
         return await self.watch(**terms)
 
     async def watch(self, **terms):
@@ -107,7 +107,7 @@ class Tree:
             told.set()
 
         self.arrivals.watch(self.handle, WatchTerms(**terms), self.arrived.append, watched)
-        await asyncio.wait_for(told.wait(), 5)
+        await asyncio.wait_for(told.wait(), 30)
         return self.reports[-1]
 
     async def works_for(self, one):
@@ -237,7 +237,7 @@ async def test_what_came_between_freeze_and_watch_counts_of_all_kinds(tree):
     kept = tree.client()
     for kind in ("new", "kept", "unix", "udp"):
         tree.arrived.clear()
-        await tree.freezer.freeze(tree.handle, 2)
+        await tree.freezer.freeze(tree.handle, 30)
         one = socket.socket(type=socket.SOCK_DGRAM if kind == "udp" else socket.SOCK_STREAM)
         if kind == "udp":
             one.sendto(b"x\n", tree.udp)
@@ -275,7 +275,7 @@ async def test_the_trees_talk_with_itself_is_nothing(chatty):
 async def test_talk_with_itself_hides_nobody_elses_connection(chatty):
     for _ in range(10):
         chatty.arrived.clear()
-        await chatty.freezer.freeze(chatty.handle, 2)
+        await chatty.freezer.freeze(chatty.handle, 30)
         with socket.create_connection(chatty.tcp, 5) as one:
             one.sendall(b"hi\n")
             await chatty.watch()
@@ -421,7 +421,7 @@ async def test_another_agent_sees_what_arrived_while_there_was_none(tree):
 @pytest.mark.real_time
 async def test_who_waits_for_a_look_need_not_wait_until_all_has_settled(tree):
     tree.arrivals = SocketArrivals(tree.freezer.pids, settle=60.0)
-    await tree.freezer.freeze(tree.handle, 2)
+    await tree.freezer.freeze(tree.handle, 30)
     watching = asyncio.create_task(tree.watch())
     await asyncio.sleep(0)
     assert tree.reports == []
@@ -456,7 +456,7 @@ async def test_a_thaw_during_the_look_leaves_nothing_open(tree):
     clients = [tree.client() for _ in range(150)]
     before = descriptors()
     for steps in range(8):
-        await tree.freezer.freeze(tree.handle, 2)
+        await tree.freezer.freeze(tree.handle, 30)
         terms = WatchTerms(end_idle=False)
         tree.arrivals.watch(tree.handle, terms, tree.arrived.append, tree.reports.append)
         for _ in range(steps):
