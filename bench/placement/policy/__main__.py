@@ -20,7 +20,7 @@ from bench.placement.policy.baselines import BASELINES
 from bench.placement.policy.bound import load
 from bench.placement.policy.workload import Case, trace_of
 from bench.report import emit, say, skip
-from kybernate.core.simulate.outcome import POLICIES, gpus_needed, simulate
+from kybernate.core.simulate.outcome import POLICIES, gpus_needed, late_share, simulate
 from kybernate.core.simulate.world import Costs
 
 if TYPE_CHECKING:
@@ -60,10 +60,22 @@ def sustained(trial: Trial, name: str) -> float:
     """The highest of the rates up to which the policy of this name is in time."""
     best = 0.0
     for rate in trial.rates:
-        if in_time(trial, rate, name) < _SHARE:
+        if not sustains(trial, rate, name):
             break
         best = rate
     return best
+
+
+def sustains(trial: Trial, rate: float, name: str) -> bool:
+    """Whether enough is in time at this rate, on average over the seeds; once too much is late the
+    rest isn't played."""
+    spare = (1 - _SHARE) * len(trial.seeds) + 1e-9
+    for seed in trial.seeds:
+        trace = trace_of(replace(trial.case, rate=rate), seed, trial.data)
+        spare -= late_share(trace, trial.gpus, Costs(), ALL[name], spare)
+        if spare < 0:
+            return False
+    return True
 
 
 def in_time(trial: Trial, rate: float, name: str) -> float:

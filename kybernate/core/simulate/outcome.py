@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kybernate.core.simulate.fifo import Fifo
 from kybernate.core.simulate.ours import Fixed, Ours
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from kybernate.core.simulate.trace import Trace
     from kybernate.core.simulate.world import Costs, Policy
+
+_TINY: Final = 1e-9
 
 POLICIES: Mapping[str, Callable[[World], Policy]] = {
     "ours": Ours,
@@ -55,17 +57,27 @@ def simulate(
     return outcome_of(world)
 
 
+def late_share(
+    trace: Trace, gpus: int, costs: Costs, policy: Callable[[World], Policy], most: float = 1.0
+) -> float:
+    """The share of requests that don't begin in time; where it is above `most`, at least so much:
+    the trace is then not played to its end."""
+    world = World(trace, gpus, costs)
+    world.run(policy(world), most * len(trace.at) + _TINY)
+    return world.late / len(trace.at)
+
+
 def gpus_needed(
     trace: Trace, costs: Costs, policy: Callable[[World], Policy], share: float = 0.99
 ) -> int | None:
     """The fewest GPUs with which this share of requests is in time; None if even one for each
     model is too few."""
-    low, high = 1, len(trace.sizes)
-    if simulate(trace, high, costs, policy).in_time < share:
+    low, high, most = 1, len(trace.sizes), 1 - share + _TINY
+    if late_share(trace, high, costs, policy, most) > most:
         return None
     while low < high:
         middle = (low + high) // 2
-        if simulate(trace, middle, costs, policy).in_time >= share:
+        if late_share(trace, middle, costs, policy, most) <= most:
             high = middle
         else:
             low = middle + 1
@@ -76,7 +88,7 @@ def outcome_of(world: World) -> Outcome:
     """The figures of a world that was run to its end."""
     waits = sorted(wait for those in world.waits for wait in those)
     models = [m for m, those in enumerate(world.waits) if those]
-    good = {m: _share([w <= world.within[m] + 1e-9 for w in world.waits[m]]) for m in models}
+    good = {m: _share([w <= world.within[m] + _TINY for w in world.waits[m]]) for m in models}
     tails = {m: percentile(sorted(world.waits[m]), 0.99) for m in models}
     worst = max(tails, key=lambda m: tails[m])
     in_time = sum(good[m] * len(world.waits[m]) for m in models) / len(waits)

@@ -101,6 +101,8 @@ class World:
         self.waits: list[list[float]] = [[] for _ in range(n)]
         self.swaps = 0
         self.interrupted = 0
+        self.late = 0
+        """Requests that did not begin in time."""
         self._work: list[deque[float]] = [deque() for _ in range(n)]
         self._ends: list[dict[int, float]] = [{} for _ in range(n)]
         self._events: list[tuple[float, int, _Event, int]] = []
@@ -162,10 +164,10 @@ class World:
 
     # --- time ---------------------------------------------------------------------------------
 
-    def run(self, policy: Policy) -> None:
-        """Play the trace until every request has begun."""
+    def run(self, policy: Policy, most_late: float = math.inf) -> None:
+        """Play the trace until every request has begun, or more are late than `most_late`."""
         at, arrived, check = self.trace.at, 0, math.inf
-        while arrived < len(at) or self.waiting or any(self.queue):
+        while (arrived < len(at) or self.waiting or any(self.queue)) and self.late <= most_late:
             arrival = at[arrived] if arrived < len(at) else math.inf
             event = self._events[0][0] if self._events else math.inf
             self.now = min(arrival, event, check)
@@ -237,7 +239,9 @@ class World:
 
     def _admit(self, m: int) -> None:
         while self.queue[m] and self.running[m] < self.costs.slots:
-            self.waits[m].append(self.now - self.queue[m].popleft())
+            waited = self.now - self.queue[m].popleft()
+            self.waits[m].append(waited)
+            self.late += waited > self.within[m] + _TINY
             self._start(m, self._work[m].popleft())
 
     def _start(self, m: int, work: float) -> None:

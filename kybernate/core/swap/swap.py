@@ -99,8 +99,14 @@ def next_check(view: SwapView, policy: SwapPolicy, now: float) -> float | None:
     if not view.draining and not any(moved):
         return None
     parks = {seat.parks_in for seat in view.seats}
-    times = [time for seat in view.seats for time in _turning_points(seat, view, policy, parks)]
-    return min((time for time in times if now < time < math.inf), default=None)
+    times = [
+        time
+        for seat in view.seats
+        if seat.state in _TURNING
+        for time in _turning_points(seat, view, policy, parks)
+        if now < time < math.inf
+    ]
+    return min(times, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +237,8 @@ def _called(seat: SeatView) -> bool:
 
 
 _NO_CLAIM: Final = Claim()
+_TURNING: Final = frozenset({SeatState.WAITING, SeatState.ACTIVE, SeatState.DRAINING, *TIER_OF})
+"""In other states time alone changes nothing."""
 
 
 def _claim(seat: SeatView, view: SwapView) -> Claim:
@@ -276,8 +284,11 @@ def asks_since(seat: SeatView) -> float:
     """Since when a seat that wants its turn wants it."""
     if seat.state not in TIER_OF:
         return seat.bound_at
-    calls = (seat.waiting_since if seat.waiting else None, seat.asked_since)
-    return min((call for call in calls if call is not None), default=seat.bound_at)
+    called = seat.waiting_since if seat.waiting else None
+    if called is None or seat.asked_since is None:
+        called = seat.asked_since if called is None else called
+        return seat.bound_at if called is None else called
+    return min(called, seat.asked_since)
 
 
 def latest_start(seat: SeatView) -> float:
@@ -312,12 +323,12 @@ def _fits_on(seat: SeatView, gpu: GpuUuid, there: Collection[SeatView], view: Sw
         return False
     free = memory - view.reserve - view.foreign.get(gpu, 0)
     need = free if seat.vram is None else seat.vram
+    slots = view.active_slots.get(seat.group, 1)
     for other in there:
         need += free if other.vram is None else other.vram
-    if need > free:
-        return False
-    groups = {seat.group, *[other.group for other in there]}
-    return len(there) < min([view.active_slots.get(group, 1) for group in groups])
+        if other.group != seat.group:
+            slots = min(slots, view.active_slots.get(other.group, 1))
+    return need <= free and len(there) < slots
 
 
 _ENTERS = (SeatState.WAITING, SeatState.PARKED)
@@ -342,8 +353,11 @@ _ENTERING = (ActionKind.START, ActionKind.WAKE)
 
 def _value(seats: Iterable[SeatView]) -> float:
     """What it would cost to have these out of GPU memory: waits of the requests expected soon."""
-    there = [one for one in seats if one.state not in _LEAVES]
-    return sum(one.calls * (1.0 + one.wakes_in) for one in there)
+    return sum([_worth(one) for one in seats])
+
+
+def _worth(seat: SeatView) -> float:
+    return 0.0 if seat.state in _LEAVES else seat.calls * (1.0 + seat.wakes_in)
 
 
 class _Seats:
@@ -386,6 +400,9 @@ class _Decision:
         self._needed: set[PodUid] = set()
         self._room = math.inf if view.park_room is None else view.park_room
         self._parks: dict[PodUid, PodUid | None] = {}
+        self._found: dict[frozenset[GpuUuid], list[SeatView]] = {}
+        """Of the demander that is served, its victims in each place."""
+        self._leaving: dict[tuple[PodUid, PodUid], bool] = {}
         self._without_room: set[PodUid] = set()
         self._stuck: dict[PodUid, str] = {}
         tiers = view.tiers
@@ -498,13 +515,15 @@ class _Decision:
     def _serve(self, seat: SeatView) -> None:
         starts = seat.state is SeatState.WAITING
         held = (self._held, self._held_for_starts) if starts else (self._held,)
-        if seat.places:
-            seat = replace(seat, gpus=self._place(seat, held))
-        unclear = not self._unclear.isdisjoint(seat.gpus)
-        if unclear or not self._fits_beside(seat, seat.gpus, held):
-            if unclear or not _fits(seat, (), self._view):
+        self._found.clear()
+        place = self._place(seat, held) if seat.places else seat.gpus
+        unclear = not self._unclear.isdisjoint(place)
+        if unclear or not self._fits_beside(seat, place, held):
+            if unclear or not _fits(seat, (), self._view, place):
                 self._stuck[seat.uid] = ""
             return
+        if place != seat.gpus:
+            seat = replace(seat, gpus=place)
         if seat.state not in _ENTERS and self._waits_its_turn(seat):
             if not self._lodged(seat) and not self._comes_up(seat, ()):
                 self._stuck.setdefault(seat.uid, self._crowded(seat, ()))
@@ -528,7 +547,9 @@ class _Decision:
     ) -> bool:
         """Whether the seat could be active on these GPUs beside all of those."""
         for gpu in gpus:
-            there = [one for seats in beside for one in seats.on(gpu)]
+            there: list[SeatView] = []
+            for seats in beside:
+                there += seats.on(gpu)
             if not _fits_on(seat, gpu, there, self._view):
                 return False
         return True
@@ -537,20 +558,19 @@ class _Decision:
         """Of the places where it may be, the one where that does the least harm."""
         there = (self._occupying, *held)
         places = [p for p in seat.places if self._unclear.isdisjoint(p)]
-        free = [p for p in places if self._fits_beside(seat, p, there)]
+        open_to_it = [p for p in places if self._fits_beside(seat, p, held)]
+        free = [p for p in open_to_it if self._fits_beside(seat, p, there)]
         if free:
             # The fullest: room for larger ones is left elsewhere.
             return max(free, key=lambda p: sum([s.vram or 0 for t in there for s in t.on_any(p)]))
-        return min(places, key=lambda p: self._harm(seat, p, held), default=seat.places[0])
+        if not open_to_it:
+            return (places or seat.places)[0]
+        return min(open_to_it, key=lambda p: self._harm(seat, p))
 
-    def _harm(
-        self, seat: SeatView, place: frozenset[GpuUuid], held: Collection[_Seats]
-    ) -> tuple[int, float]:
-        """What making room there would do: somebody older has it, or it can't be now, or would be
-        too late; and what it costs those who must leave."""
-        if not self._fits_beside(seat, place, held):
-            return 4, 0.0
-        victims = self._victims(seat, place)
+    def _harm(self, seat: SeatView, place: frozenset[GpuUuid]) -> tuple[int, float]:
+        """What making room there would do: it can't be now, or would be too late; and what it costs
+        those who must leave."""
+        victims = self._found[place] = self._victims(seat, place)
         if not victims:
             return 3, 0.0
         cost = _value(victims)
@@ -569,7 +589,7 @@ class _Decision:
         for place in every if want else ():
             there = [*self._occupying.on_any(place), *self._held.on_any(place)]
             stay = [s for s in there if s.state is not SeatState.PARKING]
-            if all(s.state in _SERVES and self._rests(s) for s in stay):
+            if self._all_rest(stay):
                 found.append((_value(stay), sorted(place), stay))
         for _, _, stay in sorted(found, key=lambda one: one[:2])[:want]:
             for seat in stay:
@@ -585,10 +605,13 @@ class _Decision:
             s.calls > 0 and s.places and s.state not in OCCUPYING for s in self._view.seats
         )
 
-    def _rests(self, seat: SeatView) -> bool:
-        """Whether it may be parked though nobody asks for its GPUs yet."""
-        used = seat.in_flight or seat.waiting or seat.turn is not None
-        return not used and not seat.unparkable and self._now >= seat.stays_until
+    def _all_rest(self, seats: Iterable[SeatView]) -> bool:
+        """Whether these may be parked though nobody asks for their GPUs yet."""
+        for seat in seats:
+            used = seat.in_flight or seat.waiting or seat.turn is not None
+            if used or seat.state not in _SERVES or seat.unparkable or self._now < seat.stays_until:
+                return False
+        return True
 
     def _late(self, victims: Iterable[SeatView], seat: SeatView) -> bool:
         """Whether it would be in time but for the parks of these."""
@@ -629,7 +652,8 @@ class _Decision:
     def _lodged(self, seat: SeatView) -> list[SeatView]:
         """Its victims in the order of their parks, if it can come up after these; else none, and it
         is told why."""
-        first = victims = self._victims(seat)
+        found = self._found.get(seat.gpus)
+        first = victims = self._victims(seat) if found is None else found
         if victims and not self._comes_up(seat, victims):
             there = self._occupying.on_any(seat.gpus)
             bars = frozenset(one.uid for one in there if not self._comes_up(seat, (one,)))
@@ -734,11 +758,13 @@ class _Decision:
         """Whether it may be asked to leave for this one: work of a higher priority is not."""
         if victim.state not in (SeatState.ACTIVE, SeatState.DRAINING):
             return True
+        if victim.unparkable:
+            return False
         turns = takes_turns(seat, self._view)
         # Requests make nobody's turn longer.
         busy = (victim.in_flight or victim.waiting) and not (turns and victim.turn is not None)
-        ranks_higher = (turns or victim.priority > seat.priority) and not self._aged(seat)
-        return not victim.unparkable and not (busy and ranks_higher)
+        ranks_higher = turns or victim.priority > seat.priority
+        return not (busy and ranks_higher and not self._aged(seat))
 
     def _preference(self, seat: SeatView, whom: SeatView) -> tuple[int, int, float, float, str]:
         leaving = (SeatState.PARKING, SeatState.DRAINING)
@@ -750,9 +776,17 @@ class _Decision:
         else:
             rank = 5 if seat.state is SeatState.FAILED else 4
         busy = int(seat.in_flight + seat.waiting > 0)
-        return rank, busy, _value([seat]) / (seat.vram or 1), seat.active_since or 0.0, seat.uid
+        return rank, busy, _worth(seat) / (seat.vram or 1), seat.active_since or 0.0, seat.uid
 
     def _may_leave(self, seat: SeatView, whom: SeatView) -> bool:
+        # Asked for each place of each demander; within a decision the answer stays.
+        pair = seat.uid, whom.uid
+        able = self._leaving.get(pair)
+        if able is None:
+            able = self._leaving[pair] = self._leaves(seat, whom)
+        return able
+
+    def _leaves(self, seat: SeatView, whom: SeatView) -> bool:
         since, idle = seat.active_since, seat.idle_since
         if self._now < seat.stays_until:
             return False

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kybernate.core.simulate.fifo import Fifo
 from kybernate.core.simulate.ours import Fixed, Ours
-from kybernate.core.simulate.outcome import POLICIES, gpus_needed, outcome_of, simulate
+from kybernate.core.simulate.outcome import POLICIES, gpus_needed, late_share, outcome_of, simulate
 from kybernate.core.simulate.trace import Trace, read_models, read_trace
 from kybernate.core.simulate.world import Costs, Where, World
 from kybernate.core.swap.swapview import SwapPolicy
@@ -140,6 +140,17 @@ def test_gpus_needed_are_the_fewest_that_do():
     assert most is not None
     assert simulate(played, most, Costs(), Ours).in_time >= 0.99
     assert most == 1 or simulate(played, most - 1, Costs(), Ours).in_time < 0.99
+
+
+@given(found=requests, gpus=st.integers(1, 3), share=st.sampled_from([0.5, 0.9, 0.99]))
+@settings(max_examples=40, deadline=None)
+def test_who_stops_once_too_much_is_late_says_what_the_whole_run_says(found, gpus, share):
+    played = trace(*sorted(found), sizes=SIZES * 2)
+    whole = simulate(played, gpus, Costs(), Fifo).in_time
+    assert late_share(played, gpus, Costs(), Fifo) == pytest.approx(1 - whole)
+    late = late_share(played, gpus, Costs(), Fifo, 1 - share)
+    assert (late > 1 - share + 1e-9) == (whole < share - 1e-9)
+    assert late <= 1 - whole + 1e-9
 
 
 def test_nobody_is_said_to_need_what_does_not_do_either():
