@@ -249,7 +249,8 @@ class Service:
         return workers | {"sweep": sweep.run, "lost": lost.run}
 
     def _restoring(self, cluster: Cluster, fence: Fence) -> RestoreWorker:
-        sources = Sources(self._artifacts, self._registry, self._grants.all)
+        known = self._artifacts, self._registry, self._grants.all
+        sources = Sources(*known, self._templates.get)
         return RestoreWorker(self._restore_queue, self._restores, cluster, sources, fence)
 
     def _queues(self) -> dict[str, Queue]:

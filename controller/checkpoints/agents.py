@@ -17,9 +17,9 @@ import grpc
 from controller import metrics
 from kybernate import keys
 from kybernate.api.requests import LONGEST_ARTIFACT
+from kybernate.core.requests.asked import Copied
 from kybernate.core.requests.checkpoint import (
     KINDS,
-    Copied,
     Operation,
     Outcome,
     Problem,

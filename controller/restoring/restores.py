@@ -11,6 +11,7 @@ from kybernate.api.pods import read_pod
 from kybernate.api.restoring.copies import is_made_for, pod_to_make
 from kybernate.core.artifacts.grants import why_not
 from kybernate.core.artifacts.restores import RestoreAs
+from kybernate.core.requests.asked import Copied
 from kybernate.core.requests.restore import (
     MAKE,
     Lack,
@@ -29,16 +30,18 @@ from kybernate.errors import (
     RefusedError,
     RetryableError,
 )
-from kybernate.types import SeatState
+from kybernate.types import ArtifactId, SeatState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from controller.base.cluster import Cluster
     from controller.base.known import Requests
-    from controller.base.queue import Queue
+    from controller.base.lasting import Lasting
+    from controller.base.queue import Key, Queue
     from controller.restoring.artifacts import Artifacts
     from kybernate.adapters.registry.client import Registry
+    from kybernate.api.templates.reading import Recipe
     from kybernate.core.artifacts.grants import Grant
     from kybernate.core.requests.asked import Decision
     from kybernate.core.requests.restore import RestoreStatus
@@ -59,15 +62,20 @@ class Sources:
         artifacts: Artifacts,
         registry: Callable[[], Registry] | None,
         grants: Callable[[], Iterable[Grant]],
+        templates: Callable[[Key], Lasting[Recipe] | None],
     ) -> None:
         """`registry` gives a client by the certificates of now, None where there is no registry;
-        `grants` raises RetryableError until they are known."""
+        `grants` raises RetryableError until they are known; `templates`: a SnapshotTemplate by its
+        namespace and name."""
         self._artifacts = artifacts
         self._registry = registry
         self._grants = grants
+        self._templates = templates
 
     def find(self, request: RestoreRequest, now: float) -> Source | Lack:
         """The artifact, or why it can't be had: nothing of what another namespace has is told."""
+        if request.source_template:
+            return self._of_template(request)
         try:
             found = self._named(request) if request.artifact else self._newest(request)
             where = request.source_namespace
@@ -131,6 +139,29 @@ class Sources:
             told = wire.Stop(proof=wire.Proof.OUT_OF_SERVICE, why=off)
             registry.stopped(request.namespace, uid, told, _REGISTRY_S)
         return None
+
+    def template(self, request: RestoreRequest) -> Recipe | None:
+        """The SnapshotTemplate that it names; None if there is none, or it can't be read."""
+        known = self._templates((request.namespace, request.source_template))
+        return known.says if known else None
+
+    def _of_template(self, request: RestoreRequest) -> Source | Lack:
+        name, recipe = f"SnapshotTemplate {request.source_template}", self.template(request)
+        if recipe is None:
+            lack = f"namespace {request.namespace} has no {name} of which pods can be made"
+            return Lack(RestoreReason.NO_ARTIFACT, lack)
+        status = recipe.template.status
+        if status.artifact is None:
+            why = f"{name} has no artifact yet: {status.message or 'it was just created'}"
+            return Lack(RestoreReason.TEMPLATE_NOT_READY, why)
+        try:
+            entry = self._client().get(ArtifactId(status.artifact.name), _REGISTRY_S)
+        except NotFoundError:
+            lack = f"the registry does not know {status.artifact.name}, which {name} has made"
+            return Lack(RestoreReason.TEMPLATE_NOT_READY, lack)
+        except KybernateError as error:
+            return Lack(RestoreReason.REGISTRY_AWAY, str(error))
+        return Source(entry.id, entry.pod_uid)
 
     def _named(self, request: RestoreRequest) -> Source | None:
         found = self._artifacts.get((request.source_namespace, request.artifact))
@@ -204,7 +235,9 @@ class RestoreWorker(RequestWorker[RestoreRequest]):
 
     def _made(self, request: RestoreRequest) -> MadePod | Lack:
         try:
-            wanted = pod_to_make(request, None if request.template else self._like(request))
+            recipe = self._sources.template(request) if request.source_template else None
+            like = None if request.template or recipe else self._like(request)
+            wanted = pod_to_make(request, like, recipe.pod if recipe else None)
             if wanted is None:
                 return Lack(
                     RestoreReason.TEMPLATE_NEEDED,
@@ -247,4 +280,11 @@ class RestoreWorker(RequestWorker[RestoreRequest]):
             pod.over or pod.leaving,
             restored,
             doing or ("" if node else text(scheduled.get("message"))),
+            _copied(seat),
         )
+
+
+def _copied(seat: Json) -> Copied | None:
+    """How much of its artifact has come to the node, if some of it is on its way."""
+    done, total = seat.get("copiedBytes"), whole(seat.get("savedBytes"))
+    return Copied(done, total) if total and type(done) is int else None

@@ -6,13 +6,16 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
+from pydantic import Field
+
 from kybernate import keys
 from kybernate.api.events import stamp
 from kybernate.api.gpunodes import Condition
 from kybernate.api.lenient import mapping, mappings, text, whole
-from kybernate.api.schema import items
+from kybernate.api.schema import TIME, items
 from kybernate.api.schema import text as texts
 from kybernate.api.schema import whole as number
+from kybernate.core.requests.asked import Copied
 from kybernate.core.requests.reasons import Standing
 from kybernate.errors import ConfigError
 
@@ -44,6 +47,20 @@ Conditions = Annotated[
     tuple[Condition, ...],
     items(8, "type", "Complete: True once the request is done; the reason says why not."),
 ]
+
+
+BytesDone = Annotated[
+    int | None,
+    number(
+        told="Bytes of the artifact that have arrived where they are to be, while it is copied."
+    ),
+]
+BytesTotal = Annotated[int | None, number(told="Size of the artifact (bytes).")]
+EstimatedTime = Annotated[
+    str | None, TIME, Field(description="When the rest is expected to have arrived.")
+]
+ProgressTime = Annotated[str | None, TIME, Field(description="When the last of these bytes came.")]
+_READY_AT, _SINCE = "estimatedCompletionTime", "progressTime"
 
 
 def deadline(told: str, otherwise: int = DEADLINE_S) -> WithJsonSchema:
@@ -106,6 +123,11 @@ def dump(
     complete = condition((COMPLETE, reason, status.message), before, generation, now, true=done)
     found: Json = {"observedGeneration": generation, "conditions": [complete]}
     times |= {"startTime": status.began_at, "completionTime": status.ended_at}
+    if hasattr(status, "copied"):
+        one = status.copied or Copied(0, 0)
+        times |= {_READY_AT: one.ready_at, _SINCE: one.since}
+        if one.total:
+            found |= {"bytesDone": one.done, "bytesTotal": one.total}
     for name, at in times.items():
         if at:
             found[name] = stamp(at)
@@ -113,6 +135,13 @@ def dump(
             # It is merged into what is there.
             found[name] = None
     return found
+
+
+def read_copied(status: Json) -> Copied | None:
+    """How much has been copied, as a status says; None if it says nothing. Raises ValueError."""
+    total, times = whole(status.get("bytesTotal")), (_READY_AT, _SINCE)
+    ready_at, since = (seconds_of(status.get(name)) for name in times)
+    return Copied(whole(status.get("bytesDone")), total, ready_at, since) if total else None
 
 
 def condition(

@@ -212,6 +212,13 @@ class SeatRow:
     saved_bytes: Annotated[
         int | None, whole(told="Size of the seat's artifact, if the seat is offloaded (bytes).")
     ] = None
+    copied_bytes: Annotated[
+        int | None,
+        whole(
+            told="How much of savedBytes has been copied, while the artifact is copied to or from "
+            "the object store (bytes); told every 5 s."
+        ),
+    ] = None
     held_bytes: Annotated[
         int | None,
         whole(

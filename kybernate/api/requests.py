@@ -12,13 +12,18 @@ from kybernate.api.asked import (
     DEADLINE_S,
     MOST_OF_POD,
     NAME,
+    BytesDone,
+    BytesTotal,
     Conditions,
+    EstimatedTime,
+    ProgressTime,
     RequestedBy,
     TimeToLive,
     created_at,
     deadline,
     dump,
     how_far,
+    read_copied,
     reading,
     seconds_of,
     to_create,
@@ -28,7 +33,6 @@ from kybernate.api.schema import CAMEL, TIME, checked, one_of, rule
 from kybernate.api.schema import text as texts
 from kybernate.api.schema import whole as number
 from kybernate.core.requests.checkpoint import (
-    Copied,
     Mode,
     Outcome,
     Request,
@@ -53,7 +57,6 @@ DEPLOYMENT = "Deployment"
 LONGEST_ARTIFACT = 400
 """Characters of an artifact's name in a status."""
 
-_READY_AT, _SINCE = "estimatedCompletionTime", "progressTime"
 _SCALED_UP = "scaledUpTime"
 _LAST_STEP_S, _TAKEN_BACK_KEPT_S = 300, 3600
 _STEP_KEPT_S = 7_200
@@ -181,19 +184,10 @@ class RequestStatus:
     artifact: Annotated[
         ArtifactRow | None, Field(description="The artifact that the request has made.")
     ] = None
-    bytes_done: Annotated[
-        int | None,
-        number(told="Of a snapshot: bytes of the artifact that have arrived in its tier."),
-    ] = None
-    bytes_total: Annotated[
-        int | None, number(told="Of a snapshot: size of the artifact (bytes).")
-    ] = None
-    estimated_completion_time: Annotated[
-        str | None, TIME, Field(description="When the rest is expected to have arrived.")
-    ] = None
-    progress_time: Annotated[
-        str | None, TIME, Field(description="When the last of these bytes came.")
-    ] = None
+    bytes_done: BytesDone = None
+    bytes_total: BytesTotal = None
+    estimated_completion_time: EstimatedTime = None
+    progress_time: ProgressTime = None
     scaled_up_time: Annotated[
         str | None,
         TIME,
@@ -326,10 +320,8 @@ def read_request(item: Mapping[str, Any]) -> Request:
 
 def dump_status(status: Status, before: object, generation: int, now: float) -> Json:
     """The status as the API server is to have it, given what it has (`before`)."""
-    copied = status.copied
-    times = {_SCALED_UP: status.scaled_up_at, _READY_AT: copied.ready_at if copied else 0.0}
-    times[_SINCE] = copied.since if copied else 0.0
-    found = dump(status, Reason.PENDING, before, generation, now, **times)
+    scaled = {_SCALED_UP: status.scaled_up_at}
+    found = dump(status, Reason.PENDING, before, generation, now, **scaled)
     if status.operation:
         found |= {"podUID": status.pod_uid, "node": status.node, "operation": status.operation}
     if status.owner:
@@ -338,14 +330,11 @@ def dump_status(status: Status, before: object, generation: int, now: float) -> 
         found["bytesLimit"] = status.limit
     if outcome := status.outcome:
         found["artifact"] = {"name": outcome.artifact, "tier": outcome.tier, "bytes": outcome.size}
-    if copied:
-        found |= {"bytesDone": copied.done, "bytesTotal": copied.total}
     return found
 
 
 def _read_status(status: Json) -> Status:
     made = mapping(status.get("artifact"))
-    done, total = whole(status.get("bytesDone")), whole(status.get("bytesTotal"))
     outcome = Outcome(text(made.get("name")), text(made.get("tier")), whole(made.get("bytes")))
     return Status(
         **how_far(status, Reason),
@@ -353,11 +342,7 @@ def _read_status(status: Json) -> Status:
         node=text(status.get("node")),
         operation=text(status.get("operation")),
         outcome=outcome if made else None,
-        copied=Copied(
-            *(done, total, seconds_of(status.get(_READY_AT)), seconds_of(status.get(_SINCE)))
-        )
-        if total
-        else None,
+        copied=read_copied(status),
         owner=text(status.get("owner")),
         limit=whole(status.get("bytesLimit")),
         scaled_up_at=seconds_of(status.get(_SCALED_UP)),

@@ -221,7 +221,12 @@ class Vault:
         await _run(self._background, deadline, packed)
 
     async def fetch(
-        self, artifact: ArtifactId, images: Path, deadline: float, into: Into
+        self,
+        artifact: ArtifactId,
+        images: Path,
+        deadline: float,
+        into: Into,
+        progress: Callable[[int], None] | None = None,
     ) -> Manifest:
         """See `ports.Vault.fetch`."""
 
@@ -230,7 +235,7 @@ class Vault:
             for place, manifest in copies:
                 self._see_admitted(manifest, into)
                 try:
-                    self._bring(place, manifest, images, until)
+                    self._bring(place, manifest, images, until, progress)
                     log.info("%s is fetched from %s", artifact, place.name)
                 except (CorruptError, RefusedError, RetryableError, OSError) as error:
                     if isinstance(error, OSError) and not is_unreadable(error):
@@ -342,12 +347,19 @@ class Vault:
                 ) from error
             raise
 
-    def _bring(self, place: Place, manifest: Manifest, images: Path, until: Deadline) -> None:
+    def _bring(
+        self,
+        place: Place,
+        manifest: Manifest,
+        images: Path,
+        until: Deadline,
+        progress: Callable[[int], None] | None,
+    ) -> None:
         if manifest.form == manifests.RAW:
-            sealing.copy_raw(place, manifest, images, until)
+            sealing.copy_raw(place, manifest, images, until, progress)
         else:
             recorded = self._believed.get((manifest.id, manifest.node), "")
-            fetch.fetch(place, manifest, images, self._keys, until, recorded=recorded)
+            fetch.fetch(place, manifest, images, self._keys, until, recorded, progress)
 
     def _admitted(self, artifact: ArtifactId, into: Into) -> Manifest:
         """The local copy's manifest."""

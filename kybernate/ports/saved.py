@@ -230,11 +230,16 @@ class Vault(Protocol):
         ...
 
     async def fetch(
-        self, artifact: ArtifactId, images: Path, deadline: float, into: Into
+        self,
+        artifact: ArtifactId,
+        images: Path,
+        deadline: float,
+        into: Into,
+        progress: Callable[[int], None] | None = None,
     ) -> Manifest:
         """Bring its images into a directory, verified, from the fastest place that has it.
-        Continues from where an earlier call was cut short. Returns its manifest; raises like
-        `admit`."""
+        Continues from where an earlier call was cut short; `progress` hears of bytes done. Returns
+        its manifest; raises like `admit`."""
         ...
 
     async def verify(self, artifact: ArtifactId, place: Tier, deadline: float) -> None:

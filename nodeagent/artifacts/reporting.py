@@ -86,10 +86,17 @@ class ReportingVault:
         self._tell(Kind.COPIED, artifact, place)
 
     async def fetch(
-        self, artifact: ArtifactId, images: Path, deadline: float, into: Into
+        self,
+        artifact: ArtifactId,
+        images: Path,
+        deadline: float,
+        into: Into,
+        progress: Callable[[int], None] | None = None,
     ) -> Manifest:
         """As the vault's: a folder of images is no copy."""
-        return await self._held(into, lambda: self._vault.fetch(artifact, images, deadline, into))
+        return await self._held(
+            into, lambda: self._vault.fetch(artifact, images, deadline, into, progress)
+        )
 
     async def verify(self, artifact: ArtifactId, place: Tier, deadline: float) -> None:
         """As the vault's."""

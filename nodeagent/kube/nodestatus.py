@@ -142,6 +142,7 @@ def _seat_row(node: Node, seat: Seat, operation: str) -> SeatRow:
         model=seat.identity.model,
         tier=tier,
         saved_bytes=saved,
+        copied_bytes=seat.saved.copied,
         held_bytes=about(node.held(seat)) or None,
         reason=seat.why[:LONGEST_MESSAGE],
         since=stamp(seat.history.since),

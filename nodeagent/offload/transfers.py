@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from nodeagent.offload.retries import pause
 from nodeagent.seat.steps import Broken
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Callable
 
     from kybernate.core.artifacts.into import Into
     from nodeagent.offload.ground import Ground
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_TOLD_EVERY = 5.0
+"""Seconds between two words of how far a copy is: each is a write of the GPUNode."""
 BELIEVED_AFTER = 30.0
 """Seconds for which a store has to say that a state is not there, or is not whole, before that is
 believed and the state given up."""
@@ -53,7 +56,7 @@ class Transfers:
                 self._ground.world.now(),
             )
             await self._ground.offloading.vault.pack(
-                ArtifactId(seat.saved.artifact), Tier.OBJECT, deadline
+                ArtifactId(seat.saved.artifact), Tier.OBJECT, deadline, self._progress(seat)
             )
             metrics.observe_step("pack", {"all": self._ground.world.now() - began}, seat.saved.size)
             seat.saved.packed(whole=True)
@@ -126,12 +129,36 @@ class Transfers:
         )
         images = await vault.begin(seat.uid)
         try:
-            manifest = await vault.fetch(ArtifactId(seat.saved.artifact), images, deadline, into)
+            manifest = await vault.fetch(
+                ArtifactId(seat.saved.artifact), images, deadline, into, self._progress(seat)
+            )
         except (NotFoundError, CorruptError) as error:
             self._see_lacking(seat, error)
             raise
         seat.backoff.fetched()
         seat.saved.fetched(str(images), machine_of(manifest.facts))
+
+    def _progress(self, seat: Seat) -> Callable[[int], None]:
+        """What a copy of its artifact tells of bytes done, from any thread."""
+        loop, node = asyncio.get_running_loop(), self._ground.node
+        told = node.world.now()
+        seat.saved.counted(0)
+        node.changed(seat)
+
+        def counted(done: int) -> None:
+            nonlocal told
+            if seat.saved.copied is None:
+                return  # it is over
+            seat.saved.counted(done)
+            if (now := node.world.now()) >= told + _TOLD_EVERY:
+                told = now
+                node.changed(seat)
+
+        def progress(done: int) -> None:
+            with contextlib.suppress(RuntimeError):  # the agent has ended
+                loop.call_soon_threadsafe(counted, done)
+
+        return progress
 
     def _see_lacking(self, seat: Seat, error: KybernateError) -> None:
         """Raise RetryableError, unless it has been so for a while: of what was put, or put again, a

@@ -355,6 +355,8 @@ class Operations:
             case Kind.SAVE | Kind.MOVE | Kind.EVACUATE | Kind.PLACE:
                 return self._carriers[operation.kind].verdict(operation, facts)
             case kind:
+                if seat is not None:
+                    operation.copies(seat.saved.copied, seat.saved.size)
                 return judge_away(facts, kind, operation.state, operation.tier)
 
     def _in_its_way(self, seat: Seat | None) -> str:
@@ -383,6 +385,8 @@ class Operations:
         if operation.kind is Kind.EVICT and verdict.progress is Progress.FAILED:
             # Its pod stays, and is to serve.
             self._take_back(operation)
+        if verdict.progress is Progress.SUCCEEDED:
+            operation.copies(operation.bytes_total, operation.bytes_total)
         if seat is not None and verdict.progress is Progress.SUCCEEDED:
             if operation.kind not in self._carriers:
                 operation.phases = dict(seat.history.phases) if operation.started_at else {}

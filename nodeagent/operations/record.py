@@ -44,7 +44,7 @@ class Operation:
 
     Of an eviction: `left_s`, the seconds for which what is saved outlives the pod.
     Of a save: `wakes`, whether the seat served and is woken again; `artifact`, what is kept;
-    `bytes_done` of its `bytes_total` are where it is kept.
+    `bytes_done` of its `bytes_total` are where it is kept; of a park or an eviction, too.
     Of a copy that is placed: `artifact`, and as of a save.
     Of a move: `successor`, the pod that continues. Of an evacuation: `report`, what becomes of each
     seat.
@@ -89,6 +89,11 @@ class Operation:
     def counted(self, done: int, total: int) -> None:
         """So many seats of all are done."""
         self.done, self.total = done, total
+
+    def copies(self, done: int | None, total: int) -> None:
+        """So many bytes of all are there; None: nothing is copied now."""
+        if done is not None:
+            self.bytes_done, self.bytes_total = done, total
 
     def reported(self, report: tuple[str, ...]) -> None:
         """What becomes of each seat."""

@@ -883,12 +883,12 @@ spec:
                     type: integer
                 type: object
               bytesDone:
-                description: 'Of a snapshot: bytes of the artifact that have arrived in its tier.'
+                description: Bytes of the artifact that have arrived where they are to be, while it is copied.
                 format: int64
                 minimum: 0
                 type: integer
               bytesTotal:
-                description: 'Of a snapshot: size of the artifact (bytes).'
+                description: Size of the artifact (bytes).
                 format: int64
                 minimum: 0
                 type: integer
@@ -1339,6 +1339,11 @@ spec:
                       type: string
                     savedBytes:
                       description: Size of the seat's artifact, if the seat is offloaded (bytes).
+                      format: int64
+                      minimum: 0
+                      type: integer
+                    copiedBytes:
+                      description: How much of savedBytes has been copied, while the artifact is copied to or from the object store (bytes); told every 5 s.
                       format: int64
                       minimum: 0
                       type: integer
@@ -2110,7 +2115,7 @@ spec:
             description: What is asked for.
             properties:
               source:
-                description: 'What is restored: an artifact, or the newest artifact of a pod.'
+                description: 'What is restored: an artifact, the newest one of a pod, or that of a SnapshotTemplate.'
                 properties:
                   artifact:
                     description: Name of the Artifact.
@@ -2124,6 +2129,12 @@ spec:
                     minLength: 1
                     pattern: ^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$
                     type: string
+                  template:
+                    description: Name of the SnapshotTemplate whose artifact is restored. The pod is made as the SnapshotTemplate says, unless spec.template is there.
+                    maxLength: 253
+                    minLength: 1
+                    pattern: ^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$
+                    type: string
                   namespace:
                     description: 'Namespace of the artifact or pod; absent: this one. Another one needs an ArtifactGrant there.'
                     maxLength: 63
@@ -2132,8 +2143,10 @@ spec:
                     type: string
                 type: object
                 x-kubernetes-validations:
-                - message: name either an artifact or a pod
-                  rule: has(self.artifact) != has(self.pod)
+                - message: name one of artifact, pod and template
+                  rule: '[has(self.artifact), has(self.pod), has(self.template)].filter(x, x).size() == 1'
+                - message: a SnapshotTemplate is one of this namespace; leave namespace out
+                  rule: '!has(self.template) || !has(self.__namespace__)'
               as:
                 description: 'successor: the new pod continues in the place of the artifact''s pod, once that one has stopped; there is one successor. template: the
                   new pod is a copy. clone: the new pod is a copy to look into, without network, and ends with this request.'
@@ -2187,6 +2200,8 @@ spec:
               rule: '!has(self.stopped) || !self.stopped || self.__as__ == ''clone'''
             - message: 'a pod succeeds only one of its own namespace; write as: template or clone'
               rule: '!has(self.source.__namespace__) || self.__as__ != ''successor'''
+            - message: 'a SnapshotTemplate''s pod has no place to take; write as: template or clone'
+              rule: '!has(self.source.template) || self.__as__ != ''successor'''
           status:
             description: How far the request is.
             properties:
@@ -2218,6 +2233,24 @@ spec:
                 format: date-time
                 type: string
               completionTime:
+                format: date-time
+                type: string
+              bytesDone:
+                description: Bytes of the artifact that have arrived where they are to be, while it is copied.
+                format: int64
+                minimum: 0
+                type: integer
+              bytesTotal:
+                description: Size of the artifact (bytes).
+                format: int64
+                minimum: 0
+                type: integer
+              estimatedCompletionTime:
+                description: When the rest is expected to have arrived.
+                format: date-time
+                type: string
+              progressTime:
+                description: When the last of these bytes came.
                 format: date-time
                 type: string
               conditions:

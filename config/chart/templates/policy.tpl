@@ -297,8 +297,8 @@ spec:
     messageExpression: 'request.userInfo.username + '' may not ask for a pod: that takes the right to create pods in namespace '' + request.namespace'
   - expression: oldObject != null || variables.mayRestore
     reason: Forbidden
-    messageExpression: 'request.userInfo.username + '' may not restore '' + variables.source.?artifact.orValue(''the newest artifact of a pod'') + '': that takes
-      the verb restore on artifacts.kyb.ai in namespace '' + request.namespace'
+    messageExpression: 'request.userInfo.username + '' may not restore '' + variables.source.?artifact.orValue( has(variables.source.template) ? ''the artifact of
+      a SnapshotTemplate'' : ''the newest artifact of a pod'') + '': that takes the verb restore on artifacts.kyb.ai in namespace '' + request.namespace'
 ---
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding

@@ -45,11 +45,23 @@ _OF_OWNERS = (
 _HOSTNAME = "kubernetes.io/hostname"
 
 
-def pod_to_make(request: RestoreRequest, source: Mapping[str, Any] | None) -> Json | None:
-    """The pod to create; None if the request has no template and its source is gone. Raises
-    RefusedError if no pod can be made of it."""
+def pod_to_make(
+    request: RestoreRequest,
+    source: Mapping[str, Any] | None,
+    template: Mapping[str, Any] | None = None,
+) -> Json | None:
+    """The pod to create; None if the request has no template, that of a SnapshotTemplate is None,
+    and its source is gone. Raises RefusedError if no pod can be made of it."""
     if request.template:
         return _restoring(request, _of_template(request.template))
+    if template is not None:
+        pod = _of_template(template)
+        if request.kind is RestoreAs.CLONE:
+            # As of a pod's clone: no probe reaches it, and no Service is to find it.
+            pod["metadata"]["labels"] = {}
+            for container in mappings(pod["spec"].get("containers")):
+                _unprobed(container)
+        return _restoring(request, pod)
     if source is None:
         return None
     return _restoring(request, _like(source, request))
@@ -150,12 +162,16 @@ def _like(source: Mapping[str, Any], request: RestoreRequest) -> Json:
     if request.kind is RestoreAs.CLONE:
         # No probe reaches a clone, and no Service is to find it.
         labels: Json = {}
-        for name in _PROBES:
-            seat.pop(name, None)
+        _unprobed(seat)
     else:
         labels = {k: v for k, v in texts(meta.get("labels")).items() if k not in _OF_OWNERS}
     hints = {name: notes[name] for name in _KEPT_NOTES if name in notes}
     return {"metadata": {"labels": labels, "annotations": hints}, "spec": spec}
+
+
+def _unprobed(container: Json) -> None:
+    for name in _PROBES:
+        container.pop(name, None)
 
 
 def _as_it_was(spec: Json, told: str) -> Json:

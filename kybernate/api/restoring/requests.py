@@ -12,12 +12,17 @@ from kybernate.api.asked import (
     DEADLINE_S,
     MOST_OF_POD,
     NAME,
+    BytesDone,
+    BytesTotal,
     Conditions,
+    EstimatedTime,
+    ProgressTime,
     RequestedBy,
     created_at,
     deadline,
     dump,
     how_far,
+    read_copied,
     reading,
     to_create,
 )
@@ -45,10 +50,17 @@ _TEMPLATE = WithJsonSchema(
 
 @dataclass(frozen=True, slots=True)
 class SourceSpec:
-    """What is restored: an artifact, or the newest artifact of a pod."""
+    """What is restored: an artifact, the newest one of a pod, or that of a SnapshotTemplate."""
 
     __pydantic_config__ = checked(
-        rule("has(self.artifact) != has(self.pod)", "name either an artifact or a pod"),
+        rule(
+            "[has(self.artifact), has(self.pod), has(self.template)].filter(x, x).size() == 1",
+            "name one of artifact, pod and template",
+        ),
+        rule(
+            "!has(self.template) || !has(self.__namespace__)",
+            "a SnapshotTemplate is one of this namespace; leave namespace out",
+        ),
     )
     artifact: Annotated[str | None, words(253, "Name of the Artifact.", least=1, pattern=NAME)] = (
         None
@@ -56,6 +68,16 @@ class SourceSpec:
     pod: Annotated[
         str | None,
         words(253, "Name of the pod whose newest artifact is restored.", least=1, pattern=NAME),
+    ] = None
+    template: Annotated[
+        str | None,
+        words(
+            253,
+            "Name of the SnapshotTemplate whose artifact is restored. The pod is made as the "
+            "SnapshotTemplate says, unless spec.template is there.",
+            least=1,
+            pattern=NAME,
+        ),
     ] = None
     namespace: Annotated[
         str | None,
@@ -81,6 +103,10 @@ class RestoreSpec:
         rule(
             "!has(self.source.__namespace__) || self.__as__ != 'successor'",
             "a pod succeeds only one of its own namespace; write as: template or clone",
+        ),
+        rule(
+            "!has(self.source.template) || self.__as__ != 'successor'",
+            "a SnapshotTemplate's pod has no place to take; write as: template or clone",
         ),
     )
     source: SourceSpec
@@ -142,6 +168,10 @@ class RestoreRequestStatus:
     node: Annotated[str, words(253, "Node of the new pod.")] = ""
     start_time: Annotated[str | None, TIME] = None
     completion_time: Annotated[str | None, TIME] = None
+    bytes_done: BytesDone = None
+    bytes_total: BytesTotal = None
+    estimated_completion_time: EstimatedTime = None
+    progress_time: ProgressTime = None
     conditions: Conditions = ()
 
 
@@ -168,11 +198,14 @@ def read_restore(item: Mapping[str, Any]) -> RestoreRequest:
             created_at=created_at(item),
             artifact=text(source.get("artifact")),
             source_pod=text(source.get("pod")),
+            source_template=text(source.get("template")),
             source_namespace=text(source.get("namespace")) or common["namespace"],
             kind=RestoreAs(text(spec.get("as"))),
             stopped=spec.get("stopped") is True,
             pod_name=text(spec.get("podName")) or common["name"],
-            status=RestoreStatus(**how_far(status, RestoreReason), **told),
+            status=RestoreStatus(
+                **how_far(status, RestoreReason), **told, copied=read_copied(status)
+            ),
             template=mapping(spec.get("template")),
             node_selector=dict(texts(spec.get("nodeSelector"))),
         )
@@ -197,7 +230,7 @@ _TOLD = {
 def ask_to_restore(source: Json, kind: RestoreAs, deadline_s: int, **spec: object) -> Json:
     """A RestoreRequest to create, named by the API server after what it is of. Of `spec` what is
     None is left out."""
-    of = text(source.get("pod") or source.get("artifact"))
+    of = text(source.get("pod") or source.get("artifact") or source.get("template"))
     asked = {
         "source": {name: value for name, value in source.items() if value},
         "as": kind.value,

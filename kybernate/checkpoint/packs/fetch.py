@@ -27,7 +27,7 @@ from kybernate.core.chunks.ranges import Placed, jobs, ranges
 from kybernate.errors import CorruptError, NotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Executor
     from pathlib import Path
 
@@ -98,28 +98,30 @@ def sources(reader: ChunkReader, manifest: Manifest) -> Iterator[Source]:
         yield Source(file.name, file.size, batches)
 
 
-def fetch(
+def fetch(  # noqa: PLR0913, PLR0917 - what, from where, to where, and how
     place: Place,
     manifest: Manifest,
     folder: Path,
     keys: ArtifactKeys,
     deadline: Deadline,
     recorded: str = "",
+    progress: Callable[[int], None] | None = None,
 ) -> None:
-    """All files of a packed artifact, in `folder`, which is made with mode 0700.
+    """All files of a packed artifact, in `folder`, which is made with mode 0700. `progress` hears
+    of bytes done.
 
     `recorded`: the content that they must have, whatever was signed; empty where that is enough.
     Raises CorruptError, RefusedError, RetryableError, DeadlineError, OSError.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    reader, there = ChunkReader(place, manifest, keys), []
+    reader, there, counter = ChunkReader(place, manifest, keys), [], _Counter(progress)
     with threads(place.transfers, "fetch") as pool, threads(WORKERS, "hash") as hashers:
         for file in manifest.files:
             path = folder / file.name
             with Target.open(path, file.size) as target:
                 work = _Fetching(reader, target, deadline)
                 todo = jobs(reader.chunks(file))
-                sizes = ordered(pool, work.bring, todo, 2 * place.transfers)
+                sizes = counter.counted(ordered(pool, work.bring, todo, 2 * place.transfers))
                 if recorded:
                     there.append(_hashed(file, path, sizes, hashers))
                 else:
@@ -128,6 +130,26 @@ def fetch(
         raise CorruptError(
             f"{manifest.id} in {place.name} does not hold what was recorded when it was saved"
         )
+
+
+class _Counter:
+    """Tells `progress`, if there is any, of all sizes that pass."""
+
+    def __init__(self, progress: Callable[[int], None] | None) -> None:
+        self._progress = progress
+        self._done = 0
+
+    def counted(self, sizes: Iterable[int]) -> Iterable[int]:
+        """The same sizes."""
+        if self._progress is None:
+            return sizes
+        return map(self._count, sizes)
+
+    def _count(self, size: int) -> int:
+        self._done += size
+        if self._progress:
+            self._progress(self._done)
+        return size
 
 
 def _hashed(file: File, path: Path, sizes: Iterable[int], hashers: Executor) -> File:

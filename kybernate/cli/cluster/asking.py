@@ -14,7 +14,7 @@ from rich.text import Text
 
 from kybernate import keys
 from kybernate.cli.cluster.link import Source, cluster_options, link_to, watched
-from kybernate.cli.output import plain, text_of
+from kybernate.cli.output import human, plain, text_of
 from kybernate.core.quantity import parse_duration
 from kybernate.core.requests.asked import Asked
 from kybernate.core.requests.reasons import Reason, Standing
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from kybernate.cli.cluster.link import Link
+    from kybernate.core.requests.asked import Copied
 
     Json = dict[str, Any]
 
@@ -37,6 +38,7 @@ LATE_S = 15.0
 """Seconds after a request's deadline at which nobody answers any more."""
 _LONGEST_S = 86_400
 _LONGEST_WHY = 1024
+_UNHEARD = "nobody answers yet"
 _NOBODY = "no controller answers: is kyb-controller running?"
 
 
@@ -147,10 +149,18 @@ class Asking(Generic[R]):
         meta = item["metadata"]
         return f"{self.resource}/{meta.get('name') or meta.get('generateName', '')}"
 
-    def progress(self, request: R, _now: float) -> str:
+    def doing(self, request: R) -> str:
+        """What is done, and what is said of it."""
+        return f"{self.called(request)}: {request.status.message or _UNHEARD}"
+
+    def progress(self, request: R, now: float) -> str:
         """How far it is, in a line, at so many seconds since 1970."""
-        said = request.status.message or "nobody answers yet"
-        return plain(f"{self.called(request)}: {said}")
+        status, text = request.status, plain(self.doing(request))
+        copied: Copied | None = getattr(status, "copied", None)
+        if copied and not request.ended:
+            text += f"; {human(copied.done)} of {human(copied.total)}"
+        left = (copied.ready_at if copied else getattr(status, "ready_at", 0.0)) - now
+        return f"{text}, about {left:.0f} s left" if left > 0 and not request.ended else text
 
     def ask(self, body: Json, options: dict[str, Any]) -> None:
         """Make it, follow it to its end unless told otherwise, and exit with its status."""

@@ -53,12 +53,9 @@ class Rebalances(Asking[Request]):
         """See `Asking`."""
         return "it"
 
-    def progress(self, request: Request, now: float) -> str:
+    def doing(self, request: Request) -> str:
         """See `Asking`."""
-        status = request.status
-        text = plain(status.message or "nobody answers yet")
-        left = status.ready_at - now
-        return f"{text}, about {left:.0f} s left" if status.ready_at and left > 0 else text
+        return super().doing(request).removeprefix("it: ")
 
     def outcome(self, request: Request, *, quiet: bool) -> int:
         """See `Asking`: another plan than the one that was approved is none."""

@@ -62,15 +62,6 @@ class Checkpoints(Asking[Request]):
             told.append(f"{made.artifact}  {human(made.size)} {_TIERS.get(made.tier, '')}")
         return told
 
-    def progress(self, request: Request, now: float) -> str:
-        """See `Asking`."""
-        text = super().progress(request, now)
-        if (copied := request.status.copied) is None or request.ended:
-            return text
-        text += f"; {human(copied.done)} of {human(copied.total)}"
-        left = copied.ready_at - now
-        return f"{text}, about {left:.0f} s left" if copied.ready_at and left > 0 else text
-
 
 CHECKPOINTS = Checkpoints()
 

@@ -51,6 +51,7 @@ def _options(command: Any) -> Any:
             told="A sentence, or the request as it is at the end; name: the pod that is made.",
         ),
         click.option("--artifact", default=None, help="An Artifact by its name, instead of POD."),
+        click.option("--from-template", default=None, help="A SnapshotTemplate, instead of POD."),
         click.option("--from-namespace", default=None, help="The artifact's, if another one."),
         click.option("--name", default=None, help="The new pod's; else one is made up."),
         click.option("--node", default=None, help="Where it is to be."),
@@ -60,7 +61,8 @@ def _options(command: Any) -> Any:
             "file",
             type=click.Path(dir_okay=False, path_type=Path),
             default=None,
-            help="A pod's manifest to make it of; needed once the artifact's pod is gone.",
+            help="A pod's manifest to make it of; needed once the artifact's pod is gone, unless a "
+            "SnapshotTemplate is named.",
         ),
         click.argument("pod", required=False, shell_complete=pod_names),
     ):
@@ -88,6 +90,7 @@ def restore(pod: str | None, *, kind: str, **options: Any) -> None:
     kubectl kyb restore llama -n shop
     kubectl kyb restore training -n shop --as successor -f pod.yaml --node gpu-2
     kubectl kyb restore --artifact llama-0.20260131t120000z-00c0ffee -n shop
+    kubectl kyb restore --from-template birch -n shop
     """
     _ask(pod, RestoreAs(kind), None, options)
 
@@ -109,11 +112,13 @@ def clone(pod: str | None, *, stopped: bool, **options: Any) -> None:
 
 
 def _ask(pod: str | None, kind: RestoreAs, stopped: bool | None, options: dict[str, Any]) -> None:
-    if (pod is None) == (options["artifact"] is None):
-        raise click.UsageError("name either POD or --artifact")
+    named = pod, options["artifact"], options["from_template"]
+    if sum(one is not None for one in named) != 1:
+        raise click.UsageError("name one of POD, --artifact and --from-template")
     source = {
         "pod": pod and pod.removeprefix("pod/"),
         "artifact": options["artifact"],
+        "template": options["from_template"],
         "namespace": options["from_namespace"],
     }
     body = ask_to_restore(

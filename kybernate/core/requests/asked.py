@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 S = TypeVar("S")
 A = TypeVar("A")
 
+_LONGEST_LEFT = 30 * 86_400.0
+"""Seconds for which the end of a copy is foretold."""
 _LEAST_PAUSE, _LONGEST_PAUSE, _PAUSE_PART = 0.5, 10.0, 0.2
 """Seconds between two looks, and the part of the time since the first that they take."""
 
@@ -53,6 +55,37 @@ class Timed(Asked):
 
 
 @dataclass(frozen=True, slots=True)
+class Copied:
+    """How much of an artifact is where it is to be, in bytes, and when the rest is expected to be,
+    in seconds since 1970, 0 where nobody can tell. `since`: when the last of them came."""
+
+    done: int
+    total: int
+    ready_at: float = 0.0
+    since: float = 0.0
+
+
+def copied(status: Any, found: Copied | None, now: float, *, over: bool = False) -> Copied | None:
+    """The agent's figures, given a `status` with those of before; `over`: nothing more comes. What
+    is left is expected to come as fast as what came since the last look, or since the beginning.
+    Only more bytes than ever are progress, or an agent that tells of other ones each time would
+    never stall."""
+    told: Copied | None = status.copied
+    if found is None:
+        return None if over else told
+    if told and found.done <= told.done:
+        return replace(told, total=found.total)
+    found = replace(found, since=now)
+    before, at = (told.done, told.since) if told else (0, 0.0)
+    at = at or status.began_at
+    if not before < found.done < found.total or not 0 < at < now:
+        return found
+    left = (now - at) * (found.total - found.done) / (found.done - before)
+    # As good as never: no request has that long, and a date may have four digits of years.
+    return replace(found, ready_at=now + left) if left < _LONGEST_LEFT else found
+
+
+@dataclass(frozen=True, slots=True)
 class Decision(Generic[S, A]):
     """The status as it is to be, and the act that comes first, None for none. `again`: seconds
     until the next look, None for when the request changes. `over`: the object is to be deleted, for
@@ -85,4 +118,6 @@ def ends(
 ) -> Decision[Any, Any]:
     """It ends now; `came`: what else its status says of that."""
     status = replace(request.status, reason=reason, message=message, ended_at=now, **came)
+    if getattr(status, "copied", None):
+        status = replace(status, copied=replace(status.copied, ready_at=0.0))
     return Decision(status, again=None if request.keep_s is None else 0.0)

@@ -16,7 +16,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from kybernate.core.requests.asked import Decision, Timed, ends, rests, waits
+from kybernate.core.requests.asked import Copied, Decision, Timed, copied, ends, rests, waits
 from kybernate.core.requests.reasons import Reason, Standing
 from kybernate.core.seat.operations import ENDED, OF_REQUEST, Kind, Progress, is_of_request
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 _LONGEST_WHY = 500
 _LEAST_S = 120.0
 """Seconds that any copy gets beyond those for its bytes."""
-_LONGEST_LEFT = 30 * 86_400.0
-"""Seconds for which the end of a copy is foretold."""
 
 
 class Mode(StrEnum):
@@ -69,17 +67,6 @@ class Outcome:
     artifact: str
     tier: str
     size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Copied:
-    """How much of an artifact is where it is to be, in bytes, and when the rest is expected to be,
-    in seconds since 1970, 0 where nobody can tell. `since`: when the last of them came."""
-
-    done: int
-    total: int
-    ready_at: float = 0.0
-    since: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,7 +367,9 @@ def _hindered(seen: Observed, problem: Problem, now: float) -> Decision[Status, 
 
 def _follow(seen: Observed, operation: Operation, now: float, pace: Pace) -> Decision[Status, Act]:
     request = seen.request
-    begun = replace(_begun(request.status, now), copied=_copied(request.status, operation, now))
+    over = operation.state in ENDED
+    came = copied(request.status, operation.copied, now, over=over)
+    begun = replace(_begun(request.status, now), copied=came)
     seen = replace(seen, request=replace(request, status=begun))
     if operation.state is Progress.SUCCEEDED:
         return _over(seen, _DONE[request.mode], operation.sentence, now, operation.outcome)
@@ -406,22 +395,6 @@ def _cut_off(
     if stalled:
         return _over(seen, Reason.STALLED, stalled, now)
     return _open(seen, Reason.RUNNING, operation.sentence, now)
-
-
-def _copied(status: Status, operation: Operation, now: float) -> Copied | None:
-    """The agent's figures; what is left is expected to come as what is there did. Only more bytes
-    than ever are progress, or an agent that tells of other ones each time would never stall."""
-    found, told = operation.copied, status.copied
-    if found is None:
-        return None if operation.state in ENDED else told
-    if told and found.done <= told.done:
-        return replace(told, total=found.total)
-    found = replace(found, since=now)
-    if not 0 < found.done < found.total or not status.began_at:
-        return found
-    left = (now - status.began_at) * (found.total - found.done) / found.done
-    # As good as never: no request has that long, and a date may have four digits of years.
-    return replace(found, ready_at=now + left) if left < _LONGEST_LEFT else found
 
 
 def _begun(status: Status, now: float) -> Status:
@@ -453,6 +426,4 @@ def _over(
     seen: Observed, reason: Reason, message: str, now: float, outcome: Outcome | None = None
 ) -> Decision[Status, Act]:
     assert reason.standing is not Standing.RETRYABLE, reason  # noqa: S101 - a bug, if ever
-    copied = seen.request.status.copied
-    copied = copied and replace(copied, ready_at=0.0)
-    return ends(seen.request, reason, message, now, outcome=outcome, copied=copied)
+    return ends(seen.request, reason, message, now, outcome=outcome)

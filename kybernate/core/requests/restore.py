@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from kybernate.core.artifacts.restores import OF_POD, RestoreAs
-from kybernate.core.requests.asked import Decision, Timed, ends, rests, waits
+from kybernate.core.requests.asked import Copied, Decision, Timed, copied, ends, rests, waits
 from kybernate.core.requests.reasons import DONE, OPEN, OVER, Reasoned, Standing
 
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ class RestoreReason(Reasoned):
     POD_NOT_BOUND = "PodNotBound", OPEN, "the pod is made, and on no node yet"
     RESTORING = "Restoring", OPEN, "the pod is on its node, and waits or restores"
     RESTORED = "Restored", DONE, "the pod has continued from the artifact"
-    NO_ARTIFACT = "NoArtifact", OVER, "there is no artifact of this name or pod"
+    TEMPLATE_NOT_READY = "TemplateNotReady", OPEN, "the SnapshotTemplate has no artifact yet"
+    NO_ARTIFACT = "NoArtifact", OVER, "there is no artifact of this name, pod or template"
     NOT_GRANTED = "NotGranted", OVER, "no ArtifactGrant gives it to this namespace"
     TAKEN = "Taken", OVER, "another pod continues in that one's place"
     TEMPLATE_NEEDED = (
@@ -53,7 +54,8 @@ class RestoreReason(Reasoned):
 @dataclass(frozen=True, slots=True)
 class RestoreStatus:
     """How far it is, as its object says. Times in seconds since 1970, 0 for not yet. `source_uid`:
-    the pod whose artifact it is; `pod`, `pod_uid`: the one that is made."""
+    the pod whose artifact it is; `pod`, `pod_uid`: the one that is made; `copied`: how much of the
+    artifact has come to its node."""
 
     artifact: str = ""
     source_uid: str = ""
@@ -64,12 +66,14 @@ class RestoreStatus:
     ended_at: float = 0.0
     reason: RestoreReason | None = None
     message: str = ""
+    copied: Copied | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreRequest(Timed):
-    """A RestoreRequest. Of `artifact`, an object's name, and `source_pod` one is empty. `template`:
-    of the pod to make, empty for one like the artifact's."""
+    """A RestoreRequest. Of `artifact`, an object's name, `source_pod` and `source_template`, a
+    SnapshotTemplate's name, two are empty. `template`: of the pod to make, empty for one like the
+    artifact's, or the SnapshotTemplate's."""
 
     uid: str
     namespace: str
@@ -87,6 +91,7 @@ class RestoreRequest(Timed):
     status: RestoreStatus
     template: Json = field(default_factory=dict)
     node_selector: Json = field(default_factory=dict)
+    source_template: str = ""
 
     @property
     def under_way(self) -> bool:
@@ -125,7 +130,8 @@ class Lack:
 @dataclass(frozen=True, slots=True)
 class MadePod:
     """The pod of the name. `ours`: it is the request's; `restored`: its seat has continued from the
-    artifact; `doing`: what its seat does, in a sentence."""
+    artifact; `doing`: what its seat does, in a sentence; `copied`: how much of the artifact has
+    come to its node."""
 
     uid: str
     node: str
@@ -133,6 +139,7 @@ class MadePod:
     ended: bool
     restored: bool = False
     doing: str = ""
+    copied: Copied | None = None
 
 
 MAKE = "make"
@@ -201,7 +208,11 @@ def _follow(
     if pod is None or pod.uid != status.pod_uid:
         gone = f"pod {status.pod} went before it was restored"
         return ends(request, RestoreReason.POD_GONE, gone, now)
-    request = replace(request, status=replace(status, node=pod.node))
+    told = copied(status, pod.copied, now)
+    if told and pod.copied is None:
+        # Nothing is copied now: all is there, or it is tried again.
+        told = replace(told, ready_at=0.0, done=told.total if pod.restored else told.done)
+    request = replace(request, status=replace(status, node=pod.node, copied=told))
     if pod.restored:
         done = f"pod {status.pod} on node {pod.node} has continued from {status.artifact}"
         return ends(request, RestoreReason.RESTORED, done, now)

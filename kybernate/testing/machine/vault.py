@@ -152,7 +152,12 @@ class FakeVault:
             self._machine.elsewhere.objects[artifact] = keeping
 
     async def fetch(
-        self, artifact: ArtifactId, images: Path, deadline: float, into: Into
+        self,
+        artifact: ArtifactId,
+        images: Path,
+        deadline: float,
+        into: Into,
+        progress: Callable[[int], None] | None = None,
     ) -> Manifest:
         """Into a folder."""
         keeping = self._keeping(artifact)
@@ -160,6 +165,9 @@ class FakeVault:
         await asyncio.sleep(self._machine.step())
         if self._machine.fault("store-down"):
             raise RetryableError("the object store does not answer")
+        if progress is not None:
+            progress(keeping.snapshot.size // 2)
+            await asyncio.sleep(self._machine.step())
         self._machine.folders[str(images)] = keeping.snapshot
         return manifest
 

@@ -29,6 +29,7 @@ class Saved:
 
     `images`: a folder into which it was fetched, `needs` what machine it was saved on, `paging` the
     artifact from which the tree's memory still comes in, `sinks_to` where it is being copied to,
+    `copied` how many of its bytes are there, None if nothing is copied,
     `moved_at` when it last changed tiers. `undumpable`: why the tree stays in RAM. `unsealed`: the
     container ended while it was written down: a state of it may lie somewhere that nobody needs.
 
@@ -45,6 +46,7 @@ class Saved:
     needs: Mapping[str, Any] = field(default_factory=dict)
     paging: str = ""
     sinks_to: Tier | None = None
+    copied: int | None = None
     moved_at: float | None = None
     undumpable: str = ""
     unsealed: bool = False
@@ -120,7 +122,11 @@ class Saved:
 
     def sank(self) -> None:
         """It is not being copied any more."""
-        self.sinks_to = None
+        self.sinks_to = self.copied = None
+
+    def counted(self, copied: int) -> None:
+        """So many of its bytes are there."""
+        self.copied = min(copied, self.size)
 
     def packed(self, *, whole: bool) -> None:
         """Whether the object store holds it verified."""
@@ -150,5 +156,6 @@ class Saved:
     def forgotten(self) -> str:
         """It is worth nothing to the seat any more; returns its name, if there was one."""
         artifact, self.artifact, self.images = self.artifact, "", ""
-        self.copies, self.size, self.sinks_to = frozenset(), 0, None
+        self.copies, self.size = frozenset(), 0
+        self.sank()
         return artifact

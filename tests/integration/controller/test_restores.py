@@ -290,8 +290,8 @@ def _says(user: Api, body: Json, said: str) -> bool:
     ("spec", "text"),
     [
         ({"as": "twin"}, "Unsupported value"),
-        ({"source": {}}, "name either an artifact or a pod"),
-        ({"source": {"pod": "a", "artifact": "b"}}, "name either an artifact or a pod"),
+        ({"source": {}}, "name one of artifact, pod and template"),
+        ({"source": {"pod": "a", "artifact": "b"}}, "name one of artifact, pod and template"),
         ({"as": "template", "stopped": True}, "write as: clone"),
         ({"as": "successor", "source": {"pod": "a", "namespace": "x"}}, "only one of its own"),
         ({"source": {"pod": "../a"}}, "should match"),

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kybernate.api.requests import dump_status, read_request
-from kybernate.core.requests.checkpoint import Copied, Mode, Outcome, Status
+from kybernate.core.requests.asked import Copied
+from kybernate.core.requests.checkpoint import Mode, Outcome, Status
 from kybernate.core.requests.reasons import Reason
 from kybernate.errors import ConfigError
 from kybernate.types import Tier

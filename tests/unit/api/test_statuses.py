@@ -13,7 +13,7 @@ from kybernate.api.rebalances.reading import dump_rebalance, read_rebalance
 from kybernate.api.requests import dump_status, read_request
 from kybernate.api.restoring.requests import dump_restore, read_restore
 from kybernate.api.templates.status import dump_template_status, read_status
-from kybernate.core.requests import checkpoint, rebalance, restore, template
+from kybernate.core.requests import asked, checkpoint, rebalance, restore, template
 from kybernate.core.requests.reasons import Reason
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ CHECKPOINT = checkpoint.Status(
     reason=Reason.RUNNING,
     message="m",
     outcome=checkpoint.Outcome("shop/a@1", "nvme", 5),
-    copied=checkpoint.Copied(1, 4, 9.0, 8.0),
+    copied=asked.Copied(1, 4, 9.0, 8.0),
     owner="o",
     limit=6,
     scaled_up_at=3.0,
@@ -51,6 +51,7 @@ RESTORE = restore.RestoreStatus(
     ended_at=2.0,
     reason=restore.RestoreReason.RESTORING,
     message="m",
+    copied=asked.Copied(1, 4, 9.0, 8.0),
 )
 MOVE = rebalance.Step(
     kind=rebalance.Kind.MOVE,

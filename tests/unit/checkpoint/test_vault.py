@@ -173,8 +173,11 @@ class TestPlaces:
             await vault.drop(artifact, Tier.RAM)
             assert await vault.ls(Tier.RAM) == ()
             assert not list((tmp_path / "ram" / "artifacts").iterdir())
-            await vault.fetch(artifact, tmp_path / "back", 60, INTO)
+            told = []
+            await vault.fetch(artifact, tmp_path / "back", 60, INTO, told.append)
             assert contents(tmp_path / "back") == before
+            assert told == sorted(told)
+            assert told[-1] == sum(len(one) for one in before.values())
 
         run(story())
 

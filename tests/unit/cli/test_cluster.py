@@ -23,7 +23,8 @@ from kybernate.cli.cluster import explaining, lines, link, requests
 from kybernate.cli.cluster.requests import CHECKPOINTS
 from kybernate.cli.output import Listing, Row, follow, show
 from kybernate.core.doctor.doctor import Finding, Level
-from kybernate.core.requests.checkpoint import Copied, Mode, Status
+from kybernate.core.requests.asked import Copied
+from kybernate.core.requests.checkpoint import Mode, Status
 from kybernate.errors import RefusedError
 from kybernate.types import Tier
 

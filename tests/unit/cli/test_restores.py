@@ -150,3 +150,18 @@ def test_a_refusal_is_a_sentence(call, monkeypatch):
     monkeypatch.setattr(Api, "post", refuse)
     found = call("clone", "a")
     assert (found.code, found.err) == (1, "Error: eve may not ask for a pod\n")
+
+
+def test_a_template_s_pod_is_asked_for_and_its_bytes_are_told(call):
+    coming = {**WAITS, "bytesDone": 1 << 30, "bytesTotal": 4 << 30}
+    found = call("restore", "--from-template", "birch", states=(coming, DONE))
+    (asked,) = found.api.posted
+    assert asked["metadata"] == {"generateName": "birch-"}
+    assert asked["spec"]["source"] == {"template": "birch"}
+    assert "it waits its turn; 1.0 GiB of 4.0 GiB" in found.err
+    for words in (
+        (),
+        ("a", "--from-template", "birch"),
+        ("--artifact", "x", "--from-template", "b"),
+    ):
+        assert call("restore", *words).code == 2

@@ -12,6 +12,7 @@ from controller.base.known import Requests, slim_request
 from controller.base.queue import Queue
 from controller.restoring.artifacts import Artifacts, slim_artifact
 from controller.restoring.restores import RestoreWorker, Sources
+from controller.templates import Templates
 from kybernate import keys
 from kybernate.adapters.registry import wire
 from kybernate.api.restoring.artifacts import dump_artifact
@@ -29,6 +30,7 @@ from kybernate.errors import (
 from kybernate.runtime.lead import Open
 from tests.unit.api.restoring.test_copies import admitted, written
 from tests.unit.controller.test_artifacts import entry
+from tests.unit.controller.test_templates import template
 
 KEY = ("shop", "once")
 NODE = {"spec": {}}
@@ -50,7 +52,7 @@ class World:
         self.seats, self.off, self.stops, self.made = {}, "", [], []
         self.broken, self.told, self.removed = {}, [], []
         self.pod_row = wire.Pod(namespace="shop", uid="u1", node="n1")
-        self.grants, self.entries = (), [entry()]
+        self.grants, self.entries, self.templates = (), [entry()], []
         self.version = 1
 
     def fail(self, what):
@@ -131,7 +133,11 @@ class World:
         client = SimpleNamespace(
             get=self.get, latest=self.latest, pod=self.registry_pod, stopped=self.stopped
         )
-        sources = Sources(artifacts, (lambda: client) if registry else None, lambda: self.grants)
+        known = artifacts, (lambda: client) if registry else None, lambda: self.grants
+        templates = Templates(lambda *_: None)
+        for one in self.templates:
+            templates.on_template("ADDED", one)
+        sources = Sources(*known, templates.get)
         return RestoreWorker(queue, requests, self, sources, Open(), lambda: now)
 
     def looks(self, times=3, **more):
@@ -323,3 +329,47 @@ def test_a_status_is_read_as_it_was_written():
     assert RESTORE.read({**world.item, "status": again}) == request
     newer = replace(request.status, reason=None)
     assert dump_restore(newer, {}, 1, 0.0)["conditions"][0]["reason"] == RestoreReason.PENDING
+
+
+def birch(artifact=""):
+    """A SnapshotTemplate, with what it has made."""
+    found = template()
+    probe = {"httpGet": {"path": "/", "port": 8000}}
+    found["spec"]["template"]["spec"]["containers"][0]["readinessProbe"] = probe
+    status = {"artifact": {"name": artifact, "at": "2026-01-01T00:00:00Z"}} if artifact else {}
+    return found | {"status": status}
+
+
+@pytest.mark.parametrize("kind", ["template", "clone"])
+def test_a_snapshot_templates_artifact_starts_the_pod_that_the_template_says(kind):
+    world = World(item(source={"template": "birch"}, **{"as": kind}))
+    assert (world.looks(1), world.made) == ("NoArtifact", []), "there is no such template"
+    world = World(item(source={"template": "birch"}, **{"as": kind}))
+    world.templates = [birch()]
+    assert world.looks(1) == "TemplateNotReady"
+    world.templates = [birch(entry().id)]
+    assert world.looks(2) == "PodNotBound"
+    (pod,) = world.made
+    assert pod["metadata"]["annotations"][keys.RESTORE_FROM] == entry().id
+    assert pod["metadata"]["annotations"][keys.RESTORE_AS] == kind
+    (container,) = pod["spec"]["containers"]
+    assert container["image"] == birch()["spec"]["template"]["spec"]["containers"][0]["image"]
+    cut_off = kind == "clone"
+    assert ("app" in pod["metadata"]["labels"], "readinessProbe" in container) == (
+        not cut_off,
+        not cut_off,
+    )
+
+
+def test_how_much_of_the_artifact_is_on_its_node_is_in_the_status():
+    world = World()
+    world.looks(2)
+    world.pods["shop", "copy"]["spec"]["nodeName"] = "n1"
+    seat = {"state": "parked", "savedBytes": 100}
+    world.seats["n1", "made-1"] = {**seat, "copiedBytes": 0}
+    world.looks(1)
+    world.seats["n1", "made-1"] = {**seat, "copiedBytes": 40}
+    world.looks(1, now=1_767_225_605.0)
+    status = world.item["status"]
+    assert (status["bytesDone"], status["bytesTotal"]) == (40, 100)
+    assert status["estimatedCompletionTime"] == "2026-01-01T00:00:11Z"

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kybernate.core.policy.effective import PutAway
+from kybernate.core.requests.asked import Copied
 from kybernate.core.requests.checkpoint import (
     Act,
-    Copied,
     Mode,
     Observed,
     Operation,
@@ -137,6 +137,10 @@ def test_what_is_copied_is_told_and_when_the_rest_is_expected():
     assert decide(Observed(again, operation=half), NOW + 20).status == found
     more = replace(half, copied=Copied(50, 100))
     assert decide(Observed(again, operation=more), NOW + 20).status.copied.ready_at == NOW + 40
+    told = decide(Observed(again, operation=more), NOW + 20).status
+    fast = Observed(replace(BEGUN, status=told), operation=replace(half, copied=Copied(90, 100)))
+    # What came since the last look counts, not what came before.
+    assert decide(fast, NOW + 24).status.copied.ready_at == NOW + 25
     for figures in (Copied(0, 100), Copied(100, 100)):
         seen = Observed(BEGUN, operation=replace(half, copied=figures))
         assert decide(seen, NOW + 10).status.copied == replace(figures, since=NOW + 10)

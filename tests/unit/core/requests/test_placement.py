@@ -9,7 +9,8 @@ import pytest
 
 from kybernate.core.artifacts.listed import HeldCopy, Listed
 from kybernate.core.policy.effective import Label, Relation
-from kybernate.core.requests.checkpoint import Copied, Operation, Problem, Trouble
+from kybernate.core.requests.asked import Copied
+from kybernate.core.requests.checkpoint import Operation, Problem, Trouble
 from kybernate.core.requests.placement import (
     AT_ONCE,
     CONFIRM_S,

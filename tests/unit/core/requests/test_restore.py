@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kybernate.core.artifacts.restores import RestoreAs
+from kybernate.core.requests.asked import Copied
 from kybernate.core.requests.reasons import Standing
 from kybernate.core.requests.restore import (
     MAKE,
@@ -164,3 +165,18 @@ def test_however_the_world_goes_it_ends_and_names_one_pod(
         uids |= {asked.status.pod_uid} - {""}
     assert asked.ended
     assert len(uids) <= 1
+
+
+def test_how_much_of_the_artifact_has_come_and_when_the_rest_is_expected() -> None:
+    pod = replace(POD, node="n1", copied=Copied(0, 100))
+    told = decide(Restoring(request(status=MADE), pod=pod), 1010.0).status
+    assert told.copied == Copied(0, 100, 0.0, 1010.0)
+    later = Restoring(request(status=told), pod=replace(pod, copied=Copied(25, 100)))
+    told = decide(later, 1015.0).status
+    assert told.copied == Copied(25, 100, 1030.0, 1015.0), "without the time before its first byte"
+    silent = Restoring(request(status=told), pod=replace(pod, copied=None))
+    assert decide(silent, 1020.0).status.copied == replace(told.copied, ready_at=0.0)
+    woken = replace(silent.pod, restored=True)
+    done = decide(Restoring(request(status=told), pod=woken), 1040.0).status
+    assert done.reason is RestoreReason.RESTORED
+    assert done.copied == Copied(100, 100, 0.0, 1015.0)

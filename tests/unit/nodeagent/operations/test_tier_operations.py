@@ -15,6 +15,7 @@ from kybernate.types import NodeName, PodUid, SeatState, Tier
 from nodeagent.api.service import _tier
 from nodeagent.api.streams import as_told
 from nodeagent.kube.attendance import Attendance
+from nodeagent.kube.nodestatus import _seat_row
 from nodeagent.kube.publish import Publisher
 from nodeagent.operations.operations import Operations
 from nodeagent.operations.record import Ask, Operation, from_record
@@ -254,3 +255,22 @@ async def test_what_is_under_way_for_a_seat_is_shown_on_its_node_until_it_ends(r
     assert [seat["operation"] for seat in shown.status.now()["seats"]] == ["park"]
     await ended(operation)
     assert [seat.get("operation", "") for seat in shown.status.now()["seats"]] == [""]
+
+
+async def test_a_park_into_the_object_store_and_a_fetch_tell_of_their_bytes(rig):
+    r, operations, uid = await begun(rig, tiers=TIERS, status_interval_s=0.5)
+    operation, saved, seen = await operations.ask(park(uid, Tier.OBJECT)), None, set()
+    while not operation.ended:
+        saved = r.node.seats[uid].saved
+        seen.add((saved.copied, operation.bytes_total))
+        await asyncio.sleep(0.005)
+    size = saved.size
+    assert {(0, size), (size // 2, size)} <= seen
+    assert (operation.bytes_done, operation.bytes_total, saved.copied) == (size, size, None)
+    assert operation_message(operation).bytes_total == size
+    operation, rows = await operations.ask(Ask(Kind.WAKE, "w1", uid)), set()
+    while not operation.ended:
+        rows.add(_seat_row(r.node, r.node.seats[uid], "").copied_bytes)
+        await asyncio.sleep(0.005)
+    assert {0, size // 2} <= rows
+    assert _seat_row(r.node, r.node.seats[uid], "").copied_bytes is None
