@@ -126,7 +126,7 @@ class Criu:
             held = time.monotonic()
             code = await self._dump(container, images, options, until)
             if code:
-                await self._dump_failed(container, until)
+                await self._dump_failed(container, code, until)
             if container.tree() is None or not container.is_frozen():
                 raise DumpError("The tree didn't stay frozen behind CRIU's dump.", suspect=True)
         return {"hold": held - began, "criu": time.monotonic() - held}
@@ -260,7 +260,7 @@ class Criu:
         self._reap(process.wait())
         return await running.ended(process, until, "dump")
 
-    async def _dump_failed(self, container: Container, until: Deadline) -> None:
+    async def _dump_failed(self, container: Container, code: int, until: Deadline) -> None:
         """The tree is as before: CRIU saw to it, or was killed. Raises DumpError always."""
         said = running.complaints(container, "dump.log")
         suspect = not container.is_frozen()
@@ -271,7 +271,7 @@ class Criu:
             await container.resume(until)
         if not suspect and (reason := undumpable.from_log(said)):
             raise DumpRefusedError(reason)
-        tail = " / ".join(said[:3]) or "it was killed, or said nothing"
+        tail = " / ".join(said[:3]) or _silence("dump", code)
         raise DumpError(f"CRIU's dump failed: {tail}", suspect=suspect)
 
     async def _clear(self, container: Container, until: Deadline) -> None:
@@ -355,15 +355,15 @@ class Criu:
                     process.kill()
                 await self._undo(container, Deadline(1.0))
                 raise
-        log = "restore.log"
+        what, log = "restore", "restore.log"
         if not code and served is not None:
-            code, log = int(not await served.hold(until)), "pages.log"
+            code, what, log = int(not await served.hold(until)), "lazy-pages", "pages.log"
         if code:
             await self._undo(container, Deadline(max(1.0, until.left)))
             await self._forget_pages(container, Deadline(max(1.0, until.left)))
             said = running.complaints(container, log)
             killed = memory.killed(code)
-            why = " / ".join(said[:3]) or "it was killed, or said nothing"
+            why = " / ".join(said[:3]) or _silence(what, code)
             starved = killed or starving.lacked(said)
             raise RestoreError(
                 f"CRIU's restore failed: {why}",
@@ -393,6 +393,11 @@ class Criu:
             with suppress(ProcessLookupError, NotFoundError):
                 if not stopped or container.number_inside(pid) not in stopped:
                     os.kill(pid, signal.SIGCONT)
+
+
+def _silence(what: str, code: int) -> str:
+    """What is known of a CRIU that told no error; 128 and more are a signal that killed it."""
+    return f"its {what} ended with {code} and told no error"
 
 
 def _see_rights(container: Container, images: Path) -> None:
