@@ -60,11 +60,13 @@ class Outlook:
 class Client:
     """Who asks: a key's or certificate's name, or an address where the proxy asks for neither.
 
-    `namespaces` are those whose models it may ask; None is every one.
+    `namespaces` are those whose models it may ask; None is every one. `known`: by a key or a
+    certificate.
     """
 
     name: str = ""
     namespaces: frozenset[str] | None = None
+    known: bool = False
 
     def may(self, namespace: str) -> bool:
         """Whether it may ask a model of this namespace."""

@@ -38,7 +38,7 @@ from proxy.actions import (
     SeatView,
     Serve,
 )
-from proxy.quotas import Bodies, Wakes
+from proxy.quotas import Bodies, Usage, Wakes
 from proxy.seats import Queue, Seat, Seats, end, load, order
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ class Admission:
         self._bodies = Bodies(limits.bodies, limits.client_bodies)
         self._wakes = Wakes(limits.client_wakes, limits.namespace_wakes)
         self._proxies: dict[NodeName, int] = {}
+        self.usage = Usage()
         self._resigned = False
 
     # --- requests -----------------------------------------------------------------------------
@@ -91,9 +92,11 @@ class Admission:
         routes = self.routes(model, now, client)
         if len(routes) != 1:
             return [Reject(ticket, *routing.refusal(model, routes))]
+        if client.known:
+            self.usage.known.add(client.name)
         best = self._free(routes[0])
         if best is not None:
-            return self._serve(ticket, best, 0.0)
+            return self._serve(ticket, client.name, best, now, now)
         return self._hold(ticket, routes[0], now, client, wish)
 
     def routes(self, name: str, now: float, client: Client = ANYONE) -> list[str]:
@@ -106,7 +109,7 @@ class Admission:
         """The request is over, or its client has gone. Unknown tickets are ignored."""
         seat = self._in_flight.pop(ticket, None)
         if seat is not None:
-            seat.in_flight.discard(ticket)
+            self.usage.ends(ticket, seat.exit(ticket, now))
             seat.requests += answered
             ended = [*self._report(seat, urgent=False), *self._if_drained(seat)]
             return ended + (self._settle(seat.info.route, now) if self._limits.at_seat else [])
@@ -347,17 +350,19 @@ class Admission:
         """A new seat; what is still in flight on a forgotten one of the same pod counts on."""
         tickets = {t for t, old in self._in_flight.items() if old.info.uid == info.uid}
         seat = Seat(info, in_flight=tickets)
+        for old in (self._in_flight[ticket] for ticket in tickets):
+            seat.share, seat.shared_at = old.share, old.shared_at
         self._in_flight.update(dict.fromkeys(tickets, seat))
         self._seats.add(seat)
         return seat
 
-    def _serve(self, ticket: int, seat: Seat, held: float) -> list[Action]:
+    def _serve(self, ticket: int, client: str, seat: Seat, came: float, now: float) -> list[Action]:
         if seat.lease is None:
             raise AssertionError("a seat without a lease was chosen")
-        seat.in_flight.add(ticket)
+        self.usage.begins(ticket, client, seat.enter(ticket, now))
         self._in_flight[ticket] = seat
         return [
-            Serve(ticket, seat.info, seat.lease, held),
+            Serve(ticket, seat.info, seat.lease, max(0.0, now - came)),
             *self._report(seat, urgent=False),
         ]
 
@@ -402,6 +407,7 @@ class Admission:
             refusal = self._wakes.take(client.name, model.partition("/")[0], now)
             if refusal:
                 return [Reject(ticket, *refusal)]
+            self.usage.wakes[self.usage.name(client.name)] += 1
         self._queues[model] = queue
         wait = self._limits.wait if wish.patience is None else wish.patience
         until = now + min(wait, self._limits.wait)
@@ -456,7 +462,7 @@ class Admission:
             place = queue.waiting.take()
             del self._waiting[place.ticket]
             changed = True
-            actions += self._serve(place.ticket, seat, max(0.0, now - place.came))
+            actions += self._serve(place.ticket, place.client, seat, place.came, now)
         actions += self._aim(model, now, changed=changed)
         if not queue.waiting:
             del self._queues[model]

@@ -89,7 +89,7 @@ class Clients:
                 "add`. A new one is known within two minutes."
             )
             raise ApiError(401, "unknown_client", reason)
-        return Client(found.name, found.namespaces)
+        return Client(found.name, found.namespaces, known=True)
 
     def refresh(self) -> None:
         """Read what changed. A record that can't be read lets nobody in."""

@@ -5,16 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from prometheus_client.core import Metric
+
     from proxy.admission import Admission
 
 _HELD = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _ANSWER = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+_SHARED = (
+    "Seconds of seats that requests of the client had, by the name of its key or certificate; "
+    "empty: of all without one. Requests at a seat at once share its seconds."
+)
 
 
 class Metrics:
@@ -59,7 +66,7 @@ class _Now(Collector):
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
 
-    def collect(self) -> Iterable[GaugeMetricFamily]:
+    def collect(self) -> Iterable[Metric]:
         waiting = GaugeMetricFamily(
             "kyb_proxy_waiting_requests", "Requests held now.", labels=["model"]
         )
@@ -81,4 +88,28 @@ class _Now(Collector):
             "Bodies of requests that wait or are being sent, in bytes.",
             value=self._admission.body_bytes,
         )
-        return waiting, in_flight, granted, bodies
+        return waiting, in_flight, granted, bodies, *self._of_clients()
+
+    def _of_clients(self) -> Iterable[Metric]:
+        usage = self._admission.usage
+        for name, what, found in (
+            (
+                "kyb_proxy_client_seat_seconds",
+                _SHARED,
+                usage.seconds,
+            ),
+            (
+                "kyb_proxy_client_requests",
+                "Requests of the client that were at a seat and are over.",
+                usage.requests,
+            ),
+            (
+                "kyb_proxy_client_wakes",
+                "Times that a request of the client was the first to wait for a model.",
+                usage.wakes,
+            ),
+        ):
+            family = CounterMetricFamily(name, what, labels=["client"])
+            for client, value in found.items():
+                family.add_metric([client], value)
+            yield family

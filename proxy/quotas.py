@@ -1,11 +1,11 @@
-"""What one client, one namespace and all of them together may take of the proxy. Pure.
+"""What one client, one namespace and all of them together may take of the proxy, and had. Pure.
 
 A client is a name: its key's or certificate's, or its address where none is asked for.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from kybernate.core.rate import Bucket
@@ -76,6 +76,36 @@ class Bodies:
 
 def _as_large(size: int) -> int:
     return size if size > SMALL else 0
+
+
+@dataclass(slots=True)
+class Usage:
+    """What clients with a key or a certificate had of the seats, each by its name; all others
+    together by the empty one, since addresses have no end.
+
+    `seconds`: of seats, whose time is divided among the requests that are there at once. `wakes`:
+    how often a request of theirs was the first to wait for a model.
+    """
+
+    known: set[str] = field(default_factory=set)
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    requests: Counter[str] = field(default_factory=Counter)
+    wakes: Counter[str] = field(default_factory=Counter)
+    _since: dict[int, tuple[str, float]] = field(default_factory=dict)
+
+    def begins(self, ticket: int, client: str, share: float) -> None:
+        """A request went to a seat; `share`: the seat's `Seat.share` then."""
+        self._since[ticket] = self.name(client), share
+
+    def ends(self, ticket: int, share: float) -> None:
+        """It is over; the same seat's share now."""
+        client, before = self._since.pop(ticket)
+        self.seconds[client] += share - before
+        self.requests[client] += 1
+
+    def name(self, client: str) -> str:
+        """Under which name a client's are counted."""
+        return client if client in self.known else ""
 
 
 @dataclass(slots=True)

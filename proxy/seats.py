@@ -49,6 +49,8 @@ class Seat:
     draining: bool = False
     in_flight: set[int] = field(default_factory=set)
     requests: int = 0
+    share: float = 0.0  # seconds that a request had which was there all the time
+    shared_at: float = 0.0  # until when that counts
     ends_at: float | None = None  # when a broken stream ends what is in flight
     waits: dict[SeatState, float] = field(default_factory=dict)  # what waits took, by its state
 
@@ -76,6 +78,23 @@ class Seat:
         """
         told = self.info.wake or self.info.last_wake_ms / 1000
         return max(told, self.waits.get(self.info.state, 0.0)) or None
+
+    def enter(self, ticket: int, now: float) -> float:
+        """A request begins here; returns `share`."""
+        self._count(now)
+        self.in_flight.add(ticket)
+        return self.share
+
+    def exit(self, ticket: int, now: float) -> float:
+        """A request is over; returns `share`."""
+        self._count(now)
+        self.in_flight.discard(ticket)
+        return self.share
+
+    def _count(self, now: float) -> None:
+        if self.in_flight:
+            self.share += max(0.0, now - self.shared_at) / len(self.in_flight)
+        self.shared_at = now
 
     def learn(self, state: SeatState, took: float) -> None:
         """Who asked for it in this state waited so long."""

@@ -87,7 +87,7 @@ class Access:
         if not any(found):
             said = "Send a key of models.yaml (apiKeys) as 'Authorization: Bearer KEY'."
             raise ApiError(401, "unknown_client", said)
-        return Client(f"key {found.index(True) + 1}")
+        return Client(f"key {found.index(True) + 1}", known=True)
 
     def preflight(self, request: web.Request) -> web.Response:
         """What a browser asks before a page's request. Raises ApiError (403)."""

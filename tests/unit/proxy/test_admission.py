@@ -447,6 +447,37 @@ def test_a_wake_is_counted_to_its_client_and_namespace_and_comes_back_with_time(
     assert of(admission.arrive(7, "p", 30.0, one), CheckAt)
 
 
+def test_the_seconds_of_a_seat_are_divided_among_whose_requests_are_there():
+    admission = Admission(Limits())
+    admission.seat(seat(), 0)
+    one, two = Client("one", known=True), Client("two", known=True)
+    admission.arrive(1, "m", 0, one)
+    admission.grant(A, 1, 10.0)
+    admission.arrive(2, "m", 14.0, two)
+    admission.arrive(3, "m", 16.0, Client("10.0.0.9"))
+    admission.leave(2, 19.0)
+    admission.leave(1, 21.0)
+    admission.leave(3, 22.0)
+    assert admission.usage.seconds == {
+        "one": pytest.approx(4 + 1 + 1 + 1),
+        "two": pytest.approx(1 + 1),
+        "": pytest.approx(1 + 1 + 1),
+    }
+    assert admission.usage.requests == {"one": 1, "two": 1, "": 1}
+    assert admission.usage.wakes == {"one": 1}
+
+
+def test_what_is_in_flight_at_a_seat_that_comes_back_counts_on_as_it_did():
+    admission = Admission(Limits())
+    admission.seat(seat(), 0)
+    admission.grant(A, 1, 0)
+    admission.arrive(1, "m", 0, Client("one", known=True))
+    admission.gone(A, 5.0)
+    admission.seat(seat(), 6.0)
+    admission.leave(1, 8.0)
+    assert admission.usage.seconds == {"one": pytest.approx(8.0)}
+
+
 def test_a_request_to_a_seat_that_is_awake_costs_no_wake():
     admission = Admission(Limits(client_wakes=1, namespace_wakes=1))
     admission.seat(seat(), 0)
