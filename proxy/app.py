@@ -45,6 +45,7 @@ class Front:
         self._desk = desk
         self._metrics = metrics
         self._settings = settings
+        self._others = {**settings.aliases, **settings.adapters}
         self._clients = clients
         self._not_ready = not_ready
         self._created = int(time.time())
@@ -68,8 +69,19 @@ class Front:
         """A request to a model, at one of the setting `paths`; held while its seat wakes."""
         # As it was written: what a seat would take for another path is none of these.
         if self._settings.allows(request.rel_url.raw_path):
-            return await self._visits.serve(request, self._clients.who, _read)
+            return await self._visits.serve(request, self._clients.who, self._read)
         return await self._elsewhere(request)
+
+    def _read(self, request: web.Request, body: bytearray) -> Asking:
+        named = model_of(body)
+        model = self._others.get(named)
+        if model is None:
+            return Asking(named, request.path_qs, body, named=named)
+        if not self._desk.admission.routes(model, self._desk.now, self._clients.who(request)):
+            # By the name that was asked: whose alias it is may be another tenant's.
+            raise ApiError(*refusal(named, ()))
+        renamed = "" if named in self._settings.adapters else named
+        return Asking(model, request.path_qs, body, named=renamed)
 
     async def _models(self, request: web.Request) -> web.Response:
         """The models that the client may ask, in OpenAI's shape, with each seat's state."""
@@ -78,15 +90,18 @@ class Front:
     def _listed(self, client: Client) -> dict[str, Any]:
         admission = self._desk.admission
         names = admission.models(self._desk.now, client)
-        return model_list(admission.seats(), names, self._created)
+        return model_list(admission.seats(), names, self._others, self._created)
 
     async def _model(self, request: web.Request) -> web.Response:
         """One of them."""
         client, name = self._clients.who(request), request.match_info["model"]
-        for entry in self._listed(client)["data"]:
+        listed = self._listed(client)["data"]
+        # An alias comes before a model's own name.
+        for entry in sorted(listed, key=lambda entry: entry["id"] != name):
             if name in (entry["id"], entry["kyb"]["name"]):
                 return _json(entry)
-        found = self._desk.admission.routes(name, self._desk.now, client)
+        here = name not in self._others
+        found = self._desk.admission.routes(name, self._desk.now, client) if here else ()
         raise ApiError(*refusal(name, found))
 
     async def _healthz(self, _: web.Request) -> web.Response:
@@ -128,11 +143,6 @@ async def _in_openais_shape(request: web.Request, handler: Any) -> web.StreamRes
 
 def _json(data: object) -> web.Response:
     return web.Response(body=orjson.dumps(data), content_type="application/json")
-
-
-def _read(request: web.Request, body: bytearray) -> Asking:
-    model = model_of(body)
-    return Asking(model, request.path_qs, body, named=model)
 
 
 def _error(error: ApiError) -> web.Response:

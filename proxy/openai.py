@@ -97,14 +97,23 @@ def _says(text: bytearray, name: str) -> bool:
     return False
 
 
-def model_list(seats: Iterable[SeatView], names: Mapping[str, str], created: int) -> dict[str, Any]:
-    """The answer to GET /v1/models. `names`: full name → the one to show. `created` in seconds
-    of the epoch."""
-    models = {route: _model(name, route, created) for route, name in names.items()}
+def model_list(
+    seats: Iterable[SeatView], names: Mapping[str, str], others: Mapping[str, str], created: int
+) -> dict[str, Any]:
+    """The answer to GET /v1/models. `names`: full name → the one to show. `others`: aliases and
+    adapters → full name. `created` in seconds of the epoch."""
+    # A plain name that is an alias of another model leads there.
+    models = {
+        route: _model(route if name in others else name, route, created)
+        for route, name in names.items()
+    }
     for seat in seats:
         if seat.info.route in models:
             models[seat.info.route]["kyb"]["seats"].append(_seat(seat))
-    return {"object": "list", "data": list(models.values())}
+    further = [
+        {**models[route], "id": name} for name, route in sorted(others.items()) if route in models
+    ]
+    return {"object": "list", "data": [*models.values(), *further]}
 
 
 def _model(name: str, route: str, created: int) -> dict[str, Any]:

@@ -74,6 +74,17 @@ class ProxySettings(Settings):
         "NAMESPACE/MODEL. Only models of these namespaces may have a plain name with a slash, as "
         "org/model.",
     )
+    aliases: dict[str, str] = Field(
+        default_factory=dict,
+        description="Further names of models, as NAME=NAMESPACE/MODEL,…; they come before models' "
+        "own names, and the seat gets its model's own.",
+    )
+    adapters: dict[str, str] = Field(
+        default_factory=dict,
+        description="Names of adapters (LoRA) that a model's engine has loaded, as "
+        "NAME=NAMESPACE/MODEL,…: requests for NAME go to that model, and the seat gets NAME as it "
+        "is.",
+    )
     name_memory_s: float = Field(
         3600.0,
         ge=0,
@@ -205,15 +216,28 @@ class ProxySettings(Settings):
             )
         return self
 
-    @field_validator("agents", mode="before")
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        for what, found in (("aliases", self.aliases), ("adapters", self.adapters)):
+            for name, model in found.items():
+                if not all(model.partition("/")):
+                    raise ValueError(f"{what}: write {name}=NAMESPACE/MODEL, not {name}={model}")
+        if both := sorted(self.aliases.keys() & self.adapters.keys()):
+            raise ValueError(f"{both[0]!r} is in aliases and in adapters; leave it in one of them")
+        return self
+
+    @field_validator("agents", "aliases", "adapters", mode="before")
     @classmethod
-    def _split_agents(cls, value: object) -> object:
+    def _split_pairs(cls, value: object) -> object:
         if not isinstance(value, str):
             return value
         pairs = [part.partition("=") for part in value.split(",") if part.strip()]
-        if any(not node.strip() or not address.strip() for node, _, address in pairs):
-            raise ValueError("write it as node=host:port, several separated by commas")
-        return {node.strip(): address.strip() for node, _, address in pairs}
+        if any(not name.strip() or not meant.strip() for name, _, meant in pairs):
+            raise ValueError(
+                "write agents as node=host:port, names as NAME=NAMESPACE/MODEL; several separated "
+                "by commas"
+            )
+        return {name.strip(): meant.strip() for name, _, meant in pairs}
 
     @field_validator("paths")
     @classmethod

@@ -485,6 +485,29 @@ def test_a_full_name_leads_to_its_namespace_and_the_seat_sees_its_own(play):
     play(scenario)
 
 
+def test_an_alias_and_an_adapter_lead_to_their_model_and_to_no_namesake(play):
+    async def scenario(stage):
+        await stage.seat()
+        namesake = {"uid": "b", "name": "b", "namespace": "x", "model": "best", "state": "active"}
+        stage.agent.order(seat=agent_pb2.Seat(**namesake))
+        for name, seen in (("best", "m"), ("sql", "sql")):
+            status, *_ = await stage.asked(model=name)
+            assert status == 200
+            assert json.loads(stage.model.requests[-1][2])["model"] == seen
+            async with stage.client.get(f"/v1/models/{name}") as answer:
+                found = await answer.json()
+            assert (found["id"], found["kyb"]["name"]) == (name, "default/m")
+        async with stage.client.get("/v1/models") as answer:
+            listed = [one["id"] for one in (await answer.json())["data"]]
+        assert listed == ["m", "x/best", "best", "sql"]
+        status, said, _ = await stage.asked(model="none")
+        assert (status, said["error"]["code"]) == (404, "model_not_found")
+        assert "'none'" in said["error"]["message"]
+
+    names = {"aliases": {"best": "default/m", "none": "x/away"}, "adapters": {"sql": "default/m"}}
+    play(scenario, **names)
+
+
 def test_a_new_proxy_is_ready_once_its_agents_had_time_to_name_their_seats(play, monkeypatch):
     monkeypatch.setattr("proxy.agents._QUIET", 1.0)
 

@@ -32,12 +32,22 @@ def test_listen_is_host_port(text, pair):
         ("KYB_PROXY_PATHS", "/v1/completions,v1/embeddings", "paths"),
         ("KYB_PROXY_PATHS", "/v1/../metrics", "paths"),
         ("KYB_PROXY_PATHS", "/v1/*", "paths"),
+        ("KYB_PROXY_ALIASES", "gpt-4", "aliases"),
     ],
 )
 def test_a_wrong_setting_is_named(variable, value, field):
     with pytest.raises(ConfigError) as caught:
         load(ProxySettings, "KYB_PROXY", {}, {variable: value}, None)
     assert caught.value.field == field
+
+
+def test_further_names_lead_to_full_ones_and_each_to_one():
+    settings = ProxySettings(aliases="best=shop/llama, org/best=shop/llama")
+    assert settings.aliases == {"best": "shop/llama", "org/best": "shop/llama"}
+    with pytest.raises(ValidationError, match="write best=NAMESPACE/MODEL, not best=llama"):
+        ProxySettings(aliases="best=llama")
+    with pytest.raises(ValidationError, match="'best' is in aliases and in adapters"):
+        ProxySettings(aliases="best=shop/a", adapters="best=shop/b")
 
 
 def test_one_client_has_an_eighth_of_the_room_or_as_much_as_the_largest_body():
