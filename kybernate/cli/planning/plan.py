@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,12 @@ import rich.table
 from rich.console import Console
 from rich.markup import escape
 
+from kybernate.adapters.prometheus import Prometheus
 from kybernate.cli.planning.costs import cost_options, costs_of
 from kybernate.cli.planning.planpicture import picture
+from kybernate.core.simulate.history import workload_of
 from kybernate.core.simulate.saving import save
-from kybernate.core.simulate.workloads import read_workloads
+from kybernate.core.simulate.workloads import read_workloads, write_workloads
 from kybernate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -32,7 +35,25 @@ _USED = ("gpu_gb", "wake", "park", "fixed", "room", "slots")
 
 
 @click.command("plan")
-@click.argument("workloads", type=click.File("rb"))
+@click.argument("workloads", type=click.File("rb"), required=False)
+@click.option(
+    "--prometheus",
+    metavar="URL",
+    help="In place of the file: a Prometheus that scrapes NVIDIA's dcgm-exporter.",
+)
+@click.option(
+    "--p99",
+    type=click.FloatRange(min=0),
+    default=5.0,
+    show_default=True,
+    help="With --prometheus: each workload's p99_s.",
+)
+@click.option(
+    "--write",
+    "written",
+    type=click.File("w", lazy=True),
+    help="With --prometheus: write what it has as a file of workloads.",
+)
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0.001),
@@ -54,7 +75,7 @@ _USED = ("gpu_gb", "wake", "park", "fixed", "room", "slots")
     "--picture", "drawn", type=click.File("w", lazy=True), help="Draw it into this file, as SVG."
 )
 @click.pass_context
-def command(ctx: click.Context, /, workloads: BinaryIO, **options: Any) -> None:
+def command(ctx: click.Context, /, workloads: BinaryIO | None, **options: Any) -> None:
     """Say on how few GPUs the WORKLOADS of a cluster would run, and which must not share.
 
     WORKLOADS is a CSV file: workload, namespace, gpus (used together), vram_gib (on each),
@@ -63,13 +84,22 @@ def command(ctx: click.Context, /, workloads: BinaryIO, **options: Any) -> None:
     request is worked on). A day of requests that come by chance is played under the node agent's
     own decisions. Nothing is asked of a cluster, and nothing is changed.
 
+    With --prometheus the last day of each pod that has GPUs now is read, and nothing is changed
+    either. A GPU knows no requests: each minute in which it worked counts as one. Write the file,
+    correct it by what you know, and plan with that.
+
     \b
     Example:
       kybernate plan config/samples/workloads.csv
       kybernate plan config/samples/workloads.csv -o json --picture plan.svg
+      kybernate plan --prometheus http://localhost:9090 --write workloads.csv
     """
     costs = costs_of(ctx, options)
-    found = save(_read(workloads, options["seconds"]), costs, chances(options["seed"]))
+    url = options["prometheus"]
+    if (workloads is None) is (url is None):
+        raise click.UsageError("name a file of WORKLOADS, or --prometheus URL, and one of them")
+    read = _read(workloads, options["seconds"]) if workloads else _seen(url, options)
+    found = save(read, costs, chances(options["seed"]))
     if options["drawn"]:
         options["drawn"].write(picture(found, sentence(found)))
     if options["output"] == "json":
@@ -102,6 +132,15 @@ def _read(file: BinaryIO, seconds: float) -> list[Workload]:
     except UnicodeDecodeError as error:
         raise ConfigError(file.name, f"it is no UTF-8 text ({error}); save it as such") from error
     return read_workloads(text.splitlines(), file.name, seconds)
+
+
+def _seen(url: str, options: dict[str, Any]) -> list[Workload]:
+    """What a Prometheus has of the last day; into a file, too, where one is named."""
+    day = Prometheus(url).day(time.time())
+    found = [workload_of(one, options["p99"], f"{one.namespace}/{one.name}") for one in day]
+    if options["written"]:
+        options["written"].write(write_workloads(found))
+    return found
 
 
 def _show(found: Saving, costs: Costs, seed: int) -> None:

@@ -9,6 +9,7 @@ worked on) may be missing.
 from __future__ import annotations
 
 import csv
+import io
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
@@ -80,6 +81,18 @@ def read_workloads(lines: Iterable[str], name: str, seconds: float) -> list[Work
     if not found:
         raise ConfigError(name, f"it names no workload; write a line for each: {','.join(_NEEDED)}")
     return list(found.values())
+
+
+def write_workloads(workloads: Sequence[Workload]) -> str:
+    """A file that `read_workloads` reads."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow((*_NEEDED, "seconds"))
+    for one in workloads:
+        rates = " ".join(f"{rate:.4g}" for rate in one.by_hour)
+        gib, seconds = f"{one.gb / GB:.4g}", f"{one.seconds:.4g}"
+        rows.writerow((one.name, one.namespace, one.gpus, gib, rates, f"{one.p99:g}", seconds))
+    return text.getvalue()
 
 
 def day(workloads: Sequence[Workload], chance: Callable[[str], Chance]) -> Trace:

@@ -54,12 +54,12 @@ class Prometheus:
     """One that runs."""
 
     def __init__(self, url: str) -> None:
-        self._url = url
+        self.url = url
 
     def ask(self, expression: str) -> list[dict[str, Any]]:
         """The vector that an expression is now. Raises KybernateError with what is wrong."""
         query = {"query": expression}
-        answer = requests.get(f"{self._url}/api/v1/query", query, timeout=10)
+        answer = requests.get(f"{self.url}/api/v1/query", query, timeout=10)
         if answer.status_code != 200:
             raise KybernateError(f"{expression}: {answer.text}")
         found = answer.json()

@@ -6,7 +6,8 @@ import pytest
 
 from kybernate.cli.planning.plan import chances
 from kybernate.core.simulate import workloads
-from kybernate.core.simulate.workloads import GB, HOURS, read_workloads
+from kybernate.core.simulate.history import History, workload_of
+from kybernate.core.simulate.workloads import GB, HOURS, read_workloads, write_workloads
 from kybernate.errors import ConfigError
 
 HEAD = "workload,namespace,gpus,vram_gib,requests_per_hour,p99_s"
@@ -81,3 +82,14 @@ def test_a_day_is_what_the_rates_say_and_the_same_for_the_same_seed():
     assert day(some, 0) == found != day(some, 1)
     alone = day(some[1:], 0)
     assert list(alone.at) == [at for at, m in zip(found.at, found.models, strict=True) if m]
+
+
+def test_an_hour_with_gaps_counts_as_if_it_had_none_and_a_quiet_pod_asks_for_nothing():
+    ten = 10 * 3600.0
+    busy = {ten + 60.0 * n: 0.5 * (n % 2) for n in range(1, 31)}
+    seen = workload_of(History("a", "x", 2, 1024.0, busy), 5.0, "there")
+    assert [(h, rate) for h, rate in enumerate(seen.by_hour) if rate] == [(10, 30.0)]
+    assert (seen.seconds, seen.gpus, seen.gb) == (30.0, 2, GB)
+    quiet = workload_of(History("b", "x", 1, 1024.0, {ten: 0.0}), 5.0, "there")
+    assert sum(quiet.by_hour) == 0
+    assert read_workloads(write_workloads([seen]).splitlines(), "f", 4.0)[0].by_hour == seen.by_hour

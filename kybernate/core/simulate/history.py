@@ -1,0 +1,57 @@
+"""Workloads as their GPUs' history tells of them. Pure.
+
+A GPU's exporter knows no requests. So each minute in which one of a pod's GPUs worked counts as a
+request that was worked on for as long as the GPU was busy in it: more requests in a minute are one,
+and a longer one is several.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kybernate.core.simulate.workloads import GB, HOURS, Workload
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_MINUTE = 60.0
+_HOUR = 3600.0
+_GIB = 1024.0  # of MiB
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What was seen of a pod that is there now: its GPUs, the most memory that it had on one of
+    them (MiB), and how busy the busiest of them was in each minute, by its end (s since 1970), from
+    0 to 1."""
+
+    name: str
+    namespace: str
+    gpus: int
+    mib: float
+    busy: Mapping[float, float]
+
+
+def workload_of(seen: History, p99: float, where: str) -> Workload:
+    """The workload that a plan takes the pod for. `p99`: see `Workload`."""
+    minutes, worked = [0] * HOURS, [0] * HOURS
+    for at, busy in seen.busy.items():
+        # What ends with the hour was in it.
+        hour = int((at - _MINUTE / 2) // _HOUR) % HOURS
+        minutes[hour] += 1
+        worked[hour] += busy > 0
+    seconds = sum(seen.busy.values()) * _MINUTE / (sum(worked) or 1)
+    return Workload(
+        name=seen.name,
+        namespace=seen.namespace,
+        gpus=seen.gpus,
+        gb=seen.mib / _GIB * GB,
+        by_hour=tuple(
+            _HOUR / _MINUTE * some / every if every else 0.0
+            for some, every in zip(worked, minutes, strict=True)
+        ),
+        p99=p99,
+        seconds=max(seconds, 0.001),
+        where=where,
+    )

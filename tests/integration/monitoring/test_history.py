@@ -1,0 +1,97 @@
+"""`kybernate plan --prometheus`, of a real Prometheus with a day of GPUs as dcgm-exporter has."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from kybernate.cli import main
+from tests.kit.servers import prometheus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from click.testing import Result
+
+pytestmark = pytest.mark.integration
+
+MEMORY, WORK = "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_GPU_UTIL"
+NOW = time.time()
+STEP_S = 30
+BUSY = {"chat": 6, "batch": 18}
+"""Each pod works for the first half of an hour, so many hours ago."""
+GIB = 1024
+PODS = {"chat": (2, 30 * GIB), "batch": (1, 60 * GIB)}
+"""GPUs, and MiB on each."""
+
+
+def lines(now: float, behind: str) -> Iterator[str]:
+    """A day as OpenMetrics. `behind`: what a scraper with labels of its own puts before ours."""
+    own = 'namespace="gpu-operator",pod="dcgm-exporter-x",' if behind else ""
+    starts = now - now % 3600
+    times = range(int(now) - 86_400, int(now) + 1, STEP_S)
+    for what in (MEMORY, WORK):
+        yield f"# TYPE {what} gauge"
+        for pod, (gpus, mib) in PODS.items():
+            begins = starts - BUSY[pod] * 3600
+            for number in range(gpus):
+                of = f'{own}{behind}namespace="team",{behind}pod="{pod}",UUID="GPU-{pod}-{number}"'
+                for at in times:
+                    works = begins < at <= begins + 1800
+                    value = mib if what == MEMORY else 50 * works if not number else 0
+                    yield f"{what}{{{of}}} {value} {at}"
+        labels = f'{own}UUID="GPU-idle"' if behind else 'UUID="GPU-idle"'
+        mig = f'{own}{behind}namespace="team",{behind}pod="mig",UUID="GPU-m",GPU_I_ID="1"'
+        for of in (labels, mig):
+            yield from (f"{what}{{{of}}} 1 {at}" for at in times)
+    yield "# EOF"
+
+
+@pytest.fixture(scope="module", params=["", "exported_"], ids=["plain", "exported"])
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder: Path = tmp_path_factory.mktemp("prometheus")
+    (folder / "day").write_text("\n".join(lines(NOW, request.param)) + "\n")
+    promtool = str(prometheus.ensure() / "promtool")
+    words = ["tsdb", "create-blocks-from", "openmetrics", f"{folder}/day", f"{folder}/data"]
+    subprocess.run([promtool, *words], check=True, capture_output=True, timeout=120)
+    with prometheus.server(folder, {}) as server:
+        yield server.url
+
+
+def plan(*words: object) -> Result:
+    return CliRunner().invoke(main, ["plan", *map(str, words)])
+
+
+def test_a_day_of_gpus_becomes_a_plan_and_a_file_that_comes_to_the_same(
+    url: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "workloads.csv"
+    found = plan("--prometheus", url, "--p99", "30", "--write", file, "-o", "json")
+    assert found.exit_code == 0, found.output
+    told = json.loads(found.output)
+    assert (told["gpus_today"], sum(len(one["workloads"]) for one in told["places"])) == (3, 2)
+    again = json.loads(plan(file, "-o", "json").output)
+    assert (again["gpus"], again["gpus_today"]) == (told["gpus"], told["gpus_today"])
+    rows = [line.split(",") for line in file.read_text().splitlines()[1:]]
+    for name, namespace, gpus, gib, rates, p99, seconds in rows:
+        assert (namespace, int(gpus), float(gib) * GIB) == ("team", *PODS[name])
+        assert float(p99) == 30
+        assert float(seconds) == pytest.approx(30, abs=1.5)
+        hour = int((NOW - BUSY[name] * 3600) // 3600) % 24
+        by_hour = [float(rate) for rate in rates.split()]
+        assert by_hour[hour] == pytest.approx(30, abs=2)
+        assert sum(by_hour) == pytest.approx(30, abs=2)
+
+
+def test_what_is_no_history_is_told(tmp_path: Path) -> None:
+    with prometheus.server(tmp_path, {}) as empty:
+        assert "have it scrape NVIDIA's dcgm-exporter" in plan("--prometheus", empty.url).output
+    assert "doesn't answer" in plan("--prometheus", "http://127.0.0.1:9").output
+    assert "write http://HOST:PORT" in plan("--prometheus", "prometheus").output
+    assert "one of them" in plan().output
