@@ -9,17 +9,22 @@ import logging
 import math
 import threading
 import time
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from controller.base.kinds import REBALANCE
 from controller.base.lasting import read_lasting, write_lasting
 from controller.base.worker import Shift
 from controller.checkpoints.agents import forget
 from kybernate import keys
 from kybernate.api import pods
+from kybernate.api.asked import owned_by
 from kybernate.api.lenient import mapping, mappings, text, texts
 from kybernate.api.policies import dump_policy_status, read_policy
+from kybernate.api.rebalances.reading import by_policy
 from kybernate.api.templates.pod import slim_pod as of_templates
+from kybernate.core.policy.balance import BalanceReason, Pod, Scene, Tried, balance
 from kybernate.core.policy.effective import SPOKEN_OF, Policy, PutAway, governing, in_order
 from kybernate.core.policy.findings import (
     Findings,
@@ -30,17 +35,20 @@ from kybernate.core.policy.findings import (
 )
 from kybernate.core.policy.snapshots import Governed, Made, Plan, plan
 from kybernate.core.requests.reasons import Reason
+from kybernate.core.requests.rebalance import RebalanceReason
 from kybernate.core.requests.turns import STUCK
 from kybernate.errors import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from controller.base.cluster import Cluster
-    from controller.base.known import Requests
+    from controller.base.known import Nodes, Requests
     from controller.base.lasting import Lasting
     from controller.base.queue import Key, Queue
     from controller.checkpoints.agents import Agents
+    from kybernate.core.policy.balance import Rule, Verdict
+    from kybernate.core.requests import rebalance
     from kybernate.core.requests.checkpoint import Request
     from kybernate.runtime.lead import Fence
 
@@ -51,6 +59,8 @@ log = logging.getLogger(__name__)
 MANAGED = {"labelSelector": f"{keys.MANAGED_LABEL}=true"}
 _SETTLE_S = 0.5
 """Seconds in which changes of a namespace's pods are taken together."""
+_LOOK_S = 30.0
+"""Seconds between two looks at how busy the GPUs of a policy's pods are."""
 _AGAIN_S = 60.0
 """Seconds until what an agent could not do is asked of it again."""
 _WAITS = STUCK | {Reason.AGENT_UNREACHABLE}
@@ -185,6 +195,8 @@ class PolicyWorker(Shift):
         queue: Queue,
         policies: Policies,
         requests: Requests[Request],
+        rebalances: Requests[rebalance.Request],
+        nodes: Nodes,
         cluster: Cluster,
         agents: Agents,
         fence: Fence,
@@ -193,6 +205,8 @@ class PolicyWorker(Shift):
         super().__init__(queue, fence)
         self._policies = policies
         self._requests = requests
+        self._rebalances = rebalances
+        self._nodes = nodes
         self._cluster = cluster
         self._agents = agents
         self._wall = wall
@@ -220,8 +234,44 @@ class PolicyWorker(Shift):
             taken = [one.name for one in every]
             wanted = plan(policy.snapshots, policy.uid, targets, made, self._wall(), taken)
             again, problem = self._carry_out(policy, wanted, {one.uid: one for one in asked})
+        found = findings(policy, counting, len(mine), matched, made, problem)
+        if counts is not None and policy.rebalance is not None:
+            uids = {one.uid for one in mine}
+            movable = [one for one in there if one.labelled.uid in uids and _moves(one)]
+            verdict = self._balance(policy, policy.rebalance, movable)
+            again = min(again, verdict.again, max(policy.rebalance.every, 1.0), _LOOK_S)
+            found = replace(found, balanced=verdict)
         self._queue.add(key, again)
-        self._write(seen, findings(policy, counting, len(mine), matched, made, problem))
+        self._write(seen, found)
+
+    def _balance(self, policy: Policy, rule: Rule, movable: Sequence[Seated]) -> Verdict:
+        """What of the policy's pods is to move, once that is asked for."""
+        now = self._wall()
+        pods = [
+            Pod(one.labelled.uid, f"{policy.namespace}/{one.labelled.name}", one.node)
+            for one in movable
+        ]
+        loads = {node: self._nodes.load(node) for node in {one.node for one in pods}}
+        asked = [one for one in self._rebalances.all() if one.policy]
+        tried = [_tried(one) for one in asked]
+        verdict = balance(rule, Scene(policy.uid, pods, loads, tried), now)
+        if verdict.move is None:
+            return verdict
+        self._fence.check()
+        path = REBALANCE.path(policy.namespace)
+        try:
+            made = self._cluster.create(path, by_policy(policy, rule, verdict.move, now))
+        except RefusedError as error:
+            log.warning("policy %s/%s: no move: %s", policy.namespace, policy.name, error)
+            why = f"it can't be asked for: {error}"
+            return replace(verdict, reason=BalanceReason.NO_BETTER_PLACE, message=why)
+        if made:
+            log.info("policy %s/%s: %s", policy.namespace, policy.name, verdict.message)
+            about = owned_by(keys.CHECKPOINT_POLICY_KIND, policy.name, policy.uid)
+            about = {name: about[name] for name in ("apiVersion", "kind", "name", "uid")}
+            about["namespace"] = policy.namespace
+            self._cluster.say(about, "Rebalancing", verdict.message, warning=False)
+        return verdict
 
     def _carry_out(
         self, policy: Policy, wanted: Plan, asked: dict[str, Request]
@@ -300,6 +350,18 @@ def _seated(pod: pods.Pod) -> Seated:
         pod.leaving,
         pod.node or "",
     )
+
+
+def _moves(one: Seated) -> bool:
+    """Whether a pod is made in its place, so that it may be evicted."""
+    return bool(one.owner.uid) and bool(one.node) and not one.leaving and one.since < math.inf
+
+
+def _tried(one: rebalance.Request) -> Tried:
+    status, node = one.status, one.target.node if one.target else ""
+    at = max(status.ended_at, one.created_at) if one.ended else 0.0
+    failed = one.ended and status.reason is not RebalanceReason.MOVED
+    return Tried(f"{one.namespace}/{one.pod}", one.policy, node, at, failed=failed)
 
 
 def _made(request: Request) -> Made:

@@ -147,6 +147,8 @@ class RebalanceWorker(RequestWorker[rebalance.Request]):
 
     def counted(self, request: rebalance.Request) -> str:
         """See `RequestWorker`."""
+        if request.policy:
+            return "Balance"
         return "Move" if request.target else "EmptyNode" if request.empty else "Defragment"
 
     def keep_tidy(self, every: float, stopping: threading.Event) -> None:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
+    from kybernate.core.requests import rebalance
     from kybernate.core.requests.checkpoint import Request
     from kybernate.runtime.lead import Fence
     from kybernate.settings.controller import ControllerSettings
@@ -75,7 +76,7 @@ class Service:
         self._nodes = Nodes(self._changed, self._templates.touch)
         self._policies = Policies(self._policy_queue.add, self._changed)
         self._rebalance_queue, self._plan_queue, self._pods = Queue(), Queue(), PodsSeen()
-        self._rebalances = Requests(REBALANCE, self._rebalance_queue.add)
+        self._rebalances = Requests(REBALANCE, self._rebalance_queue.add, self._moved)
         self._requests = Requests(CHECKPOINT, self._queue.add, self._told)
         self._restore_queue, self._grants = Queue(), ArtifactGrants()
         self._restores = Requests(RESTORE, self._restore_queue.add)
@@ -96,7 +97,8 @@ class Service:
         self._leader, fence = self._lead(settings)
         cluster = Cluster(self._api, settings.api_timeout_s)
         policies = PolicyWorker(
-            *(self._policy_queue, self._policies, self._requests, cluster, self._agents, fence)
+            *(self._policy_queue, self._policies, self._requests, self._rebalances, self._nodes),
+            *(cluster, self._agents, fence),
         )
         zero = ZeroWorker(
             *(self._zero_queue, self._policies, self._requests, self._nodes, cluster, fence)
@@ -169,6 +171,10 @@ class Service:
         if request.policy or request.deployment:
             self._policies.touch(request.namespace)
             self._templates.touch(request.namespace)
+
+    def _moved(self, request: rebalance.Request) -> None:
+        if request.policy:
+            self._policies.touch(request.namespace)
 
     def _on_pod(self, kind: str, item: Json) -> None:
         self._policies.on_pod(kind, item)

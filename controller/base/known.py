@@ -12,14 +12,16 @@ from kybernate import keys
 from kybernate.api import pods
 from kybernate.api.events import stamp
 from kybernate.api.lenient import mapping, mappings, text, texts
+from kybernate.api.nodeseats import read_load
 from kybernate.api.shares import read_use
+from kybernate.core.policy.balance import Load
 from kybernate.core.requests.rebalance import PodSeen
 from kybernate.core.seat.seats import shown
 from kybernate.errors import ConfigError
 from kybernate.types import SeatState, Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from controller.base.kinds import Kind
     from controller.base.queue import Key
@@ -189,6 +191,7 @@ class Nodes:
         self._gpus: dict[str, tuple[str, str]] = {}
         self._resting: dict[str, dict[str, tuple[str, float]]] = {}
         self._used: dict[str, dict[str, Used]] = {}
+        self._loads: dict[str, Load] = {}
 
     def on_event(self, kind: str, item: Json) -> None:
         """Take in an event of the watch."""
@@ -200,6 +203,9 @@ class Nodes:
             self._addresses[name] = address_of(item)
             if all(gpus := _gpus_of(item)):
                 self._gpus[name] = gpus
+        self._loads[name] = Load() if kind == "DELETED" else read_load(item)
+        if not self._loads[name].groups:
+            del self._loads[name]
         self._used[name] = {} if kind == "DELETED" else dict(_used(item))
         if not self._used[name]:
             del self._used[name]
@@ -229,6 +235,10 @@ class Nodes:
         """By node what it has counted of a namespace's use."""
         every = [*self._used.items()]
         return {node: those[namespace] for node, those in every if namespace in those}
+
+    def load(self, node: str) -> Load:
+        """How busy the node's groups are."""
+        return self._loads.get(node, Load())
 
     def _rest(self, name: str, now: dict[str, tuple[str, float]]) -> None:
         before = self._resting.pop(name, {})
@@ -284,20 +294,30 @@ def slim_node(item: Json) -> Json:
     """What matters of a GPUNode: most of it is about seats, and changes all the time."""
     meta = item["metadata"]
     names = {name: meta[name] for name in ("name", "uid", "resourceVersion") if name in meta}
-    seats = [
-        {"uid": uid, "namespace": namespace, "state": _PARKED, "tier": Tier.OBJECT.value}
-        | {"since": stamp(since)}
-        for uid, (namespace, since) in _resting(item)
-    ]
+    resting = dict(_resting(item))
+    seats = [_slim_seat(row, resting) for row in mappings(mapping(item.get("status")).get("seats"))]
     product, driver = _gpus_of(item)
     told = {
         "agent": {"address": address_of(item)},
         "gpus": [{"product": product}],
         "driver": {"version": driver},
+        "groups": mappings(mapping(item.get("status")).get("groups")),
         "seats": seats,
         "usage": mappings(mapping(item.get("status")).get("usage")),
     }
     return {"metadata": names, "status": told}
+
+
+def _slim_seat(row: Json, resting: Mapping[str, tuple[str, float]]) -> Json:
+    """Where it is and how busy, and more of one that rests in the object store."""
+    found: Json = {name: row[name] for name in ("uid", "group", "heldBytes") if name in row}
+    if busy := mapping(row.get("activity")).get("recentBusy"):
+        found["activity"] = {"recentBusy": busy}
+    if (rests := resting.get(text(row.get("uid")))) is not None:
+        namespace, since = rests
+        found |= {"namespace": namespace, "state": _PARKED, "tier": Tier.OBJECT.value}
+        found["since"] = stamp(since)
+    return found
 
 
 def key_of(item: Json) -> Key:

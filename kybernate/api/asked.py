@@ -20,7 +20,7 @@ from kybernate.core.requests.reasons import Standing
 from kybernate.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
     from enum import StrEnum
 
     from pydantic import WithJsonSchema
@@ -71,6 +71,27 @@ def deadline(told: str, otherwise: int = DEADLINE_S) -> WithJsonSchema:
 def to_create(kind: str, meta: Json, spec: Mapping[str, Any]) -> Json:
     """An object of ours to create."""
     return {"apiVersion": keys.API_VERSION, "kind": kind, "metadata": meta, "spec": dict(spec)}
+
+
+def owned_by(kind: str, name: str, uid: str) -> Json:
+    """A reference to an object of ours that had another one made."""
+    return {
+        "apiVersion": keys.API_VERSION,
+        "kind": kind,
+        "name": name,
+        "uid": uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }
+
+
+def owner_of(meta: Json, by: str, kinds: Collection[str], what: str) -> str:
+    """Its owner's UID or name, if the controller has made it: anyone may name an owner, and nobody
+    else by `requestedBy`, which the API server holds against the user."""
+    if by != keys.CONTROLLER_USER:
+        return ""
+    owners = mappings(meta.get("ownerReferences"))
+    return next((text(one.get(what)) for one in owners if one.get("kind") in kinds), "")
 
 
 @contextmanager

@@ -10,9 +10,11 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from kybernate.api.lenient import mapping, mappings, text
+from kybernate.api.lenient import mapping, mappings, text, whole
 from kybernate.api.podnotes import parse_link
 from kybernate.core.ledger.ledger import NodeSeats
+from kybernate.core.policy import balance
+from kybernate.core.policy.balance import Load, Use
 from kybernate.core.requests.evictions import EvictedSeat
 from kybernate.core.swap.forecast import observed
 from kybernate.core.tiers.tiers import Artifact, StoredArtifact, about
@@ -62,6 +64,33 @@ def read_gpu_node(node: Json, reserve: int) -> NodeSeats:
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         return replace(empty, not_ready=f"its GPUNode's status can't be read: {error!r}")
+
+
+def read_load(node: Json) -> Load:
+    """How busy the node's seats were of late. Empty if its status can't be read."""
+    status = mapping(node.get("status"))
+    try:
+        groups = tuple(_group(one) for one in mappings(status.get("groups")))
+    except (KeyError, TypeError, ValueError):
+        return Load()
+    uses = (
+        Use(text(one.get("uid")), text(one.get("group")), _busy(one), whole(one.get("heldBytes")))
+        for one in mappings(status.get("seats"))
+    )
+    return Load(
+        tuple(
+            balance.Group(
+                str(one.name), one.resource, frozenset(one.gpus), one.seats, one.active_slots
+            )
+            for one in groups
+        ),
+        tuple(uses),
+    )
+
+
+def _busy(seat: Json) -> float:
+    """The part of the time in which it served requests; what can't be is as far as it can be."""
+    return min(max(whole(mapping(seat.get("activity")).get("recentBusy")), 0), 1000) / 1000
 
 
 def evicted_seats(node: Json) -> dict[tuple[str, str], EvictedSeat]:

@@ -29,6 +29,7 @@ from kybernate.api.turns import (
     read_idle,
     read_turn,
 )
+from kybernate.core.policy.balance import BalanceReason, Rule
 from kybernate.core.policy.effective import Policy, PutAway, Relation, Slot, in_order
 from kybernate.core.policy.findings import BAD
 from kybernate.core.policy.schedule import read_times
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-READY = "Ready"
-"""The one condition of a CheckpointPolicy."""
+READY, BALANCED = "Ready", "Balanced"
+"""The conditions of a CheckpointPolicy; the second where it has `rebalance`."""
 
 _MOST_PRECEDENCE = 1_000_000
 _MOST_TIMES = 16
@@ -57,6 +58,7 @@ _LABEL_CHARS = 317
 _SAYS_SOMETHING = "has(self.turn) || has(self.idle) || has(self.prefetch)"
 _PREFETCH = r"^(always|never|[1-9][0-9]{0,5})$"
 _LEAST_PER_GIB, _LEAST_NO_PROGRESS_S = 1, 10.0
+_ABOVE, _EVERY = 50, "30m"
 
 
 def _duration(told: str) -> Any:
@@ -290,6 +292,35 @@ class EvictionLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class Rebalance:
+    """Pods move to a less busy group of GPUs of their node, without an approval. To write this
+    takes the verb `approve` for RebalanceRequests."""
+
+    __pydantic_config__ = CAMEL
+    above: Annotated[
+        int,
+        number(
+            32,
+            "A pod leaves its group from this load of its GPUs on: the percentage of about the "
+            "last quarter of an hour in which their seats served requests.",
+            least=1,
+            most=100,
+            default=_ABOVE,
+        ),
+    ] = _ABOVE
+    every: Annotated[
+        str,
+        _duration(
+            f"One pod moves in this time at most, of the policy and on a node, such as {_EVERY}."
+        ),
+    ] = _EVERY
+    seconds: Annotated[
+        int,
+        number(32, "Most seconds that a move may be expected to take; absent: no limit."),
+    ] = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Spec:
     """Which pods the policy selects, and what holds for them unless their own annotations say
     otherwise."""
@@ -297,10 +328,10 @@ class Spec:
     __pydantic_config__ = checked(
         rule(
             f"{_SAYS_SOMETHING} || has(self.onPreempt) || has(self.onRestoreFailure) || "
-            "has(self.snapshots) || has(self.limits) || "
+            "has(self.snapshots) || has(self.limits) || has(self.rebalance) || "
             "(has(self.schedule) && self.schedule.size() > 0)",
-            "it says nothing; write turn, idle, prefetch, schedule, snapshots, limits, onPreempt "
-            "or onRestoreFailure",
+            "it says nothing; write turn, idle, prefetch, schedule, snapshots, limits, rebalance, "
+            "onPreempt or onRestoreFailure",
         )
     )
     selector: Selector
@@ -327,6 +358,7 @@ class Spec:
     ] = ()
     snapshots: Regular | None = None
     limits: EvictionLimits | None = None
+    rebalance: Rebalance | None = None
     on_preempt: Annotated[
         str | None,
         one_of(
@@ -367,7 +399,12 @@ class PolicyStatus:
     snapshots: Artifacts | None = None
     conditions: Annotated[
         tuple[Condition, ...],
-        items(8, "type", "Ready: True if the policy holds; the reason says why not."),
+        items(
+            8,
+            "type",
+            "Ready: True if the policy holds; the reason says why not. Balanced, with "
+            "spec.rebalance: True if no pod is to move.",
+        ),
     ] = ()
 
 
@@ -399,6 +436,7 @@ def read_policy(item: Mapping[str, Any]) -> Policy:
         ),
         snapshots=_snapshots(mapping(spec.get("snapshots"))),
         limits=_limits(mapping(spec.get("limits"))),
+        rebalance=_rule(spec.get("rebalance")),
     )
 
 
@@ -423,6 +461,10 @@ def dump_policy_status(found: Findings, before: object, generation: int, now: fl
         # It is merged into what is there.
         "snapshots": None,
     }
+    if (balanced := found.balanced) is not None:
+        even = balanced.reason is BalanceReason.EVEN
+        load = BALANCED, balanced.reason, balanced.message
+        told["conditions"].append(condition(load, before, generation, now, true=even))
     if found.snapshots is not None:
         there, under_way, newest = found.snapshots
         told["snapshots"] = {"total": there, "underWay": under_way}
@@ -445,6 +487,14 @@ def _snapshots(given: Json) -> Snapshots | None:
         raise ConfigError("spec.snapshots.to", f"{to[:100]!r}; write nvme or object") from error
     last, daily = whole(keep.get("last"), 1), whole(keep.get("daily"))
     return Snapshots(every, tier, last, daily, whole(given.get("parallel"), 1))
+
+
+def _rule(given: object) -> Rule | None:
+    if given is None:
+        return None
+    said = mapping(given)
+    every = parse_duration(text(said.get("every")) or _EVERY, "spec.rebalance.every")
+    return Rule(whole(said.get("above"), _ABOVE) / 100, every, whole(said.get("seconds")))
 
 
 def _limits(given: Json) -> PutAway:

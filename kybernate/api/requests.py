@@ -23,12 +23,14 @@ from kybernate.api.asked import (
     deadline,
     dump,
     how_far,
+    owned_by,
+    owner_of,
     read_copied,
     reading,
     seconds_of,
     to_create,
 )
-from kybernate.api.lenient import mapping, mappings, text, whole
+from kybernate.api.lenient import mapping, text, whole
 from kybernate.api.schema import CAMEL, TIME, checked, one_of, rule
 from kybernate.api.schema import text as texts
 from kybernate.api.schema import whole as number
@@ -45,7 +47,7 @@ from kybernate.core.requests.zero import back
 from kybernate.types import Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
     from kybernate.core.policy.effective import Policy
     from kybernate.core.policy.snapshots import Order
@@ -248,18 +250,6 @@ def to_wake(name: str, pod: str) -> Json:
     return found
 
 
-def owned_by(kind: str, name: str, uid: str) -> Json:
-    """A reference to an object of ours that had another one made."""
-    return {
-        "apiVersion": keys.API_VERSION,
-        "kind": kind,
-        "name": name,
-        "uid": uid,
-        "controller": True,
-        "blockOwnerDeletion": False,
-    }
-
-
 def regular(policy: Policy, order: Order, tier: Tier | None) -> Json:
     """The snapshot that a CheckpointPolicy has made, which goes with it and is kept without it."""
     found = ask_for(Mode.SNAPSHOT, order.pod, tier, order.deadline_s, None)
@@ -312,8 +302,8 @@ def read_request(item: Mapping[str, Any]) -> Request:
             status=_own(common["uid"], _read_status(mapping(item.get("status")))),
             successor=text(mapping(meta.get("annotations")).get(keys.SUCCESSOR)),
             target=_target(mapping(spec.get("successor"))),
-            policy=_owner(meta, by, _MAKERS, "uid"),
-            deployment=_owner(meta, by, (DEPLOYMENT,), "name"),
+            policy=owner_of(meta, by, _MAKERS, "uid"),
+            deployment=owner_of(meta, by, (DEPLOYMENT,), "name"),
             wanted=keys.WANTED in mapping(meta.get("annotations")),
         )
 
@@ -353,15 +343,6 @@ def _own(uid: str, status: Status) -> Status:
     """The status, unless it names an operation that isn't this request's: then none of it is the
     controller's, which would follow, and cancel, what somebody else has asked for."""
     return status if status.operation in ("", operation_name(uid)) else Status()
-
-
-def _owner(meta: Json, by: str, kinds: Collection[str], what: str) -> str:
-    """Its owner's UID or name, if the controller has made it: anyone may name an owner, and nobody
-    else by `requestedBy`, which the API server holds against the user."""
-    if by != keys.CONTROLLER_USER:
-        return ""
-    owners = mappings(meta.get("ownerReferences"))
-    return next((text(one.get(what)) for one in owners if one.get("kind") in kinds), "")
 
 
 def _target(given: Json) -> Target | None:

@@ -592,6 +592,31 @@ spec:
                 x-kubernetes-validations:
                 - message: write parallel, secondsPerGiB or noProgress
                   rule: has(self.parallel) || has(self.secondsPerGiB) || has(self.noProgress)
+              rebalance:
+                description: |-
+                  Pods move to a less busy group of GPUs of their node, without an approval. To write this
+                  takes the verb `approve` for RebalanceRequests.
+                properties:
+                  above:
+                    description: 'A pod leaves its group from this load of its GPUs on: the percentage of about the last quarter of an hour in which their seats served
+                      requests.'
+                    format: int32
+                    maximum: 100
+                    minimum: 1
+                    type: integer
+                    default: 50
+                  every:
+                    description: One pod moves in this time at most, of the policy and on a node, such as 30m.
+                    maxLength: 32
+                    minLength: 1
+                    pattern: ^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$
+                    type: string
+                  seconds:
+                    description: 'Most seconds that a move may be expected to take; absent: no limit.'
+                    format: int32
+                    minimum: 0
+                    type: integer
+                type: object
               onPreempt:
                 description: 'What happens to a pod whose seat a pod of higher priority gets. pause: its state goes into the object store, and the pod that replaces
                   it continues. kill: it is deleted.'
@@ -610,9 +635,9 @@ spec:
             - selector
             type: object
             x-kubernetes-validations:
-            - message: it says nothing; write turn, idle, prefetch, schedule, snapshots, limits, onPreempt or onRestoreFailure
+            - message: it says nothing; write turn, idle, prefetch, schedule, snapshots, limits, rebalance, onPreempt or onRestoreFailure
               rule: has(self.turn) || has(self.idle) || has(self.prefetch) || has(self.onPreempt) || has(self.onRestoreFailure) || has(self.snapshots) || has(self.limits)
-                || (has(self.schedule) && self.schedule.size() > 0)
+                || has(self.rebalance) || (has(self.schedule) && self.schedule.size() > 0)
           status:
             description: What the controller sees of the policy's effect. Agents don't read it.
             properties:
@@ -648,7 +673,7 @@ spec:
                     type: string
                 type: object
               conditions:
-                description: 'Ready: True if the policy holds; the reason says why not.'
+                description: 'Ready: True if the policy holds; the reason says why not. Balanced, with spec.rebalance: True if no pod is to move.'
                 items:
                   description: As Kubernetes' own conditions are.
                   properties:

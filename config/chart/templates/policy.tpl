@@ -540,6 +540,10 @@ spec:
     reason: Forbidden
     messageExpression: 'request.userInfo.username + '' may not have Deployments scaled to zero (idle.object): that takes the right to patch '' + ''deployments/scale
       in namespace '' + request.namespace'
+  - expression: variables.same || !has(object.spec.rebalance) || (variables.pods.subresource('eviction').check('create').allowed() && authorizer.group('kyb.ai').resource('rebalancerequests').namespace(request.namespace).check('approve').allowed())
+    reason: Forbidden
+    messageExpression: 'request.userInfo.username + '' may not have pods moved by their load (rebalance): that takes the right to create '' + ''pods/eviction, and
+      the verb approve for rebalancerequests.kyb.ai, in namespace '' + request.namespace'
   - expression: variables.same || variables.pods.check('patch').allowed()
     reason: Forbidden
     messageExpression: 'request.userInfo.username + '' may not say what counts for pods: that takes the right to patch pods in namespace '' + request.namespace'

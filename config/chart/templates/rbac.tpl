@@ -286,6 +286,7 @@ rules:
   resources:
   - rebalancerequests
   verbs:
+  - create
   - delete
   - get
   - list

@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
-from kybernate.api.asked import DAY_S, created_at, dump, how_far, reading, seconds_of, to_create
+from kybernate.api.asked import (
+    DAY_S,
+    created_at,
+    dump,
+    how_far,
+    owned_by,
+    owner_of,
+    reading,
+    seconds_of,
+    to_create,
+)
 from kybernate.api.lenient import mapping, mappings, number, text, whole
 from kybernate.api.rebalances.model import DEADLINE_S
 from kybernate.core.plans.steps import Kind
@@ -23,8 +33,14 @@ from kybernate.core.requests.rebalance import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kybernate.core.policy.balance import Move, Rule
+    from kybernate.core.policy.effective import Policy
+
     Json = dict[str, Any]
 
+_POLICY = (keys.CHECKPOINT_POLICY_KIND,)
+_BY_POLICY_S = 900
+"""Seconds in which a plan that a policy asks for has to begin, and in which it has to end."""
 _READY_AT, _PLANNED_AT = "estimatedCompletionTime", "planTime"
 
 
@@ -44,6 +60,7 @@ def read_rebalance(item: Mapping[str, Any]) -> Request:
             budget=Budget(whole(budget.get("moves"), 10), float(whole(budget.get("seconds")))),
             approved=text(spec.get("approvedPlan")),
             created_at=created_at(item),
+            policy=owner_of(mapping(item.get("metadata")), common["by"], _POLICY, "uid"),
             status=_read_status(mapping(item.get("status"))),
         )
 
@@ -53,6 +70,19 @@ def to_rebalance(what: str, spec: Json, deadline_s: int) -> Json:
     once it has ended."""
     kept = {"deadlineSeconds": deadline_s, "ttlSecondsAfterFinished": DAY_S}
     return to_create(keys.REBALANCE_REQUEST_KIND, {"generateName": f"{what}-"}, spec | kept)
+
+
+def by_policy(policy: Policy, rule: Rule, move: Move, now: float) -> Json:
+    """The RebalanceRequest that a CheckpointPolicy asks for, by itself: one in each interval of its
+    rule, as its name says."""
+    place = {"node": move.pod.node, "group": move.target}
+    budget = {"moves": 1} | ({"seconds": rule.seconds} if rule.seconds else {})
+    spec = {"move": {"pod": move.pod.name.rpartition("/")[2], "to": place}, "budget": budget}
+    kept = {"deadlineSeconds": _BY_POLICY_S, "ttlSecondsAfterFinished": DAY_S}
+    owner = owned_by(keys.CHECKPOINT_POLICY_KIND, policy.name, policy.uid)
+    name = f"balance-{policy.uid}-{rule.slot(now)}"
+    meta = {"name": name, "ownerReferences": [owner]}
+    return to_create(keys.REBALANCE_REQUEST_KIND, meta, spec | kept)
 
 
 def read_plan(document: Mapping[str, Any], why: str = "") -> Plan:

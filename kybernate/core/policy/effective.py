@@ -26,6 +26,7 @@ from kybernate.types import Tier
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from kybernate.core.policy.balance import Rule
     from kybernate.core.policy.schedule import Times
     from kybernate.core.policy.snapshots import Snapshots
 
@@ -105,6 +106,7 @@ class Policy:
     schedule: tuple[Slot, ...] = ()
     snapshots: Snapshots | None = None
     limits: PutAway = field(default_factory=PutAway)
+    rebalance: Rule | None = None
 
     @property
     def rank(self) -> tuple[int, str]:

@@ -13,6 +13,7 @@ from kybernate.core.policy.effective import MOST, governing
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from kybernate.core.policy.balance import Verdict
     from kybernate.core.policy.effective import Policy
     from kybernate.core.policy.snapshots import Made
 
@@ -57,6 +58,7 @@ class Findings:
     matched: int = 0
     governed: int = 0
     snapshots: Counts | None = None
+    balanced: Verdict | None = None
 
 
 class Labelled(NamedTuple):

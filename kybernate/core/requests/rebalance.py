@@ -148,8 +148,9 @@ class Budget:
 @dataclass(frozen=True, slots=True)
 class Request(Timed):
     """A RebalanceRequest: a `pod` that is to go to a place (`target`), a node to be emptied, or
-    pods that wait to be given room. `approved`: the hash of the plan that may be carried out. Its
-    deadline counts from its creation, and from its beginning once that has come."""
+    pods that wait to be given room. `approved`: the hash of the plan that may be carried out;
+    `policy`: the UID of the CheckpointPolicy that asks for it, and approves what is within its
+    budget. Its deadline counts from its creation, and from its beginning once that has come."""
 
     uid: str
     namespace: str
@@ -164,6 +165,7 @@ class Request(Timed):
     deadline_s: float
     keep_s: float | None
     status: Status
+    policy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +313,7 @@ def _plan(request: Request, found: Plan | NoPlan, now: float) -> Decision[Status
     status = replace(request.status, plan=found, planned_at=now)
     if reason := _unfit(found, request.budget):
         return _over(request, reason, found.told, now, plan=found)
-    if request.approved == found.hash:
+    if request.policy or request.approved == found.hash:
         begun = replace(status, began_at=now, ready_at=now + found.seconds)
         return _open(begun, RebalanceReason.MOVING, f"plan {found.hash} begins", 0.0)
     reason = RebalanceReason.AWAITING_APPROVAL

@@ -49,10 +49,10 @@ def place(pod: Json) -> tuple[str, str]:
 
 
 class Caller:
-    """Somebody who calls the model all the time, through the proxy."""
+    """Somebody who calls a model all the time, through the proxy."""
 
-    def __init__(self, site: Site) -> None:
-        self._url = site.cluster.proxy_url
+    def __init__(self, site: Site, model: str = "toy") -> None:
+        self._url, self._model = site.cluster.proxy_url, model
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self.answers: list[Answer] = []
@@ -65,10 +65,19 @@ class Caller:
         self._over.set()
         self._thread.join(120)
 
+    def lost_nothing(self) -> None:
+        """Each request was answered once, by one workload that continued all the time."""
+        answers = self.answers
+        assert [one.status for one in answers] == [200] * len(answers)
+        assert [one.counter for one in answers] == [*range(1, len(answers) + 1)]
+        assert all(one.intact for one in answers)
+        pause = max(one.seconds for one in answers)
+        print(f"the longest answer took {pause:.1f} s, {len(answers)} answers")
+
     def _run(self) -> None:
         models = Models(self._url)
         while not self._over.is_set():
-            self.answers.append(models.ask("toy", limit=100))
+            self.answers.append(models.ask(self._model, limit=100))
             self._over.wait(0.05)
         models.close()
 
@@ -94,8 +103,4 @@ def test_a_pod_moves_to_another_group_and_no_request_is_lost(
         wait_until(lambda: len(caller.answers) > since + 3, 60, "nobody answers any more")
     second = the_pod(seats, but=first["metadata"]["uid"])
     assert place(second) == (node, other)
-    assert [one.status for one in caller.answers] == [200] * len(caller.answers)
-    assert [one.counter for one in caller.answers] == [*range(1, len(caller.answers) + 1)]
-    assert all(one.intact for one in caller.answers)
-    pause = max(one.seconds for one in caller.answers)
-    print(f"the longest answer took {pause:.1f} s, {len(caller.answers)} answers")
+    caller.lost_nothing()

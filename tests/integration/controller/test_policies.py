@@ -136,6 +136,25 @@ def test_nobody_has_snapshots_made_of_pods_in_which_they_may_not_run_commands(
     )
 
 
+def test_nobody_has_pods_moved_by_their_load_who_may_not_approve_moves(
+    api: Api, users: Callable[[str, list[dict[str, Any]]], Api]
+) -> None:
+    policies, plans = ["checkpointpolicies"], ["rebalancerequests"]
+    writes = {"apiGroups": ["kyb.ai"], "resources": policies, "verbs": ["create", "patch", "get"]}
+    patches = {"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]}
+    evicts = {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]}
+    approves = {"apiGroups": ["kyb.ai"], "resources": plans, "verbs": ["approve"]}
+    wanted = policy(rebalance={"above": 60})
+    for name, rights in (("dan", [evicts]), ("erin", [approves])):
+        with pytest.raises(RefusedError, match="verb approve for rebalancerequests"):
+            users(f"policies-{name}", [writes, patches, *rights]).post(POLICIES, wanted)
+    users("policies-frank", [writes, patches, evicts, approves]).post(POLICIES, wanted)
+    assert api.get(f"{POLICIES}/p")["spec"]["rebalance"] == {"above": 60}
+    dan = users("policies-dan", [writes, patches, evicts])
+    with pytest.raises(RefusedError, match="verb approve for rebalancerequests"):
+        dan.patch(f"{POLICIES}/p", {"spec": {"selector": {"matchLabels": {"app": "all"}}}})
+
+
 def test_nobody_but_the_controller_writes_a_status(api: Api) -> None:
     api.post(POLICIES, policy(turn={"mode": "always"}))
     with pytest.raises(RefusedError, match="nobody but Kybernate's controller"):

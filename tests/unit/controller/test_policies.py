@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from types import SimpleNamespace
 
-from controller.base.kinds import CHECKPOINT
-from controller.base.known import Requests, slim_request
+from controller.base.kinds import CHECKPOINT, REBALANCE
+from controller.base.known import Nodes, Requests, slim_request
 from controller.base.queue import Queue
 from controller.policies import Policies, PolicyWorker, slim_pod
 from kybernate import keys
@@ -125,7 +125,17 @@ class World:
         self.say(**wanted)
         for number in range(snapshots):
             self.requests.on_event("ADDED", sealed(f"s{number}", number))
-        parts = Queue(), self.policies, self.requests, self, self, Open()
+        self.rebalances, self.nodes = Requests(REBALANCE, lambda _: None), Nodes()
+        parts = (
+            Queue(),
+            self.policies,
+            self.requests,
+            self.rebalances,
+            self.nodes,
+            self,
+            self,
+            Open(),
+        )
         self.worker = PolicyWorker(*parts, lambda: self.now)
 
     def say(self, generation=1, **wanted):

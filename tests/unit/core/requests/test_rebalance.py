@@ -98,6 +98,15 @@ def test_a_plan_is_asked_for_shown_and_waits_for_its_approval():
     assert again.status.ready_at == NOW + 10
 
 
+def test_a_policys_plan_waits_for_nobody_but_keeps_to_its_budget():
+    one = request(policy="u-p", budget=Budget(1, 10.0))
+    found = decide(Observed(one, found=plan(step())), NOW)
+    assert (found.status.began_at, found.status.reason) == (NOW, RebalanceReason.MOVING)
+    for more in (plan(step(), step("b")), replace(plan(step()), seconds=11.0)):
+        found = decide(Observed(one, found=more), NOW)
+        assert (found.status.began_at, found.status.reason) == (0.0, RebalanceReason.NO_PLAN)
+
+
 def test_another_plan_than_the_approved_one_is_not_carried_out():
     one = request(Status(plan=plan(step())), approved="h1")
     found = decide(Observed(one, found=plan(step(target=G0), name="h2")), NOW)

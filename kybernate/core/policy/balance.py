@@ -1,0 +1,226 @@
+"""Which pod of a CheckpointPolicy is to leave a busy GPU group for a free one of its node. Pure.
+
+The load of a GPU is the part of about the last quarter of an hour in which the seats that use it
+served requests. A seat serves no more when another one comes to its GPUs, and no less when one
+leaves them. So under the same requests no pod returns: it left since the others of its group were
+busier than those of the other group, by a margin, and they are so all the more without it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+_MARGIN = 0.2
+"""What a move must better the load by, as a part of the load from which on pods move."""
+_SETTLES_S = 1e-6
+
+
+class BalanceReason(StrEnum):
+    """Reasons of the condition Balanced of a CheckpointPolicy."""
+
+    EVEN = "Even"
+    MOVING = "Moving"
+    SETTLING = "Settling"
+    NO_BETTER_PLACE = "NoBetterPlace"
+
+
+BALANCE_MEANINGS: Mapping[BalanceReason, str] = MappingProxyType(
+    {
+        BalanceReason.EVEN: "no GPU of its pods is busier than spec.rebalance.above",
+        BalanceReason.MOVING: "a RebalanceRequest moves a pod to a group that is less busy",
+        BalanceReason.SETTLING: "a pod has moved less than spec.rebalance.every ago",
+        BalanceReason.NO_BETTER_PLACE: "a GPU is busier, and no move of one of its pods betters it",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """When pods move: from a load of `above` on, one in `every` seconds at most on a node and for a
+    policy, and each for so many `seconds` at most, 0 for any."""
+
+    above: float
+    every: float
+    seconds: int = 0
+
+    def slot(self, now: float) -> int:
+        """The number of this moment's interval: a policy asks for one move in each."""
+        return int(now // max(self.every, _SETTLES_S))
+
+
+class Group(NamedTuple):
+    """A group of GPUs."""
+
+    name: str
+    resource: str
+    gpus: frozenset[str]
+    seats: int
+    slots: int = 1
+
+
+class Use(NamedTuple):
+    """A seat's use of its group: the part of the time in which it served, and its bytes."""
+
+    uid: str
+    group: str
+    busy: float
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a node tells of its groups and of the seats on them."""
+
+    groups: tuple[Group, ...] = ()
+    uses: tuple[Use, ...] = ()
+
+    def by_gpu(self) -> dict[str, float]:
+        """How busy each GPU is."""
+        found = {gpu: 0.0 for group in self.groups for gpu in group.gpus}
+        groups = {one.name: one for one in self.groups}
+        for use in self.uses:
+            if (group := groups.get(use.group)) is not None:
+                for gpu in group.gpus:
+                    found[gpu] += use.busy / max(group.slots, 1)
+        return found
+
+
+class Tried(NamedTuple):
+    """A move that a policy has asked for. `at`: its end, 0 while it is under way."""
+
+    pod: str
+    policy: str
+    node: str
+    at: float
+    failed: bool = False
+
+
+class Pod(NamedTuple):
+    """A pod that may move."""
+
+    uid: str
+    name: str
+    node: str
+
+
+class Move(NamedTuple):
+    """A pod that is to move within its node, and the loads that say why: of its group now, and of
+    the busier one of both groups afterwards."""
+
+    pod: Pod
+    source: str
+    target: str
+    before: float
+    after: float
+
+    @property
+    def told(self) -> str:
+        """In a sentence."""
+        return (
+            f"group {self.source} of {self.pod.node} is busy {self.before:.0%} of the time; pod "
+            f"{self.pod.name} moves to group {self.target}, after which {self.after:.0%} is the "
+            "most"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is found, in a sentence; what is to move, None for nothing; when to look again, in
+    seconds."""
+
+    reason: BalanceReason
+    message: str
+    move: Move | None = None
+    again: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What is known: a policy's pods that may move, what nodes tell, and moves that were asked for
+    by this and other policies and are remembered. `policy`: its UID."""
+
+    policy: str
+    pods: Sequence[Pod]
+    loads: Mapping[str, Load]
+    tried: Collection[Tried] = field(default=())
+
+
+def balance(rule: Rule, scene: Scene, now: float) -> Verdict:
+    """Which pod is to move now (in seconds since 1970)."""
+    if own := next((one for one in scene.tried if _is_own(one, scene) and not one.at), None):
+        return Verdict(BalanceReason.MOVING, f"pod {own.pod} moves to another group")
+    last = max((one.at for one in scene.tried if _is_own(one, scene)), default=0.0)
+    busy = [one for one in _busy(rule, scene) if one[1] >= rule.above]
+    if not busy:
+        return Verdict(BalanceReason.EVEN, BALANCE_MEANINGS[BalanceReason.EVEN])
+    if (left := last + rule.every - now) > 0 and last:
+        return _settling(left)
+    free, waits = _free_nodes(rule, scene, now)
+    moves = [move for pod, load in busy if pod.node in free for move in _moves(rule, scene, pod)]
+    if moves:
+        best = min(moves, key=lambda one: (one[0].after, one[1], one[0].pod.uid, one[0].target))
+        return Verdict(BalanceReason.MOVING, best[0].told, best[0])
+    if waits:
+        return _settling(waits)
+    why = f"{BALANCE_MEANINGS[BalanceReason.NO_BETTER_PLACE]} by {rule.above * _MARGIN:.0%}"
+    return Verdict(BalanceReason.NO_BETTER_PLACE, why)
+
+
+def _settling(left: float) -> Verdict:
+    why = BALANCE_MEANINGS[BalanceReason.SETTLING]
+    return Verdict(BalanceReason.SETTLING, why, again=left)
+
+
+def _is_own(one: Tried, scene: Scene) -> bool:
+    return one.policy == scene.policy
+
+
+def _busy(rule: Rule, scene: Scene) -> Iterator[tuple[Pod, float]]:
+    """The pods that may move, each with the load of the busiest of its GPUs."""
+    for pod in scene.pods:
+        load = scene.loads.get(pod.node, Load())
+        use = next((one for one in load.uses if one.uid == pod.uid), None)
+        group = use and next((one for one in load.groups if one.name == use.group), None)
+        if group:
+            yield pod, _most(load.by_gpu(), group.gpus)
+
+
+def _free_nodes(rule: Rule, scene: Scene, now: float) -> tuple[set[str], float]:
+    """Nodes on which no move has been for `every`; seconds until the next one is free, else 0."""
+    nodes = {one.node for one in scene.pods}
+    waits: dict[str, float] = {}
+    for one in scene.tried:
+        left = one.at + rule.every - now if one.at else rule.every
+        if one.node in nodes and left > 0:
+            waits[one.node] = max(left, waits.get(one.node, 0.0))
+    return nodes - set(waits), min(waits.values(), default=0.0)
+
+
+def _moves(rule: Rule, scene: Scene, pod: Pod) -> Iterator[tuple[Move, int]]:
+    """The moves of a pod that better the load by the margin, each with the bytes that it costs."""
+    load = scene.loads[pod.node]
+    use = next(one for one in load.uses if one.uid == pod.uid)
+    own = next(one for one in load.groups if one.name == use.group)
+    if any((one.pod, one.node, one.failed) == (pod.name, pod.node, True) for one in scene.tried):
+        return
+    by_gpu, share = load.by_gpu(), use.busy / max(own.slots, 1)
+    before = _most(by_gpu, own.gpus)
+    for group in load.groups:
+        taken = sum(one.group == group.name for one in load.uses)
+        if group.resource != own.resource or group.gpus & own.gpus or taken >= group.seats:
+            continue
+        there = _most(by_gpu, group.gpus) + use.busy / max(group.slots, 1)
+        after = max(before - share, there)
+        if after + rule.above * _MARGIN <= before:
+            yield Move(pod, own.name, group.name, before, after), use.size
+
+
+def _most(by_gpu: Mapping[str, float], gpus: Iterable[str]) -> float:
+    return max((by_gpu.get(gpu, 0.0) for gpu in gpus), default=0.0)
