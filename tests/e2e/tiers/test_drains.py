@@ -187,6 +187,60 @@ def test_replicas_of_one_node_continue_each_from_its_own_state(
         assert counts(one, 1) == asked[uid] + 1
 
 
+@pytest.fixture
+def stateful(site: Site, seats: Pods) -> Iterator[str]:
+    """A StatefulSet of two pods with seats; all nodes may be used again afterwards."""
+    made = SeatPod("toy", bytes_="1GiB").manifest()
+    meta = {**made["metadata"], "labels": {**made["metadata"]["labels"], **LABELS}}
+    del meta["name"]
+    spec = {
+        "replicas": 2,
+        "serviceName": "stateful",
+        "podManagementPolicy": "Parallel",
+        "selector": {"matchLabels": LABELS},
+        "template": {"metadata": meta, "spec": made["spec"]},
+    }
+    api = site.cluster.api()
+    api.post(f"{APPS}/statefulsets", {"metadata": {"name": "stateful"}, "spec": spec})
+    yield "stateful"
+    for node in ("n1", "n2"):
+        site.cluster.kubectl("uncordon", node)
+    api.delete(f"{APPS}/statefulsets/stateful", {"propagationPolicy": "Background"})
+    wait_until(lambda: not seats.all(), 60, "its pods stay")
+    for item in api.get(REQUESTS)["items"]:
+        api.delete(f"{REQUESTS}/{item['metadata']['name']}")
+
+
+def test_pods_of_a_statefulset_continue_each_under_its_own_name(
+    site: Site, seats: Pods, stateful: str
+) -> None:
+    """The pod that is made in the place of one has its name: by the UID it is told apart."""
+    before = {one["metadata"]["name"]: one for one in serving(seats, 2).values()}
+    assert set(before) == {f"{stateful}-0", f"{stateful}-1"}
+    asked = {name: counts(one, times) for times, (name, one) in enumerate(before.items(), 2)}
+    for name, one in before.items():
+        node = one["spec"]["nodeName"]
+        wait_until(lambda node=node, name=name: site.seat(node, name) != {}, 20, "not told of")
+    node = before[f"{stateful}-0"]["spec"]["nodeName"]
+    leaving = [name for name, one in before.items() if one["spec"]["nodeName"] == node]
+    site.cluster.kubectl("drain", node, *WORDS, limit=170)
+
+    uids = [before[name]["metadata"]["uid"] for name in leaving]
+    stay = {one["metadata"]["uid"] for one in before.values()} - set(uids)
+    found = serving(seats, 2, but=uids)
+    after = {one["metadata"]["name"]: one for one in found.values()}
+    assert set(after) == set(before)
+    assert stay <= set(found), "who was on the other node stays"
+    for name in leaving:
+        one, old = after[name], before[name]["metadata"]["uid"]
+        assert one["spec"]["nodeName"] != node
+        assert one["metadata"]["annotations"][keys.RESTORE_FROM] == f"pod/{old}"
+        assert site.execute(name, "import socket; print(socket.gethostname())").strip() == name
+    assert {name: counts(one, 1) for name, one in after.items()} == {
+        name: count + 1 for name, count in asked.items()
+    }
+
+
 def test_a_deployment_is_scaled_to_zero_through_every_tier_and_wakes_on_a_request(
     site: Site, seats: Pods, deployment: str, reader: Kubectl
 ) -> None:
