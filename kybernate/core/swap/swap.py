@@ -297,12 +297,6 @@ def latest_start(seat: SeatView) -> float:
     return asks_since(seat) + (0.0 if seat.within is None else seat.within - seat.wakes_in)
 
 
-def _need(seat: SeatView, gpu: GpuUuid, view: SwapView) -> int:
-    if seat.vram is None:
-        return view.gpu_memory[gpu] - view.reserve - view.foreign.get(gpu, 0)
-    return seat.vram
-
-
 def _fits(
     seat: SeatView,
     beside: Collection[SeatView],
