@@ -23,7 +23,6 @@ from kybernate.core.requests import rebalance
 from kybernate.core.requests.asked import Decision
 from kybernate.core.requests.rebalance import (
     MADE,
-    SAVE_S,
     Act,
     NoPlan,
     Observed,
@@ -90,6 +89,8 @@ def _question(request: rebalance.Request, within: str) -> str:
         query["empty"] = request.empty
     elif request.pod:
         namespace, pod = request.namespace, request.pod
+    if request.model:
+        namespace, query = request.namespace, query | {"model": request.model}
     if request.target is not None:
         query |= {"node": request.target.node, "group": request.target.group}
     return f"/defrag/{quote(namespace, safe='*')}/{quote(pod, safe='*')}?{urlencode(query)}"
@@ -185,9 +186,10 @@ class RebalanceWorker(RequestWorker[rebalance.Request]):
         if act is Act.WAKE:
             self._cluster.ask(step.namespace, to_wake(wake_name(name), step.pod))
             return ""
+        within = request.save_s(self._wall())
         try:
             made = self._cluster.ask(
-                step.namespace, to_evict(name, step.pod, round(SAVE_S), step.target)
+                step.namespace, to_evict(name, step.pod, round(within), step.target)
             )
         except RefusedError as error:
             return str(error)

@@ -1,8 +1,9 @@
 """Plans of moves, asked for by people and the controller: GET /defrag/NAMESPACE/POD.
 
 `*` stands for all: all pods that wait, or all namespaces. The query may say `moves`, `seconds` and
-`effort` (`defrag.Budget`); `node` and `group`, where a pod that has a seat is to go; or `empty`, a
-node that all pods are to leave. `within` names the only namespace whose pods may be moved.
+`effort` (`defrag.Budget`); `node` and `group`, where a pod that has a seat is to go, or with
+`model` those of a model; or `empty`, a node that all pods are to leave. `within` names the only
+namespace whose pods may be moved.
 
 One plan is made at a time, as it may take seconds of the time of all who bind; who asks meanwhile
 is told to ask again.
@@ -67,7 +68,7 @@ class Defragmenter:
             return self.emptied(NodeName(empty), namespace, budget)
         if "node" in query or "group" in query:
             target = query.get("node", ""), query.get("group", "")
-            return self.moved(namespace, name, target, budget)
+            return self.moved(namespace, name, target, budget, query.get("model", ""))
         return self.plan(namespace, name, budget, query.get("within", _ALL))
 
     def plan(self, namespace: str, name: str, budget: Budget, within: str = _ALL) -> Json:
@@ -90,40 +91,62 @@ class Defragmenter:
         found = [one for one in wanted if namespace in (_ALL, one.pod.namespace)]
         return self._answer(found, pods, namespace, budget, closed={node: why})
 
-    def moved(self, namespace: str, name: str, target: tuple[str, str], budget: Budget) -> Json:
-        """How a pod that has a seat gets one of a group, or anywhere on a node; no other pod is
-        moved for it. `target`: node, empty for its own, and group, empty for any."""
-        pods = {pod.ref.uid: pod for pod in self._snapshot.pods()}
-        named = (
-            one for one in pods.values() if (one.ref.namespace, one.ref.name) == (namespace, name)
-        )
-        pod = next(named, None)
-        if pod is None or pod.node is None:
-            raise NotFoundError(f"no pod {namespace}/{name} has a seat")
-        node, group = NodeName(target[0]) or pod.node, GroupName(target[1])
-        view = self._snapshot.views([pod.node])[pod.node]
-        claim = (
-            next((one for one in view.claims if one.pod.uid == pod.ref.uid), None) if view else None
-        )
+    def moved(
+        self,
+        namespace: str,
+        name: str,
+        target: tuple[str, str],
+        budget: Budget,
+        model: str = "",
+    ) -> Json:
+        """How a pod that has a seat gets one of a group, or anywhere on a node, or how all pods of
+        a `model` do that aren't there; no other pod is moved for it. `target`: node, empty for its
+        own, and group, empty for any."""
+        pods = self._to_move(namespace, name, model)
+        seats = [self._seat(pod) for pod in pods]
+        node = NodeName(target[0]) or seats[0].claim.node
+        if node not in self._snapshot.names():
+            raise NotFoundError(f"there is no GPUNode {node}")
+        group, there = GroupName(target[1]), []
+        for seat in seats:
+            at = seat.claim
+            if (at.node, at.group) == (node, group or at.group):
+                there.append(at.pod.uid)
+        if there and not model:
+            at = seats[0].claim
+            raise RefusedError(f"pod {at.pod} is on node {node}, group {at.group}; name another")
+        wanted = [_goes(one, group) for one in seats if one.claim.pod.uid not in there]
+        others = (one for one in self._snapshot.names() if one != node)
+        closed = dict.fromkeys(others, f"it is to go to node {node}")
+        moving = {pod.ref.uid: pod for pod in pods if pod.ref.uid not in there}
+        return self._answer(wanted, moving, _ALL, budget, closed=closed)
+
+    def _to_move(self, namespace: str, name: str, model: str) -> list[SeatPod]:
+        """The pods that have seats: the one of this name, or all of a model. Raises NotFoundError
+        if there is none."""
+        found = [
+            one
+            for one in self._snapshot.pods()
+            if one.ref.namespace == namespace
+            and one.node is not None
+            and (one.model == model and not one.leaving if model else one.ref.name == name)
+        ]
+        if not found:
+            who = f"of model {model} in namespace {namespace}" if model else f"{namespace}/{name}"
+            raise NotFoundError(f"no pod {who} has a seat")
+        return sorted(found, key=lambda one: one.ref.name)
+
+    def _seat(self, pod: SeatPod) -> Seated:
+        """Raises NotFoundError, and RefusedError if the pod must stay."""
+        view = self._snapshot.views([pod.node])[pod.node] if pod.node else None
+        claims = view.claims if view else ()
+        claim = next((one for one in claims if one.pod.uid == pod.ref.uid), None)
         if view is None or claim is None:
             raise NotFoundError(f"no GPUNode tells of the seat of pod {pod.ref}")
         seat = seat_of(view, claim, pod)
         if seat.seconds is None:
             raise RefusedError(f"pod {pod.ref} must stay: of such pods, {seat.why}")
-        if (node, group or claim.group) == (claim.node, claim.group):
-            raise RefusedError(
-                f"pod {pod.ref} is on node {node}, group {claim.group}; name another"
-            )
-        own = seat.demand.require_group
-        if own and group and own != group:
-            raise RefusedError(f"pod {pod.ref} requires group {own} ({keys.REQUIRE_GROUP})")
-        wanted = _leaves(seat, "it is asked for")
-        wanted = replace(wanted, demand=replace(wanted.demand, require_group=group or own))
-        others = [one for one in self._snapshot.names() if one != node]
-        if node not in self._snapshot.names():
-            raise NotFoundError(f"there is no GPUNode {node}")
-        closed = dict.fromkeys(others, f"it is to go to node {node}")
-        return self._answer([wanted], {pod.ref.uid: pod}, _ALL, budget, closed=closed)
+        return seat
 
     def _answer(
         self,
@@ -204,6 +227,15 @@ def _stays(pod: SeatPod) -> str:
 def _leaves(seat: Seated, why: str) -> Pending:
     claim = seat.claim
     return Pending(claim.pod, seat.demand, (claim.node, claim.group), seat.seconds or 0.0, why)
+
+
+def _goes(seat: Seated, group: GroupName) -> Pending:
+    """To this group, empty for any. Raises RefusedError if the pod requires another one."""
+    own = seat.demand.require_group
+    if own and group and own != group:
+        raise RefusedError(f"pod {seat.claim.pod} requires group {own} ({keys.REQUIRE_GROUP})")
+    wanted = _leaves(seat, "it is asked for")
+    return replace(wanted, demand=replace(wanted.demand, require_group=group or own))
 
 
 def _closed(view: NodeView, why: str) -> NodeView:

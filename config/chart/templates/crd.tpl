@@ -1791,14 +1791,8 @@ spec:
             description: What is asked for, and which plan is approved.
             properties:
               move:
-                description: Plan to move one pod.
+                description: Plan to move a pod, or a model.
                 properties:
-                  pod:
-                    description: The pod, of this namespace.
-                    maxLength: 253
-                    minLength: 1
-                    pattern: ^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$
-                    type: string
                   to:
                     description: Target of the move. No other pod is moved for it.
                     properties:
@@ -1815,10 +1809,26 @@ spec:
                     x-kubernetes-validations:
                     - message: name a node, a group, or both
                       rule: has(self.node) || has(self.group)
+                  pod:
+                    description: The pod, of this namespace.
+                    maxLength: 253
+                    minLength: 1
+                    pattern: ^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$
+                    type: string
+                  model:
+                    description: The model (kyb.ai/model) whose pods of this namespace move, all that aren't there yet, one after another. One that can't move keeps
+                      all of them.
+                    maxLength: 1024
+                    minLength: 1
+                    type: string
                 required:
-                - pod
                 - to
                 type: object
+                x-kubernetes-validations:
+                - message: name either a pod or a model
+                  rule: has(self.pod) != has(self.model)
+                - message: pods of a model may be on several nodes; name a node in to
+                  rule: '!has(self.model) || has(self.to.node)'
               emptyNode:
                 description: Plan to move all pods off this node.
                 maxLength: 253
@@ -1855,7 +1865,8 @@ spec:
                 maxLength: 64
                 type: string
               deadlineSeconds:
-                description: Seconds from the request's creation in which a plan must be approved, and from the approval in which steps may begin.
+                description: 'Seconds from the request''s creation in which a plan must be approved, and from the approval in which steps may begin. With emptyNode
+                  a plan that is expected to take longer is none, and what is put away then is cancelled: its pod stays where it is.'
                 format: int32
                 maximum: 86400
                 minimum: 1

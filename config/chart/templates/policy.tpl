@@ -851,8 +851,8 @@ spec:
   - name: pods
     expression: authorizer.group('').resource('pods').subresource('eviction')
   - name: may
-    expression: 'oldObject != null ? true : request.namespace == ''kyb-system'' ? variables.pods.check(''create'').allowed() : has(object.spec.move) ? variables.pods.namespace(request.namespace).name(object.spec.move.pod).check(''create'').allowed()
-      : variables.pods.namespace(request.namespace).check(''create'').allowed()'
+    expression: 'oldObject != null ? true : request.namespace == ''kyb-system'' ? variables.pods.check(''create'').allowed() : has(object.spec.move) && has(object.spec.move.pod)
+      ? variables.pods.namespace(request.namespace).name(object.spec.move.pod).check(''create'').allowed() : variables.pods.namespace(request.namespace).check(''create'').allowed()'
   validations:
   - expression: oldObject != null || object.spec.?requestedBy.orValue('') == request.userInfo.username
     reason: Forbidden

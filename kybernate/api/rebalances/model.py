@@ -45,11 +45,28 @@ class PlaceRow:
 
 @dataclass(frozen=True, slots=True)
 class MoveRow:
-    """One pod, and where it is to go."""
+    """One pod or all pods of a model, and where they are to go."""
 
-    __pydantic_config__ = CAMEL
-    pod: Annotated[str, texts(253, "The pod, of this namespace.", least=1, pattern=NAME)]
+    __pydantic_config__ = checked(
+        rule("has(self.pod) != has(self.model)", "name either a pod or a model"),
+        rule(
+            "!has(self.model) || has(self.to.node)",
+            "pods of a model may be on several nodes; name a node in to",
+        ),
+    )
     to: Annotated[PlaceRow, Field(description="Target of the move. No other pod is moved for it.")]
+    pod: Annotated[str | None, texts(253, "The pod, of this namespace.", least=1, pattern=NAME)] = (
+        None
+    )
+    model: Annotated[
+        str | None,
+        texts(
+            1024,
+            "The model (kyb.ai/model) whose pods of this namespace move, all that aren't there "
+            "yet, one after another. One that can't move keeps all of them.",
+            least=1,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +110,7 @@ class Spec:
             for field in _FIXED
         ),
     )
-    move: Annotated[MoveRow | None, Field(description="Plan to move one pod.")] = None
+    move: Annotated[MoveRow | None, Field(description="Plan to move a pod, or a model.")] = None
     empty_node: Annotated[
         str | None, texts(253, "Plan to move all pods off this node.", least=1, pattern=NAME)
     ] = None
@@ -114,7 +131,8 @@ class Spec:
         int,
         deadline(
             "Seconds from the request's creation in which a plan must be approved, and from the "
-            "approval in which steps may begin.",
+            "approval in which steps may begin. With emptyNode a plan that is expected to take "
+            "longer is none, and what is put away then is cancelled: its pod stays where it is.",
             DEADLINE_S,
         ),
     ] = DEADLINE_S

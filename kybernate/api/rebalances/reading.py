@@ -55,6 +55,7 @@ def read_rebalance(item: Mapping[str, Any]) -> Request:
         return Request(
             **common,
             pod=text(move.get("pod")) or text(mapping(spec.get("defragment")).get("pod")),
+            model=text(move.get("model")),
             target=_spot(move.get("to")),
             empty=text(spec.get("emptyNode")),
             budget=Budget(whole(budget.get("moves"), 10), float(whole(budget.get("seconds")))),

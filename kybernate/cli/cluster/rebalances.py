@@ -81,8 +81,9 @@ def plan_options(tried: str) -> Callable[[Any], Any]:
 @click.command("move")
 @click.option("--to", required=True, help="GROUP of its own node, NODE, or NODE/GROUP.")
 @plan_options("Only say whether it may be asked for.")
-@click.argument("pod", shell_complete=pod_names)
-def move(pod: str, *, to: str, dry_run: bool, **options: Any) -> None:
+@click.option("--model", default=None, help="All pods of this model, instead of POD.")
+@click.argument("pod", required=False, shell_complete=pod_names)
+def move(pod: str | None, *, to: str, model: str | None, dry_run: bool, **options: Any) -> None:
     """Have POD continue elsewhere: on another group of its node, or on another node.
 
     Makes a RebalanceRequest and shows its plan. With --approve it is carried out: the state of the
@@ -93,12 +94,18 @@ def move(pod: str, *, to: str, dry_run: bool, **options: Any) -> None:
     \b
     kubectl kyb move llama-7d9f-x2x7k --to G23 -n shop
     kubectl kyb move llama-7d9f-x2x7k --to gpu-7 -n shop --approve
+    kubectl kyb move --model llama --to gpu-7 -n shop
     """
+    if (pod is None) == (model is None):
+        raise click.UsageError("name either POD or --model")
     node, _, group = to.rpartition("/") if "/" in to else ("", "", to)
     if not node and not _GROUP.fullmatch(group):
         node, group = group, ""
     place = {"node": node, "group": group}
-    wanted = {"pod": pod.removeprefix("pod/"), "to": {k: v for k, v in place.items() if v}}
+    if model and not node:
+        raise click.BadParameter("a model goes to NODE or NODE/GROUP", param_hint="--to")
+    who = {"model": model} if pod is None else {"pod": pod.removeprefix("pod/")}
+    wanted = {**who, "to": {k: v for k, v in place.items() if v}}
     ask("move", {"move": wanted}, options, dry_run=dry_run)
 
 

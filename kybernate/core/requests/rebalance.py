@@ -147,10 +147,11 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Request(Timed):
-    """A RebalanceRequest: a `pod` that is to go to a place (`target`), a node to be emptied, or
-    pods that wait to be given room. `approved`: the hash of the plan that may be carried out;
-    `policy`: the UID of the CheckpointPolicy that asks for it, and approves what is within its
-    budget. Its deadline counts from its creation, and from its beginning once that has come."""
+    """A RebalanceRequest: a `pod` or all pods of a `model` that are to go to a place (`target`), a
+    node to be emptied, or pods that wait to be given room. `approved`: the hash of the plan that
+    may be carried out; `policy`: the UID of the CheckpointPolicy that asks for it, and approves
+    what is within its budget. Its deadline counts from its creation, and from its beginning once
+    that has come."""
 
     uid: str
     namespace: str
@@ -166,6 +167,13 @@ class Request(Timed):
     keep_s: float | None
     status: Status
     policy: str = ""
+    model: str = ""
+
+    def save_s(self, now: float) -> float:
+        """Seconds that a state may take into the object store which begins now: no longer than a
+        node is there that is emptied within a deadline."""
+        ends_at = self.status.began_at + self.deadline_s if self.empty else inf
+        return max(1.0, min(SAVE_S, ends_at - now))
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +321,11 @@ def _plan(request: Request, found: Plan | NoPlan, now: float) -> Decision[Status
     status = replace(request.status, plan=found, planned_at=now)
     if reason := _unfit(found, request.budget):
         return _over(request, reason, found.told, now, plan=found)
+    if request.empty and found.seconds > request.deadline_s:
+        late = (
+            f"{found.told} That takes longer than spec.deadlineSeconds ({request.deadline_s:g} s)"
+        )
+        return _over(request, RebalanceReason.NO_PLAN, late, now, plan=found)
     if request.policy or request.approved == found.hash:
         begun = replace(status, began_at=now, ready_at=now + found.seconds)
         return _open(begun, RebalanceReason.MOVING, f"plan {found.hash} begins", 0.0)

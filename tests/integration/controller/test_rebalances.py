@@ -235,6 +235,20 @@ def test_a_plan_is_shown_through_the_api_server_and_leaves_no_request(
     assert api.get(REQUESTS)["items"] == []
 
 
+def test_a_models_move_is_asked_for_from_a_laptop_and_planned_as_one(
+    control_plane: Cluster, api: Api, extender: Extender, controller: Controller, replaced: str
+) -> None:
+    at_home = ["--kubeconfig", str(control_plane.kubeconfig), "-n", NAMESPACE]
+    shown = CliRunner().invoke(main, ["move", "--model", "llama", "--to", NODE, *at_home])
+    assert shown.exit_code == 0, shown.output
+    assert "1. Move requests/a (1.0 GiB, 3 s)" in shown.output
+    path = f"/defrag/{NAMESPACE}/*?moves=10&within={NAMESPACE}&model=llama&node={NODE}&group="
+    assert extender.asked == [path]
+    (made,) = api.get(RBAL)["items"]
+    assert made["spec"]["move"] == {"model": "llama", "to": {"node": NODE}}
+    assert complete(made)[1] == "AwaitingApproval"
+
+
 def test_what_a_deleted_request_has_begun_is_taken_back(
     api: Api, controller: Controller, door: Door, replaced: str
 ) -> None:
@@ -271,3 +285,21 @@ def test_nobody_moves_or_approves_what_they_may_not(
     chief = users("chief", [edits, {**ours, "verbs": ["approve"]}])
     approve(chief)
     until(lambda: staged(api) == "Arriving", "it does not get there", LIMIT_S)
+
+
+@pytest.mark.parametrize(
+    ("move", "told"),
+    [
+        ({"to": {"node": "n2"}}, "name either a pod or a model"),
+        ({"pod": "a", "model": "birch", "to": {"node": "n2"}}, "name either a pod or a model"),
+        ({"model": "birch", "to": {"group": "G1"}}, "pods of a model may be on several nodes"),
+    ],
+)
+def test_a_move_is_of_one_pod_or_of_a_model_to_a_node(
+    api: Api, namespace: str, move: Json, told: str
+) -> None:
+    del namespace
+    with pytest.raises(RefusedError, match=told):
+        moving(api, move=move)
+    moving(api, move={"model": "birch", "to": {"node": "n2"}})
+    assert api.get(f"{RBAL}/once")["spec"]["move"] == {"model": "birch", "to": {"node": "n2"}}

@@ -102,3 +102,23 @@ def test_how_long_the_rest_of_a_plan_takes():
     request = REBALANCES.read(item)
     assert REBALANCES.progress(request, request.status.ready_at - 40) == "it waits, about 40 s left"
     assert REBALANCES.progress(request, request.status.ready_at + 1) == "it waits"
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (("a", "--to", "n2"), {"pod": "a", "to": {"node": "n2"}}),
+        (
+            ("--model", "birch", "--to", "n2/G1"),
+            {"model": "birch", "to": {"node": "n2", "group": "G1"}},
+        ),
+        (("--model", "birch", "--to", "G1"), None),
+        (("a", "--model", "birch", "--to", "n2"), None),
+        (("--to", "n2"), None),
+    ],
+)
+def test_what_a_move_asks_for(monkeypatch, words, wanted):
+    asked = []
+    monkeypatch.setattr(rebalances, "ask", lambda _what, spec, _options, **_: asked.append(spec))
+    done = CliRunner().invoke(main, ["move", *words])
+    assert (done.exit_code, asked) == ((0, [{"move": wanted}]) if wanted else (2, []))

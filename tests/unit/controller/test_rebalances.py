@@ -220,6 +220,10 @@ def test_why_a_pod_does_not_go_is_told(site):
         ({"emptyNode": "n1"}, "/defrag/shop/*?moves=10&within=shop&empty=n1"),
         ({"defragment": {}}, "/defrag/shop/*?moves=10&within=shop"),
         (
+            {"move": {"model": "birch", "to": {"node": "n2"}}},
+            "/defrag/shop/*?moves=10&within=shop&model=birch&node=n2&group=",
+        ),
+        (
             {"defragment": {"pod": "b"}, "budget": {"moves": 2, "seconds": 9}},
             "/defrag/shop/b?moves=2&within=shop&seconds=9.0",
         ),

@@ -13,6 +13,7 @@ from kybernate.core.requests import checkpoint
 from kybernate.core.requests.checkpoint import Mode, Outcome, Target
 from kybernate.core.requests.reasons import Reason, Standing
 from kybernate.core.requests.rebalance import (
+    SAVE_S,
     Act,
     Budget,
     NoPlan,
@@ -356,3 +357,22 @@ def test_one_step_at_a_time_each_pod_once_within_the_budget_and_it_ends(seed):
     assert len(set(world.saved)) - len(world.evicted) <= 1
     if world.request.status.reason is RebalanceReason.MOVED:
         assert len(world.evicted) == count
+
+
+def test_a_node_that_is_emptied_within_a_deadline_gets_no_plan_that_takes_longer():
+    asked = request(pod="", target=None, empty="n1", deadline_s=30.0)
+    slow = Plan("h", (step(),), 1, 31.0, "1 pod moves.")
+    found = decide(Observed(asked, slow), NOW + 1).status
+    assert found.reason is RebalanceReason.NO_PLAN
+    assert "longer than spec.deadlineSeconds (30 s)" in found.message
+    quick = decide(Observed(asked, replace(slow, seconds=30.0)), NOW + 1).status
+    assert quick.reason is RebalanceReason.AWAITING_APPROVAL
+    elsewhere = replace(asked, empty="", pod="a")
+    assert decide(Observed(elsewhere, slow), NOW + 1).status.reason is not RebalanceReason.NO_PLAN
+
+
+def test_what_is_put_away_of_a_node_that_is_emptied_has_what_is_left_of_its_deadline():
+    begun = request(pod="", target=None, empty="n1", deadline_s=30.0, status=Status(began_at=NOW))
+    assert begun.save_s(NOW + 10) == 20.0
+    assert begun.save_s(NOW + 99) == 1.0
+    assert replace(begun, empty="", pod="a").save_s(NOW + 10) == SAVE_S

@@ -292,3 +292,38 @@ def test_in_a_namespace_no_pods_of_others_move(scene):
     found = Defragmenter(snapshot, cluster).plan("default", "*", Budget(), "default")
     assert not found["room"]
     assert found["fixed"]["they are of other namespaces"] == 1
+
+
+@pytest.fixture
+def fleet(spread):
+    """Of model `birch`: `a` and `b` on n1, and `c` on n2, where it is to be."""
+    for name, node, group in (("a", "n1", "G0"), ("b", "n1", "G0"), ("c", "n2", "G1")):
+        notes = {keys.ASSIGNED_GROUP: group, keys.VRAM: "10Gi", keys.MODEL: "birch"}
+        spread._snapshot.pod_event("MODIFIED", replaced(pod(name, node=node, notes=notes)))
+    other = {keys.ASSIGNED_GROUP: "G1", keys.VRAM: "10Gi", keys.MODEL: "oak"}
+    spread._snapshot.pod_event("ADDED", replaced(pod("oak", node="n1", notes=other)))
+    return spread
+
+
+def test_all_pods_of_a_model_go_where_it_is_asked_to_and_those_that_are_there_stay(fleet):
+    found = fleet.moved("default", "*", ("n2", ""), Budget(), "birch")
+    assert [(one["kind"], one["uid"]) for one in found["steps"]] == [
+        ("move", "uid-a"),
+        ("move", "uid-b"),
+    ]
+    assert {one["to"]["node"] for one in found["steps"]} == {"n2"}
+    there = fleet.moved("default", "*", ("n1", "G1"), Budget(), "oak")
+    assert (there["room"], there["moves"], there["steps"]) == (True, 0, [])
+    few = fleet.moved("default", "*", ("n2", ""), Budget(moves=1), "birch")
+    assert not few["room"], "all of them or none"
+
+
+def test_a_model_that_can_not_go_says_why(fleet):
+    with pytest.raises(NotFoundError, match="no pod of model elm in namespace default"):
+        fleet.moved("default", "*", ("n2", ""), Budget(), "elm")
+    with pytest.raises(NotFoundError, match="no pod of model birch in namespace lab"):
+        fleet.moved("lab", "*", ("n2", ""), Budget(), "birch")
+    notes = {keys.ASSIGNED_GROUP: "G1", keys.MODEL: "birch"}
+    fleet._snapshot.pod_event("ADDED", pod("bare", node="n1", notes=notes))
+    with pytest.raises(RefusedError, match="pod default/bare must stay"):
+        fleet.moved("default", "*", ("n2", ""), Budget(), "birch")
