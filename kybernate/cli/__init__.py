@@ -35,6 +35,7 @@ _COMMANDS: Mapping[str, str] = {
     "move": "kybernate.cli.cluster.rebalances:move",
     "node": "kybernate.cli.node",
     "park": "kybernate.cli.cluster.requests:park",
+    "pin": "kybernate.cli.cluster.pins:pin",
     "pki": "kybernate.cli.pki",
     "plan": "kybernate.cli.planning.plan",
     "policy": "kybernate.cli.cluster.policies:policy",
@@ -48,6 +49,7 @@ _COMMANDS: Mapping[str, str] = {
     "states": "kybernate.cli.states",
     "support-bundle": "kybernate.cli.bundle.commands",
     "top": "kybernate.cli.cluster.seats:top",
+    "unpin": "kybernate.cli.cluster.pins:unpin",
     "wake": "kybernate.cli.cluster.requests:wake",
 }
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem, ShellComplete, get_completion_class
 
+from kybernate import keys
 from kybernate.errors import KybernateError
 
 if TYPE_CHECKING:
@@ -60,6 +61,17 @@ def node_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> l
 
     del param
     return _names(ctx, lambda _: NODES, incomplete)
+
+
+def pin_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """What `unpin` takes: the pods of pins, and tpl/NAME of other TierPlacements."""
+    del param
+    found = _names(ctx, lambda link: link.all_of(keys.TIER_PLACEMENTS_PATH), "")
+    words = (
+        name.removeprefix("pin-") if name.startswith("pin-") else f"tpl/{name}"
+        for name in (str(one.value) for one in found)
+    )
+    return [CompletionItem(word) for word in words if word.startswith(incomplete)]
 
 
 def _names(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
+from kybernate import keys
+from kybernate.api.asked import to_create
 from kybernate.api.gpunodes import Condition  # noqa: TC001 - pydantic reads it
 from kybernate.api.policies import Expression  # noqa: TC001 - as above
 from kybernate.api.schema import CAMEL, TIME, items, labels, one_of
@@ -14,6 +16,8 @@ from kybernate.api.schema import text as words
 from kybernate.api.schema import whole as integer
 from kybernate.core.requests.placement import MOST_ARTIFACTS, MOST_COPIES, CopyState
 from kybernate.types import Tier
+
+Json = dict[str, Any]
 
 _MOST_LABELS = 16
 _DEEP = (Tier.NVME, Tier.OBJECT)
@@ -106,6 +110,14 @@ class PlacementSpec:
         ),
         TIME,
     ] = None
+
+
+def to_pin(name: str, label: str, value: str, newest: int, until: str | None) -> Json:
+    """A TierPlacement of this name that keeps the newest artifacts whose label has this value, with
+    a copy in the object store; `until`: RFC 3339, None for as long as it is there."""
+    spec: Json = {"selector": {"matchLabels": {label: value}}, "copies": {"object": 1}}
+    spec |= {"newest": newest} | ({"pinnedUntil": until} if until else {})
+    return to_create(keys.TIER_PLACEMENT_KIND, {"name": name}, spec)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 from images.cache import REPOSITORY
 from images.chart import PARTS as PARTS_OF_CONFIG
 from images.chart import objects
+from kybernate.core.requests.placement import TRUE, PlacementReason
 from kybernate.core.requests.template import FAILED, TemplateReason
 from kybernate.errors import KybernateError
 from tests.kit.servers import prometheus
@@ -170,6 +171,12 @@ def test_the_reasons_of_a_template_that_fails_are_its_own() -> None:
     assert set(named.split("|")) == failed
 
 
+def test_the_reasons_of_a_placement_that_fails_are_its_own() -> None:
+    (named,) = re.findall(r'reason=~"([^"]+)"', alerts()["KybernatePlacementFails"]["expr"])
+    waits = {PlacementReason.NO_ARTIFACTS, PlacementReason.COPYING, PlacementReason.WAITING}
+    assert set(named.split("|")) == set(PlacementReason) - {*TRUE, *waits, PlacementReason.ENDED}
+
+
 def test_queries_name_no_other_words() -> None:
     asked = "\n".join(PANELS.values()) + RULES.read_text()
     for label, word in re.findall(r'(\w+)(?:!?=)"([^"]+)"', asked):
@@ -254,6 +261,14 @@ CASES: dict[str, tuple[dict[str, str], dict[str, str], dict[str, str]]] = {
             'kyb_controller_templates{reason="Ready"}': "3x30",
         },
         {"reason": "PodFailed"},
+    ),
+    "KybernatePlacementFails": (
+        {'kyb_controller_placements{reason="CopyFailed"}': "2x30"},
+        {
+            'kyb_controller_placements{reason="CopyFailed"}': "0x30",
+            'kyb_controller_placements{reason="Copying"}': "2x30",
+        },
+        {"reason": "CopyFailed"},
     ),
     "KybernateSpotNotice": (
         {'kyb_agent_spot_notices_total{node="n1"}': "0x20 1x10"},
