@@ -56,6 +56,16 @@ def request_options(
     --dry-run and `told` that of -o.
     """
     options = (
+        making_options(tried, told, namespaced=namespaced),
+        click.option("--timeout", default=timeout, show_default=True, help=how_long),
+    )
+    return lambda command: _with(command, options)
+
+
+def making_options(tried: str, told: str, *, namespaced: bool = True) -> Callable[[Any], Any]:
+    """The options of commands that make an object; `tried` is the help of --dry-run and `told` that
+    of -o."""
+    options = (
         cluster_options(namespaced=namespaced),
         click.option("--dry-run", is_flag=True, help=tried),
         click.option(
@@ -66,7 +76,6 @@ def request_options(
             show_default=True,
             help=told,
         ),
-        click.option("--timeout", default=timeout, show_default=True, help=how_long),
     )
     return lambda command: _with(command, options)
 

@@ -12,8 +12,8 @@ from kybernate import keys
 from kybernate.api.events import stamp
 from kybernate.api.placements.model import to_pin
 from kybernate.api.restoring.artifacts import read_artifact
-from kybernate.cli.cluster.asking import because, why_option
-from kybernate.cli.cluster.link import cluster_options, link_to
+from kybernate.cli.cluster.asking import because, making_options, why_option
+from kybernate.cli.cluster.link import link_to
 from kybernate.cli.completing import pin_names, pod_names
 from kybernate.cli.output import human, text_of
 from kybernate.core.quantity import parse_duration
@@ -33,24 +33,9 @@ _RESOURCE = f"tierplacement.{keys.GROUP}"
 
 
 def _options(tried: str) -> Callable[[Any], Any]:
-    def add(command: Any) -> Any:
-        for option in (
-            cluster_options(),
-            click.option("--dry-run", is_flag=True, help=tried),
-            click.option(
-                "-o",
-                "--output",
-                type=click.Choice(("text", "json", "yaml", "name")),
-                default="text",
-                show_default=True,
-                help="A sentence, or the TierPlacement.",
-            ),
-            click.option("--model", default=None, help="All artifacts of a model, instead of POD."),
-        ):
-            command = option(command)
-        return command
-
-    return add
+    made = making_options(tried, "A sentence, or the TierPlacement.")
+    of = click.option("--model", default=None, help="All artifacts of a model, instead of POD.")
+    return lambda command: of(made(command))
 
 
 @click.command("pin")

@@ -373,6 +373,8 @@ VERBS: dict[str, set[str]] = {
     "rebalance": {TRIED, WHY},
     "approve": {TRIED},
     "drain": {TRIED, WHY},
+    "pin": {TRIED, WHY},
+    "unpin": {TRIED},
     "artifacts ls": {WATCHED},
     "doctor": set(),
     "support-bundle": {TRIED},
