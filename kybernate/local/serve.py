@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 
 from kybernate.adapters.nvml import Nvml
+from kybernate.core.doctor.doctor import OLDEST_DRIVER, parks
 from kybernate.core.simulate.ours import CALLS_HOLD
 from kybernate.core.simulate.world import Costs
 from kybernate.errors import DriverError, RefusedError
@@ -34,7 +35,8 @@ log = logging.getLogger(__name__)
 
 _HEALTH_LIMIT = 1.0
 _NVML_LIMIT = 10.0
-_WITHOUT = "mend that, or try Kybernate without a GPU: kybernate serve --simulate"
+_TRY = "try Kybernate without a GPU: kybernate serve --simulate"
+_WITHOUT = f"mend that, or {_TRY}"
 _RESERVE, _SHARE = 512 << 20, 32
 """Of each GPU is given to no model: so many bytes, and no more than one part in so many."""
 _IN_TIME_S = Costs().slack
@@ -67,13 +69,19 @@ async def serve(source: Source, folders: Folders, helpers: CudaHelpers, *, keep:
 
 
 async def devices(nvml: Nvml) -> tuple[Gpu, ...]:
-    """The box's GPUs, one at least. Raises RefusedError, DeadlineError."""
+    """The box's GPUs, one at least, of a driver that parks. Raises RefusedError, DeadlineError."""
     try:
         gpus = await nvml.ask(nvml.devices, _NVML_LIMIT)
+        driver, _ = await nvml.ask(nvml.driver_versions, _NVML_LIMIT)
     except DriverError as error:
         raise RefusedError(f"NVIDIA's driver does not answer ({error}): {_WITHOUT}") from error
     if not gpus:
         raise RefusedError(f"this box has no GPU: {_WITHOUT}")
+    if not parks(driver):
+        raise RefusedError(
+            f"NVIDIA's driver {driver} can't park models, {OLDEST_DRIVER} and later can: "
+            f"upgrade it to 580 or later, or {_TRY}"
+        )
     return gpus
 
 

@@ -20,7 +20,7 @@ MEANINGLESS: dict[str, str] = {
     "matrix": f"{_HERE} yet: models share a GPU as groups says, and where vram says that they fit",
     "metricsMaxInMemory": f"{_HERE}: GET /metrics counts, and keeps no single request",
     "peers": f"{_HERE}: requests for their models are answered 404",
-    "performance": f"{_HERE}: GET /metrics has the GPUs and host memory",
+    "performance": f"{_HERE}: GET /ui shows the GPUs, GET /metrics counts requests",
     "profiles": f"{_HERE}: requests are served by the name that they use",
     "selectors": f"{_HERE}: requests for them are answered 404; use aliases",
     "sendLoadingState": f"{_HERE}: a woken model needs no loading messages",

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     )
 
 _GIB = 1 << 30
-_OLDEST_DRIVER = 570
+OLDEST_DRIVER = 570
+"""The first version of the driver that can checkpoint, so park."""
 _REMAPPING_DRIVER = 580
 _CRIU = (4, 2)
 _FREE_STATE = 1 * _GIB
@@ -70,6 +71,11 @@ def examine(facts: Facts) -> tuple[Finding, ...]:
 def sound(findings: Iterable[Finding]) -> bool:
     """Whether seats can work: nothing failed."""
     return all(finding.level is not Level.FAIL for finding in findings)
+
+
+def parks(driver: str) -> bool:
+    """Whether the driver of this version, such as 570.86.15, can park."""
+    return _leading(driver) >= OLDEST_DRIVER
 
 
 def _rights(facts: Facts) -> Iterable[Finding]:
@@ -119,12 +125,11 @@ def _driver(facts: Facts) -> Iterable[Finding]:
 
 def _driver_version(driver: DriverFacts) -> Finding:
     seen = f"driver {driver.version}, CUDA {driver.cuda}"
-    major = _leading(driver.version)
-    if major < _OLDEST_DRIVER:
+    if not parks(driver.version):
         return Finding(
             "driver", Level.FAIL, seen, "upgrade it to 580 or later: it can't checkpoint"
         )
-    if major < _REMAPPING_DRIVER:
+    if _leading(driver.version) < _REMAPPING_DRIVER:
         return Finding(
             "driver", Level.WARN, seen, "upgrade it to 580 or later to wake seats on other GPUs"
         )
