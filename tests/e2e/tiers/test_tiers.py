@@ -173,7 +173,7 @@ def reserved(pod: dict[str, Any]) -> dict[str, str]:
 def test_a_seat_below_ram_gives_its_cpu_and_memory_back_and_waits_where_others_have_them(
     tiered: Cluster, seats: Pods
 ) -> None:
-    """Its kubelet resizes it in place; docs/how-to/operate/give-back-cpu-and-memory.md"""
+    """Its kubelet resizes it in place; docs/how-to/install/give-back-cpu-and-memory.md"""
     cores = int(tiered.api().get("/api/v1/nodes/n1")["status"]["allocatable"]["cpu"])
     asked = {"cpu": f"{cores * 1000 - 500}m", "memory": "200Mi"}
     limits = {"memory": "256Mi", keys.seat_resource(1): "1"}

@@ -1,4 +1,4 @@
-"""TierPlacements: whom the API server lets write them, and from an artifact to its copies."""
+"""TierPlacements and pins: whom the API server lets write them, and from an artifact to copies."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 
 from kybernate import keys
+from kybernate.cli import main
 from kybernate.errors import (
     ConfigError,
     ConflictError,
@@ -240,3 +242,34 @@ def test_a_controller_newer_than_the_crds_does_what_there_are_kinds_for(
     api.post(PLACEMENTS, placement())
     is_in(api, "False", "NoRegistry")
     assert controller.ready()
+
+
+def test_a_pod_is_pinned_and_unpinned_from_a_laptop(
+    control_plane: Cluster,
+    api: Api,
+    server: Server,
+    projecting: Controller,
+) -> None:
+    artifact = Recorder(server).record(1)
+    until(lambda: bool(api.get(ARTIFACTS)["items"]), "no Artifact", LIMIT_S)
+    at_home = ["--kubeconfig", str(control_plane.kubeconfig), "-n", NAMESPACE]
+
+    def kyb(*words: str) -> str:
+        done = CliRunner().invoke(main, [*words, *at_home])
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    def kept(name: str) -> list[str]:
+        found = api.get(f"{PLACEMENTS}/{name}").get("status") or {}
+        return list(found.get("artifacts") or ())
+
+    assert "would be kept" in kyb("pin", "a", "--dry-run")
+    assert api.get(PLACEMENTS)["items"] == []
+    assert artifact in kyb("pin", "a", "--for", "720h")
+    until(lambda: artifact in kept("pin-a"), "not pinned", LIMIT_S)
+    kyb("pin", "a", "--newest", "2")
+    spec = api.get(f"{PLACEMENTS}/pin-a")["spec"]
+    assert (spec["newest"], "pinnedUntil" in spec) == (2, False)
+    kyb("unpin", "a", "--dry-run")
+    kyb("unpin", "a")
+    assert api.get(PLACEMENTS)["items"] == []

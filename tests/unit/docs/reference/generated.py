@@ -57,19 +57,19 @@ SERVICES: tuple[tuple[str, str, type[BaseModel]], ...] = (
 )
 SETTINGS = """# Settings
 
-Generated from `kybernate/settings` by `make states`. Each service takes a setting as a flag
+Generated from `kybernate/settings` by `make generated`. Each service takes a setting as a flag
 (`--min-residency-s`), from the environment (`KYB_AGENT_MIN_RESIDENCY_S`) or from a YAML file
 (`--config`), in this order. `--validate-config` says what it would use.
 """
 OBJECTS = """# Objects
 
-Generated from `config/crd` by `make states`. `kubectl explain` shows the same.
+Generated from `config/crd` by `make generated`. `kubectl explain` shows the same.
 """
 MODELS_FILE = """# models.yaml
 
-Generated from `kybernate/api/models` by `make states`. The file of one box, which `kybernate serve`
-reads; keys are llama-swap's where it has them. A key that is missing has the default; `null` is the
-same as none. Any value may be, or contain, a macro.
+Generated from `kybernate/api/models` by `make generated`. The file of one box, which `kybernate
+serve` reads; keys are llama-swap's where it has them. A key that is missing has the default;
+`null` is the same as none. Any value may be, or contain, a macro.
 
 Editors complete and check the file if its first line names
 [the schema](../../../config/models.schema.json):

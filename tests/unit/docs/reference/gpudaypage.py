@@ -7,8 +7,8 @@ from tests.pages import item
 
 _PAGE = """# The GPU day
 
-Generated from `tests/gpu/questions.py` by `make states`. What `make test-gpu` asks of a real GPU,
-and how it answers: [how to run it](../how-to/plan/ask-a-gpu.md).
+Generated from `tests/gpu/questions.py` by `make generated`. What `make test-gpu` asks of a real
+GPU, and how it answers: [how to run it](../how-to/plan/ask-a-gpu.md).
 
 ## The JSON
 

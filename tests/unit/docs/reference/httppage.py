@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 HEAD = """# HTTP
 
-Generated from the services' code by `make states`. Extender and registry take mutual TLS; the
+Generated from the services' code by `make generated`. Extender and registry take mutual TLS; the
 proxy takes what its [clients](serving/proxy.md#clients) have. The registry serves an OpenAPI
 document at `/openapi.json`, with all types.
 """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 HEAD = """# Messages of the agent's APIs
 
-Generated from `proto/kybernate/gen` by `make states`: each call with its messages, each message
+Generated from `proto/kybernate/gen` by `make generated`: each call with its messages, each message
 with its fields. How a client uses the calls is in [api.md](api.md).
 """
 FILES = {"agent.proto": "The agent", "peers.proto": "Between agents"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+import yaml
 
 from tests.cluster.layout import REPOSITORY
 from tests.unit.docs.reference import metricspage
@@ -30,3 +31,12 @@ def test_no_metric_is_made_where_the_page_does_not_look() -> None:
     }
     assert len(made) > 40
     assert made <= known
+
+
+def test_the_page_on_monitoring_says_what_to_look_at_for_each_alert() -> None:
+    """And for no other."""
+    rules = yaml.safe_load((REPOSITORY / "config/monitoring/rules.yaml").read_text())
+    alerts = {rule.get("alert") for group in rules["groups"] for rule in group["rules"]} - {None}
+    page = (REPOSITORY / "docs/how-to/operate/monitoring.md").read_text()
+    rows = "\n".join(line for line in page.splitlines() if line.startswith("| `Kybernate"))
+    assert set(re.findall(r"`(Kybernate\w+)`", rows)) == alerts
