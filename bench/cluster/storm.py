@@ -206,7 +206,14 @@ class Storm:
 
     def _check(self, pod: Json) -> None:
         name, group = pod["metadata"]["name"], group_of(pod)
-        found = opened(self._pods.log(name))
+        # The kubelet that has the log may be starting again.
+        log = retry_blocking(
+            partial(self._pods.log, name),
+            lambda error: say(f"once more: {error}"),
+            on=RetryableError,
+            until=time.monotonic() + ADMISSION_LIMIT,
+        )
+        found = opened(log)
         wanted = self._members(pod["spec"]["nodeName"], group)
         if found != wanted:
             self._tally.mismatches += 1
