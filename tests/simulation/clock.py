@@ -75,6 +75,9 @@ class TimerLoop(asyncio.BaseEventLoop):
         self._ready.append(call)
         return call
 
+    # There are no other threads: what a thread would call comes from `run_in_executor`.
+    call_soon_threadsafe = call_soon
+
     def call_later(
         self,
         delay: float,
