@@ -44,16 +44,10 @@ class DeviceLists:
         if not is_there():  # its number, and so the group, may be another's
             raise NotFoundError(f"There is no process {init} any more.")
         wanted = {f"c {major}:{minor}" for major, minor in devices}
-
-        def write() -> None:
-            for device in wanted:
-                with open(os.open(group / _ALLOW, os.O_WRONLY), "wb", buffering=0) as allowed:
-                    allowed.write(f"{device} {_OPEN}".encode())
-
         try:
             # A wake waits for this, and nearly always all is there.
-            if not wanted <= _allowed(smallfile.read(f"{group}/devices.list")):
-                as_admin(write)
+            if missing := wanted - _allowed(wanted, smallfile.read(f"{group}/devices.list")):
+                as_admin(lambda: _add(group / _ALLOW, missing))
         except FileNotFoundError as error:
             raise NotFoundError(f"The container of process {init} is gone.") from error
 
@@ -69,7 +63,16 @@ class DeviceLists:
         raise NotFoundError(f"Process {init} is in no cgroup of devices.")
 
 
-def _allowed(rules: str) -> set[str]:
-    """The devices of a list that may be read and written."""
+def _allowed(wanted: Iterable[str], rules: str) -> set[str]:
+    """Those that may be read and written by a list's rules: each names one device, all of a major
+    number, or all."""
     parts = (rule.rpartition(" ") for rule in rules.splitlines())
-    return {device for device, _, access in parts if set(_OPEN) <= set(access)}
+    named = {device for device, _, access in parts if set(_OPEN) <= set(access)}
+    whole = {"a *:*", "c *:*"} & named
+    return {one for one in wanted if whole or {one, f"{one.partition(':')[0]}:*"} & named}
+
+
+def _add(file: Path, devices: Iterable[str]) -> None:
+    for device in devices:
+        with open(os.open(file, os.O_WRONLY), "wb", buffering=0) as allowed:
+            allowed.write(f"{device} {_OPEN}".encode())

@@ -30,7 +30,12 @@ def _group(tmp_path: Path, listed: str) -> tuple[DeviceLists, Path]:
 
 @pytest.mark.parametrize(
     "listed",
-    ["c 60:0 rw\nc 60:255 rw\n", "c *:* m\nc 60:0 rwm\nc 60:255 rwm\nc 1:3 rwm\n"],
+    [
+        "c 60:0 rw\nc 60:255 rw\n",
+        "c *:* m\nc 60:0 rwm\nc 60:255 rwm\nc 1:3 rwm\n",
+        "c 60:* rw\n",
+        "a *:* rwm\n",
+    ],
 )
 def test_a_container_that_has_them_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: str
