@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode, urlsplit
@@ -42,22 +43,31 @@ class Prometheus:
 
     def day(self, now: float) -> list[History]:
         """The last day of each pod that has GPUs now. `now` in seconds since 1970."""
-        gpus = _by_pod(self._ask("query", query=_GPUS, time=now))
+        try:
+            return self._day(now)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise ConfigError(self._url, "it answers as no Prometheus does") from error
+
+    def _day(self, now: float) -> list[History]:
+        series = self._ask("query", query=_GPUS, time=now)
+        # A scraper that has labels of its own puts what the exporter said behind `exported_`.
+        behind = "exported_" if any(one["metric"].get("exported_pod") for one in series) else ""
+        gpus = _by_pod(series, behind)
         if not gpus:
             problem = (
                 "it has no DCGM_FI_DEV_FB_USED of pods now; have it scrape NVIDIA's "
                 "dcgm-exporter, and that one name the pods of GPUs (DCGM_EXPORTER_KUBERNETES)"
             )
             raise ConfigError(self._url, problem)
-        most = _by_pod(self._ask("query", query=_MOST, time=now))
+        most = _by_pod(self._ask("query", query=_MOST, time=now), behind)
         times = {"start": now - _DAY + _MINUTE, "end": now, "step": _MINUTE}
-        busy = _by_pod(self._ask("query_range", query=_BUSY, **times))
+        busy = _by_pod(self._ask("query_range", query=_BUSY, **times), behind)
         return [
             History(
                 name,
                 namespace,
                 int(float(found["value"][1])),
-                float(most[namespace, name]["value"][1]),
+                float(most.get((namespace, name), found)["value"][1]),
                 {float(at): float(share) / 100 for at, share in _values(busy, namespace, name)},
             )
             for (namespace, name), found in sorted(gpus.items())
@@ -71,18 +81,15 @@ class Prometheus:
         except HTTPError as error:
             said = error.read(500).decode(errors="replace").strip()
             raise ConfigError(self._url, f"it answers {error.code}: {said}") from error
-        except (URLError, OSError) as error:
+        except (URLError, HTTPException, OSError) as error:
             raise RetryableError(f"{self._url} doesn't answer: {error}") from error
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(self._url, "it answers as no Prometheus does") from error
         return list(found)
 
 
-def _by_pod(found: Iterable[dict[str, Any]]) -> dict[Pod, dict[str, Any]]:
-    """Each series by namespace and pod. A scraper that has labels of its own puts what the exporter
-    said behind `exported_`: then `pod` is the exporter's own."""
-    series = list(found)
-    behind = "exported_" if any(one["metric"].get("exported_pod") for one in series) else ""
+def _by_pod(series: Iterable[dict[str, Any]], behind: str) -> dict[Pod, dict[str, Any]]:
+    """Each series by namespace and pod, whose labels begin with `behind`."""
     named = {
         (one["metric"].get(f"{behind}namespace", ""), one["metric"].get(f"{behind}pod", "")): one
         for one in series
