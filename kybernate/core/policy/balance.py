@@ -2,8 +2,9 @@
 
 The load of a GPU is the part of about the last quarter of an hour in which the seats that use it
 served requests. A seat serves no more when another one comes to its GPUs, and no less when one
-leaves them. So under the same requests no pod returns: it left since the others of its group were
-busier than those of the other group, by a margin, and they are so all the more without it.
+leaves them. So under the same requests no pod returns until others have moved: it left since the
+others of its group were busier than those of the other group, by a margin, and they are so all the
+more without it.
 """
 
 from __future__ import annotations
