@@ -165,7 +165,8 @@ def test_nodes_that_pods_may_not_go_to_are_left_alone(
     gang = Gang(world, 4).add(4, cpu="1500m")
     until(gang.runs, f"it runs, and none of it on {tainted}, {cordoned}, {small}")
     assert {node for node, _ in gang.bound()} == set(free)
-    assert any("does not have" in text for text in gang.told("GangWaiting"))
+    # An event may be written after the pod is bound.
+    until(lambda: any("does not have" in text for text in gang.told("GangWaiting")), "told why")
 
 
 def test_a_pod_that_the_scheduler_has_no_node_for_holds_up_nobody_for_long(

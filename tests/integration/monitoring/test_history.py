@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 MEMORY, WORK = "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_GPU_UTIL"
-NOW = time.time()
 STEP_S = 30
 BUSY = {"chat": 6, "batch": 18}
 """Each pod works for the first half of an hour, so many hours ago."""
@@ -53,10 +52,18 @@ def lines(now: float, behind: str) -> Iterator[str]:
     yield "# EOF"
 
 
+@pytest.fixture(scope="module")
+def now() -> float:
+    """When the day ends, in seconds since 1970: of a sample that is older nobody is told."""
+    return time.time()
+
+
 @pytest.fixture(scope="module", params=["", "exported_"], ids=["plain", "exported"])
-def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def url(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, now: float
+) -> Iterator[str]:
     folder: Path = tmp_path_factory.mktemp("prometheus")
-    (folder / "day").write_text("\n".join(lines(NOW, request.param)) + "\n")
+    (folder / "day").write_text("\n".join(lines(now, request.param)) + "\n")
     promtool = str(prometheus.ensure() / "promtool")
     words = ["tsdb", "create-blocks-from", "openmetrics", f"{folder}/day", f"{folder}/data"]
     subprocess.run([promtool, *words], check=True, capture_output=True, timeout=120)
@@ -69,7 +76,7 @@ def plan(*words: object) -> Result:
 
 
 def test_a_day_of_gpus_becomes_a_plan_and_a_file_that_comes_to_the_same(
-    url: str, tmp_path: Path
+    url: str, now: float, tmp_path: Path
 ) -> None:
     file = tmp_path / "workloads.csv"
     found = plan("--prometheus", url, "--p99", "30", "--write", file, "-o", "json")
@@ -83,7 +90,7 @@ def test_a_day_of_gpus_becomes_a_plan_and_a_file_that_comes_to_the_same(
         assert (namespace, int(gpus), float(gib) * GIB) == ("team", *PODS[name])
         assert float(p99) == 30
         assert float(seconds) == pytest.approx(30, abs=1.5)
-        hour = int((NOW - BUSY[name] * 3600) // 3600) % 24
+        hour = int((now - BUSY[name] * 3600) // 3600) % 24
         by_hour = [float(rate) for rate in rates.split()]
         assert by_hour[hour] == pytest.approx(30, abs=2)
         assert sum(by_hour) == pytest.approx(30, abs=2)

@@ -48,6 +48,14 @@ def state(caller: Worker, pid: int) -> int:
     return int(caller.ask("cuCheckpointProcessGetState", pid))
 
 
+def met(node: Node, fault: Fault) -> None:
+    """Return once a call has met the fault."""
+    until = time.monotonic() + DEADLINE
+    while node.faults.uses_left(fault):
+        assert time.monotonic() < until, "no call meets it"
+        time.sleep(0.001)
+
+
 def used(watcher: Worker, gpu: int = 0) -> int:
     return int(watcher.ask("nvml", "nvmlDeviceGetMemoryInfo", {"gpu": gpu})["used"])
 
@@ -396,6 +404,7 @@ def test_a_hanging_call_holds_up_its_caller_only(node: Node, call: Call) -> None
             Call.UNLOCK: ("cuCheckpointProcessUnlock", pid, None),
         }[call]
     )
+    met(node, Fault.HANG)
     assert caller.quiet(0.05)
     assert state(other, pid) == before
     node.faults.clear(Fault.HANG)
@@ -407,6 +416,7 @@ def test_a_held_call_is_made_once_the_fault_is_cleared(node: Node) -> None:
     target, caller, other = node.worker(), node.watcher(), node.watcher()
     node.faults.inject(Fault.HOLD, call=Call.LOCK, times=1)
     caller.send("lock", target.pid)
+    met(node, Fault.HOLD)
     assert caller.quiet(0.05)
     assert state(other, target.pid) == 0
     node.faults.clear(Fault.HOLD)
