@@ -291,18 +291,13 @@ class Lifecycle:
     async def _stay_on(self, seat: Seat, why: str) -> None:
         """The driver refuses the GPU that was chosen: it wakes only where it was, from now on."""
         metrics.failed("wake", "RemapRefused")
-        seat.stays(why)
         sentence = f"{why}; from now on it wakes only on the GPU where it is"
         self._node.tell(seat, "Warning", "RemapRefused", sentence)
-        try:
-            await self._steps.settle(seat)
-        except Reverted as error:
-            log.info("%s: %s", seat, error)
-            self._node.move(seat, SeatEvent.AWAKE, "awake where it was")
-            self.activate(seat)
-        else:
-            self._node.move(seat, SeatEvent.WAKE_REVERTED, why)
-            self._kick()
+        # Others may be on that GPU by now, and until it is frozen it has only the one it can't use.
+        await self._steps.settle(seat, may_wake=False)
+        seat.stays(why)
+        self._node.move(seat, SeatEvent.WAKE_REVERTED, why)
+        self._kick()
 
     # --- failure and end ----------------------------------------------------------------------
 

@@ -190,8 +190,9 @@ class Steps:
                 self._node.complain(seat, "CheckpointLong", why)
             await asyncio.sleep(_IMAGE_POLL)
 
-    async def settle(self, seat: Seat) -> dict[str, float]:
-        """Freeze the checkpointed tree and see that its memory is free; Reverted, Broken."""
+    async def settle(self, seat: Seat, *, may_wake: bool = True) -> dict[str, float]:
+        """Freeze the checkpointed tree and see that its memory is free; Reverted, Broken.
+        `may_wake`: whether it may wake on its GPUs again where it can't be frozen."""
         await self.undisturbed(seat)
         began = self._world.now()
         try:
@@ -199,9 +200,9 @@ class Steps:
                 seat.tree.handle, self._node.settings.freeze_deadline_s
             )
         except (DeadlineError, NotFoundError) as error:
-            await self._undo(seat, f"its tree could not be frozen: {error}")
+            await self._undo(seat, f"its tree could not be frozen: {error}", may_wake=may_wake)
         frozen = self._world.now()
-        await self._confirm_free(seat)
+        await self._confirm_free(seat, may_wake=may_wake)
         return {"freeze": frozen - began, "confirm": self._world.now() - frozen}
 
     async def _checkpoint(self, seat: Seat) -> Mapping[str, float]:
@@ -223,8 +224,8 @@ class Steps:
                 raise Reverted(f"the driver would not park it: {error}") from error
             raise Broken(f"the driver failed to park it: {error}") from error
 
-    async def _undo(self, seat: Seat, why: str) -> None:
-        if seat.unverified or seat.state in TIER_OF:
+    async def _undo(self, seat: Seat, why: str, *, may_wake: bool = True) -> None:
+        if not may_wake or seat.unverified or seat.state in TIER_OF:
             raise Broken(f"{why}, and it has no right to memory of its GPUs")
         try:
             await self.finish_wake(seat)
@@ -232,17 +233,17 @@ class Steps:
             raise Broken(f"{why}, and undoing the checkpoint failed: {error}") from error
         raise Reverted(why)
 
-    async def _confirm_free(self, seat: Seat) -> None:
+    async def _confirm_free(self, seat: Seat, *, may_wake: bool) -> None:
         """Wait till NVML shows none of its tree on its GPUs; raises Reverted, Broken."""
         until = self._world.now() + self._node.settings.confirm_deadline_s
-        while (doubt := await self._doubt(seat)) is not None:
+        while (doubt := await self._doubt(seat, may_wake=may_wake)) is not None:
             if self._world.now() >= until:
                 raise Broken(
                     f"{doubt} {self._node.settings.confirm_deadline_s:g} s after the checkpoint"
                 )
             await asyncio.sleep(_POLL)
 
-    async def _doubt(self, seat: Seat) -> str | None:
+    async def _doubt(self, seat: Seat, *, may_wake: bool) -> str | None:
         """Why its memory can't be called free. It is checkpointed: an error is no way back."""
         try:
             shown = await self._shown(seat, seat.identity.gpus)
@@ -250,7 +251,8 @@ class Steps:
             return f"NVML does not say whether its memory is free ({error})"
         if shown - set(_pids(seat)):
             # It began between the look at the holders and the freeze: it was never checkpointed.
-            await self._undo(seat, "a process of it began to use a GPU while it was parked")
+            why = "a process of it began to use a GPU while it was parked"
+            await self._undo(seat, why, may_wake=may_wake)
         return "NVML still shows its processes on the GPU" if shown else None
 
     async def _on_healthy_gpus(self, seat: Seat) -> bool:

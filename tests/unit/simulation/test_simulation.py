@@ -157,6 +157,8 @@ def test_storms_with_moves_run_nothing_twice_and_lose_nothing():
         # read their memory from folders that no record named.
         ("storm", 3010450),
         ("storm", 3038331),
+        # A driver refused to move a seat, which woke on its old GPU since it could not be frozen.
+        ("storm", 991367),
     ],
 )
 @pytest.mark.filterwarnings("ignore")

@@ -100,6 +100,23 @@ async def test_where_the_driver_refuses_the_seat_keeps_its_gpu(rig, proxy):
     r.check()
 
 
+async def test_who_is_refused_and_cannot_be_frozen_does_not_wake_beside_another(rig, proxy):
+    """Its own GPU is another's by now: it starts again, and nobody else notices."""
+    r, p, (a, b, c) = await three(rig, proxy)
+    r.loop.operators.send_away(b, "test")
+    await r.until(b, SeatState.PARKED)
+    assert on(r, c) == {A}
+    r.machine.faults |= {"remap-refused", "freeze-fails"}
+    p.request(a)
+    await asyncio.sleep(5.0)
+    assert r.state(c) is SeatState.ACTIVE
+    assert on(r, c) == {A}
+    assert A not in on(r, a)
+    assert r.seen.broken == []
+    assert "SeatFailed" in [reason for reason, _ in r.seen.events]
+    r.check()
+
+
 async def test_a_driver_that_moves_nothing_is_not_asked_to(rig, proxy):
     r = rig(**QUICK)
     r.loop.inventory_reported(replace(INVENTORY, driver_version="570.86.10"))
