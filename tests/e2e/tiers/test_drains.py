@@ -327,7 +327,8 @@ def test_a_pod_whose_node_fails_continues_elsewhere_from_its_newest_snapshot(
     last = Direct.to(first).ask()
     page = Page("when-a-node-fails", reader, pod=name, node=node)
     saved = page("kubectl kyb snapshot")
-    assert name in page("kubectl kyb artifacts ls")
+    # The projection of the registry is renewed now and then.
+    wait_until(lambda: name in page("kubectl kyb artifacts ls"), 30, "no Artifact")
     assert Direct.to(first).ask().counter == 2, "what is done since the snapshot is lost"
     failing(node, uid)
     page(f"kubectl taint node gpu-7 {TAINT}=")
