@@ -24,10 +24,13 @@ import yaml
 
 from kybernate.testing.simgpu.folder import install
 from kybernate.testing.simgpu.spec import parse
+from tests.kit.browser import chromium
 from tests.simgpu import build, read_log, violations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from playwright.sync_api import Browser
 
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = 65534
@@ -199,6 +202,14 @@ def libraries() -> Iterator[Path]:
     folder.chmod(0o755)
     yield build(folder)
     shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One that shows pages. A machine that can't have it fails: a skipped page is an untested one.
+    Not for all of a run: Playwright's loop would be that of later tests, too."""
+    with chromium() as started:
+        yield started
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import pytest
 from aiohttp import web
 from playwright.sync_api import expect
 
-from kybernate.errors import KybernateError
 from kybernate.types import NodeName, PodUid, SeatState
 from proxy.actions import Client, Limits, SeatInfo
 from proxy.admission import Admission
@@ -20,12 +19,11 @@ from proxy.desk import Desk
 from proxy.page.board import Board
 from proxy.page.door import Door
 from proxy.page.shape import Scene
-from tests.kit.browser import chromium
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 SEATS, A_GROUP = 500, 4
 SWAPS_A_SECOND = 50
@@ -127,18 +125,17 @@ def _next(seat: SeatInfo) -> SeatInfo:
 
 
 @pytest.fixture(scope="module")
-def page() -> Iterator[Page]:
+def page(browser: Browser) -> Iterator[Page]:
     crowd = Crowd()
+    crowd.start()
     try:
-        with chromium() as browser:
-            crowd.start()
-            opened = browser.new_page(viewport={"width": 1280, "height": 900})
-            opened.goto(f"http://127.0.0.1:{crowd.port}/ui/")
-            expect(opened.locator("#shown")).to_have_text(str(SEATS), timeout=30_000)
-            yield opened
-            crowd.stop()
-    except KybernateError as error:
-        pytest.skip(f"there is no browser here: {error}")
+        opened = browser.new_page(viewport={"width": 1280, "height": 900})
+        opened.goto(f"http://127.0.0.1:{crowd.port}/ui/")
+        expect(opened.locator("#shown")).to_have_text(str(SEATS), timeout=30_000)
+        yield opened
+        opened.close()
+    finally:
+        crowd.stop()
 
 
 def test_500_seats_that_swap_50_times_a_second_are_drawn_smoothly(page: Page):

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
-from kybernate.errors import KybernateError
-from tests.kit.browser import chromium
 from tests.local.conftest import Box, eventually, lives
 
 if TYPE_CHECKING:
@@ -21,15 +19,6 @@ if TYPE_CHECKING:
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 SLOW = 30_000
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    try:
-        with chromium() as started:
-            yield started
-    except KybernateError as error:
-        pytest.skip(f"there is no browser here: {error}")
 
 
 @pytest.fixture
