@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from images.cache import file_lock
+from images.cache import cache_root, file_lock
 from kybernate.errors import ConfigError, KybernateError, NotFoundError
 from tests.cluster.parts import accounts, services
 from tests.cluster.processes.control import Process, Supervisor, log_tail
@@ -263,8 +263,8 @@ class Cluster:
         shutil.rmtree(self.layout.logs, ignore_errors=True)
         state = State(self.layout.state_file)
         started = time.monotonic()
-        # Another cluster sees which ports are taken once servers listen there.
-        with file_lock(work_root() / ".ports.lock", LOCK_LIMIT):
+        # Another cluster, of any checkout, sees which ports are taken once servers listen there.
+        with file_lock(cache_root() / "ports.lock", LOCK_LIMIT):
             self._base = self._choose_ports()
             state.facts = _facts(self.spec, self._base, made.binaries.path("kubectl"))
             state.write()

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from images.cache import REPOSITORY, Progress, cache_root, silent
+from images.cache import REPOSITORY, Progress, cache_root, digest_of, silent
 from kybernate.errors import ConfigError
 
 __all__ = [
@@ -30,8 +30,9 @@ _LONGEST_SOCKET = "nodename/kubelet/pod-resources/kubelet.sock"
 
 
 def work_root() -> Path:
-    """The folder of running clusters: $KYB_WORK, by default /var/tmp/kyb."""
-    return Path(os.environ.get("KYB_WORK") or "/var/tmp/kyb")
+    """The folder of running clusters: $KYB_WORK, by default one of this checkout's own, so that
+    tests of two checkouts do not end each other's clusters."""
+    return Path(os.environ.get("KYB_WORK") or f"/var/tmp/kyb-{digest_of(str(REPOSITORY))[:6]}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import yaml
 from kybernate.errors import ConfigError
 from kybernate.settings.plugin import parse_seats_config
 from tests import simgpu
-from tests.cluster.layout import SOCKET_PATH_LIMIT, Layout
+from tests.cluster.layout import SOCKET_PATH_LIMIT, Layout, work_root
 from tests.cluster.spec import FIRST_PORT, PORTS, ClusterSpec, GpuSpec, Ports
 from tests.cluster.start.bringup import gpu_description
 
@@ -82,6 +82,18 @@ def test_sockets_of_the_longest_names_fit() -> None:
     node = layout.node("n2345678")
     for path in (node.cri_socket, node.root / "kubelet/pod-resources/kubelet.sock"):
         assert len(str(path)) <= SOCKET_PATH_LIMIT
+
+
+def test_clusters_of_each_checkout_have_a_folder_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("KYB_WORK", raising=False)
+    here = work_root()
+    monkeypatch.setattr("tests.cluster.layout.REPOSITORY", Path("/another"))
+    assert work_root() != here
+    Layout(here / "n2345678")
+    monkeypatch.setenv("KYB_WORK", "/given")
+    assert work_root() == Path("/given")
 
 
 @pytest.mark.parametrize(("gpus", "sizes"), [(1, [1]), (2, [1, 2]), (4, [1, 2, 4])])
