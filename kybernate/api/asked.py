@@ -60,6 +60,14 @@ EstimatedTime = Annotated[
     str | None, TIME, Field(description="When the rest is expected to have arrived.")
 ]
 ProgressTime = Annotated[str | None, TIME, Field(description="When the last of these bytes came.")]
+CopyRestarts = Annotated[
+    int | None,
+    number(
+        32,
+        "How often the copy began again from fewer bytes; after the fifth time only more bytes "
+        "than before count as progress.",
+    ),
+]
 _READY_AT, _SINCE = "estimatedCompletionTime", "progressTime"
 
 
@@ -149,6 +157,7 @@ def dump(
         times |= {_READY_AT: one.ready_at, _SINCE: one.since}
         if one.total:
             found |= {"bytesDone": one.done, "bytesTotal": one.total}
+            found |= {"copyRestarts": one.restarts} if one.restarts else {}
     for name, at in times.items():
         if at:
             found[name] = stamp(at)
@@ -162,7 +171,8 @@ def read_copied(status: Json) -> Copied | None:
     """How much has been copied, as a status says; None if it says nothing. Raises ValueError."""
     total, times = whole(status.get("bytesTotal")), (_READY_AT, _SINCE)
     ready_at, since = (seconds_of(status.get(name)) for name in times)
-    return Copied(whole(status.get("bytesDone")), total, ready_at, since) if total else None
+    done, restarts = (whole(status.get(name)) for name in ("bytesDone", "copyRestarts"))
+    return Copied(done, total, ready_at, since, restarts) if total else None
 
 
 def condition(

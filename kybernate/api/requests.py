@@ -15,6 +15,7 @@ from kybernate.api.asked import (
     BytesDone,
     BytesTotal,
     Conditions,
+    CopyRestarts,
     EstimatedTime,
     ProgressTime,
     RequestedBy,
@@ -188,6 +189,7 @@ class RequestStatus:
     ] = None
     bytes_done: BytesDone = None
     bytes_total: BytesTotal = None
+    copy_restarts: CopyRestarts = None
     estimated_completion_time: EstimatedTime = None
     progress_time: ProgressTime = None
     scaled_up_time: Annotated[

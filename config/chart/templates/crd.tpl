@@ -917,6 +917,11 @@ spec:
                 format: int64
                 minimum: 0
                 type: integer
+              copyRestarts:
+                description: How often the copy began again from fewer bytes; after the fifth time only more bytes than before count as progress.
+                format: int32
+                minimum: 0
+                type: integer
               estimatedCompletionTime:
                 description: When the rest is expected to have arrived.
                 format: date-time
@@ -2279,6 +2284,11 @@ spec:
               bytesTotal:
                 description: Size of the artifact (bytes).
                 format: int64
+                minimum: 0
+                type: integer
+              copyRestarts:
+                description: How often the copy began again from fewer bytes; after the fifth time only more bytes than before count as progress.
+                format: int32
                 minimum: 0
                 type: integer
               estimatedCompletionTime:

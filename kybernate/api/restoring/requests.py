@@ -15,6 +15,7 @@ from kybernate.api.asked import (
     BytesDone,
     BytesTotal,
     Conditions,
+    CopyRestarts,
     EstimatedTime,
     ProgressTime,
     RequestedBy,
@@ -170,6 +171,7 @@ class RestoreRequestStatus:
     completion_time: Annotated[str | None, TIME] = None
     bytes_done: BytesDone = None
     bytes_total: BytesTotal = None
+    copy_restarts: CopyRestarts = None
     estimated_completion_time: EstimatedTime = None
     progress_time: ProgressTime = None
     conditions: Conditions = ()

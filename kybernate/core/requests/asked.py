@@ -15,6 +15,8 @@ _LONGEST_LEFT = 30 * 86_400.0
 """Seconds for which the end of a copy is foretold."""
 _LEAST_PAUSE, _LONGEST_PAUSE, _PAUSE_PART = 0.5, 10.0, 0.2
 """Seconds between two looks, and the part of the time since the first that they take."""
+MOST_RESTARTS = 5
+"""How often a copy of one request may begin again from fewer bytes and have its time again."""
 
 
 class Asked:
@@ -57,25 +59,29 @@ class Timed(Asked):
 @dataclass(frozen=True, slots=True)
 class Copied:
     """How much of an artifact is where it is to be, in bytes, and when the rest is expected to be,
-    in seconds since 1970, 0 where nobody can tell. `since`: when the last of them came."""
+    in seconds since 1970, 0 where nobody can tell. `since`: when the last of them came, or the copy
+    began again; `restarts`: how often it did, counted up to `MOST_RESTARTS`."""
 
     done: int
     total: int
     ready_at: float = 0.0
     since: float = 0.0
+    restarts: int = 0
 
 
 def copied(status: Any, found: Copied | None, now: float, *, over: bool = False) -> Copied | None:
     """The agent's figures, given a `status` with those of before; `over`: nothing more comes. What
     is left is expected to come as fast as what came since the last look, or since the beginning.
-    Only more bytes than ever are progress, or an agent that tells of other ones each time would
-    never stall."""
+    A copy that fails begins again, and counts from 0: fewer bytes are progress so often, and no
+    more, or an agent that tells of other ones each time would never stall."""
     told: Copied | None = status.copied
     if found is None:
         return None if over else told
+    if told and found.done < told.done and told.restarts < MOST_RESTARTS:
+        return replace(found, since=now, restarts=told.restarts + 1)
     if told and found.done <= told.done:
         return replace(told, total=found.total)
-    found = replace(found, since=now)
+    found = replace(found, since=now, restarts=told.restarts if told else 0)
     before, at = (told.done, told.since) if told else (0, 0.0)
     at = at or status.began_at
     if not before < found.done < found.total or not 0 < at < now:

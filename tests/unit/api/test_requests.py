@@ -34,7 +34,13 @@ STATUSES = st.builds(
     reason=st.sampled_from(Reason),
     message=st.text(max_size=50),
     copied=st.none()
-    | st.builds(Copied, st.integers(0, 9), st.integers(1, 9), st.integers(0, 1 << 31).map(float)),
+    | st.builds(
+        Copied,
+        st.integers(0, 9),
+        st.integers(1, 9),
+        st.integers(0, 1 << 31).map(float),
+        restarts=st.integers(0, 5),
+    ),
     outcome=st.none()
     | st.builds(Outcome, st.text(max_size=9), st.sampled_from(Tier), st.integers(0, 9)),
 )

@@ -36,7 +36,7 @@ CHECKPOINT = checkpoint.Status(
     reason=Reason.RUNNING,
     message="m",
     outcome=checkpoint.Outcome("shop/a@1", "nvme", 5),
-    copied=asked.Copied(1, 4, 9.0, 8.0),
+    copied=asked.Copied(1, 4, 9.0, 8.0, 2),
     owner="o",
     limit=6,
     scaled_up_at=3.0,
@@ -51,7 +51,7 @@ RESTORE = restore.RestoreStatus(
     ended_at=2.0,
     reason=restore.RestoreReason.RESTORING,
     message="m",
-    copied=asked.Copied(1, 4, 9.0, 8.0),
+    copied=asked.Copied(1, 4, 9.0, 8.0, 2),
 )
 MOVE = rebalance.Step(
     kind=rebalance.Kind.MOVE,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kybernate.core.policy.effective import PutAway
-from kybernate.core.requests.asked import Copied
+from kybernate.core.requests.asked import MOST_RESTARTS, Copied
 from kybernate.core.requests.checkpoint import (
     Act,
     Mode,
@@ -183,14 +183,40 @@ def test_more_bytes_than_the_pod_may_have_give_an_agent_no_more_time():
     assert decide(seen, NOW + 271).act is Act.CANCEL
 
 
-@pytest.mark.parametrize("figures", [Copied(25, 100), Copied(50, 200), Copied(0, 1), None])
-def test_only_more_bytes_than_ever_are_progress(figures):
-    told = replace(EVICTED.status, copied=Copied(50, 100, since=NOW))
-    seen = Observed(replace(EVICTED, status=told), operation=Operation(Progress.RUNNING, "goes"))
-    other = replace(seen, operation=replace(seen.operation, copied=figures))
-    assert decide(other, NOW + 100).status.copied.since == NOW
-    more = replace(seen, operation=replace(seen.operation, copied=Copied(51, 100)))
-    assert decide(more, NOW + 100).status.copied.since == NOW + 100
+def look(copied, figures, now):
+    """What is known of a copy at one look, given what was before and what its agent tells."""
+    told = replace(EVICTED, status=replace(EVICTED.status, copied=copied))
+    going = Operation(Progress.RUNNING, "goes", copied=figures)
+    return decide(Observed(told, operation=going), now)
+
+
+@pytest.mark.parametrize("figures", [Copied(50, 100), Copied(50, 200), None])
+def test_no_more_bytes_are_no_progress(figures):
+    half = Copied(50, 100, since=NOW)
+    assert look(half, figures, NOW + 100).status.copied.since == NOW
+    assert look(half, Copied(51, 100), NOW + 100).status.copied.since == NOW + 100
+
+
+def test_a_copy_that_begins_again_from_0_and_moves_is_not_cancelled():
+    copied, size = Copied(90 * GIB, 100 * GIB, since=NOW), 100 * GIB
+    for seconds, done in ((140, 0), (280, 30 * GIB), (420, 60 * GIB), (560, 89 * GIB)):
+        found = look(copied, Copied(done, size), NOW + seconds)
+        assert found.act is None
+        copied = found.status.copied
+        assert (copied.done, copied.since, copied.restarts) == (done, NOW + seconds, 1)
+    assert look(copied, Copied(89 * GIB, size), NOW + 711).act is Act.CANCEL
+
+
+def test_an_agent_that_begins_again_each_time_stalls():
+    copied, now = Copied(100, 10 * GIB, since=NOW), NOW
+    for again in range(MOST_RESTARTS):
+        now += 100
+        copied = look(copied, Copied(50 - again, 10 * GIB), now).status.copied
+        assert (copied.since, copied.restarts) == (now, again + 1)
+    assert look(copied, Copied(0, 10 * GIB), now + 150).act is None
+    assert look(copied, Copied(0, 10 * GIB), now + 151).act is Act.CANCEL
+    more = look(copied, Copied(copied.done + 1, 10 * GIB), now + 151).status.copied
+    assert (more.since, more.restarts) == (now + 151, MOST_RESTARTS), "it counts as before"
 
 
 def test_how_much_memory_the_pod_may_have_is_pinned_with_it():
