@@ -6,27 +6,24 @@ nothing that was pinned is dropped.
 
 from __future__ import annotations
 
-import logging
 import math
-import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from controller.base.known import key_of
-from controller.base.lasting import read_lasting, write_lasting
-from controller.base.worker import Shift
+from controller.base.lasting import Objects, ObjectWorker
 from controller.restoring.artifacts import listed
 from kybernate import keys
 from kybernate.api.lenient import texts
-from kybernate.api.placements.status import dump_placement_status, read_placement, reason_of
+from kybernate.api.placements.status import dump_placement_status, read_placement
 from kybernate.api.restoring.artifacts import labels_of
 from kybernate.core.requests.placement import (
     PLACEMENT_MEANINGS,
     TERMINAL,
     Candidate,
     CopyState,
+    Placement,
     PlacementReason,
     PlacementStatus,
     SeenPlacement,
@@ -45,98 +42,61 @@ if TYPE_CHECKING:
     from controller.restoring.artifacts import Artifacts
     from kybernate.adapters.registry.client import Registry
     from kybernate.core.requests.checkpoint import Operation, Problem
-    from kybernate.core.requests.placement import Placement
+    from kybernate.core.requests.placement import Copy
     from kybernate.runtime.lead import Fence
 
     Json = dict[str, Any]
 
-log = logging.getLogger(__name__)
-
-_SETTLE_S = 0.5
-"""Seconds in which changes of a namespace's artifacts are taken together."""
 _REGISTRY_S = 4.0
 
 
-class Placements:
-    """TierPlacements, and the labels of nodes. Fed by the watches' threads and by what is written;
-    any thread may ask. `due` is told of what may have changed, and in how many seconds to look."""
+class Placements(Objects[Placement]):
+    """TierPlacements, and the labels of nodes."""
+
+    settle_s = 0.5
 
     def __init__(self, due: Callable[[Key, float], None]) -> None:
-        self._due = due
-        self._lock = threading.Lock()
-        self._known: dict[Key, Lasting[Placement]] = {}
-        self._nodes: dict[str, dict[str, str]] = {}
-
-    def on_placement(self, kind: str, item: Json) -> None:
-        """Take in an event of the watch of TierPlacements."""
-        key = key_of(item)
-        with self._lock:
-            self._known.pop(key, None)
-            if kind != "DELETED" and "deletionTimestamp" not in item["metadata"]:
-                self._known[key] = _read(item)
-        self._due(key, 0.0)
+        super().__init__(keys.TIER_PLACEMENTS_PATH, read_placement, due)
+        self._nodes: dict[str, Mapping[str, str]] = {}
 
     def on_artifact(self, _kind: str, item: Json) -> None:
         """Take in an event of the watch of Artifacts: what is wanted of them may have changed."""
-        self._touch(str(item["metadata"]["namespace"]))
+        self.touch(str(item["metadata"]["namespace"]))
 
     def on_node(self, kind: str, item: Json) -> None:
         """Take in an event of the watch of nodes."""
-        name, labels = str(item["metadata"]["name"]), dict(texts(item["metadata"].get("labels")))
-        with self._lock:
-            before = self._nodes.pop(name, None)
-            if kind != "DELETED":
-                self._nodes[name] = labels
-            after = self._nodes.get(name)
+        name, labels = str(item["metadata"]["name"]), texts(item["metadata"].get("labels"))
+        before = self._nodes.pop(name, None)
+        after = None if kind == "DELETED" else labels
+        if after is not None:
+            self._nodes[name] = after
         if before != after:
-            self._touch()
+            self.touch()
 
-    def wrote(self, item: Json) -> None:
-        """What a write of ours was answered with."""
-        key, found = key_of(item), _read(item)
-        with self._lock:
-            known = self._known.get(key)
-            if known is not None and known.uid == found.uid:
-                self._known[key] = found
-
-    def get(self, key: Key) -> Lasting[Placement] | None:
-        """The TierPlacement as it was last seen; None if it is gone."""
-        return self._known.get(key)
-
-    def labels(self) -> dict[str, dict[str, str]]:
+    def labels(self) -> dict[str, Mapping[str, str]]:
         """Those of all nodes."""
-        with self._lock:
-            return dict(self._nodes)
+        return dict(self._nodes)
 
     def wanted(self) -> frozenset[str]:
         """The operations that statuses name."""
-        with self._lock:
-            every = [one.says for one in self._known.values() if one.says is not None]
-        return frozenset(copy.operation for one in every for copy in one.status.copies)
-
-    def number(self, reason: PlacementReason) -> int:
-        """How many have this reason."""
-        with self._lock:
-            return sum(reason_of(one.status) is reason for one in self._known.values())
+        return frozenset(copy.operation for copy in self._copies())
 
     def copies(self, state: CopyState) -> int:
         """How many copies that are wanted are that far."""
-        with self._lock:
-            every = [one.says for one in self._known.values() if one.says is not None]
-        return sum(copy.state is state for one in every for copy in one.status.copies)
+        return sum(copy.state is state for copy in self._copies())
 
-    def _touch(self, namespace: str = "") -> None:
-        with self._lock:
-            names = [key for key in self._known if namespace in {"", key[0]}]
-        for key in names:
-            self._due(key, _SETTLE_S)
+    def _copies(self) -> Iterator[Copy]:
+        for one in self.all():
+            if one.says is not None:
+                yield from one.says.status.copies
 
 
-class PlacementWorker(Shift):
+class PlacementWorker(ObjectWorker[Placement]):
     """Has artifacts copied to where they are wanted. `registry`: None where there is none; `wall`
     gives seconds since 1970."""
 
-    kind = "placement"
+    kind, named = "placement", keys.TIER_PLACEMENT_KIND
+    alarming = frozenset({*TERMINAL, PlacementReason.COPY_FAILED})
 
     def __init__(  # noqa: PLR0913, PLR0917 - each of them is another part
         self,
@@ -150,14 +110,12 @@ class PlacementWorker(Shift):
         fence: Fence,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(queue, fence)
+        super().__init__(queue, placements, cluster, fence, wall)
         self._placements = placements
         self._artifacts = artifacts
         self._nodes = nodes
         self._registry = registry
-        self._cluster = cluster
         self._agents = agents
-        self._wall = wall
 
     def look(self, key: Key) -> None:
         """Do what the TierPlacement of this name needs now. Raises KybernateError."""
@@ -214,22 +172,7 @@ class PlacementWorker(Shift):
 
     def _write(self, known: Lasting[Placement], status: PlacementStatus) -> None:
         told = dump_placement_status(status, known.status, known.generation, self._wall())
-        found = write_lasting(self._cluster, known, told, self._fence)
-        if found is None:
-            return
-        self._placements.wrote(found)
-        if status.reason is not reason_of(known.status):
-            namespace, name = key_of(found)
-            log.info("placement %s/%s: %s: %s", namespace, name, status.reason, status.message)
-            about = {
-                "apiVersion": keys.API_VERSION,
-                "kind": keys.TIER_PLACEMENT_KIND,
-                "namespace": namespace,
-                "name": name,
-                "uid": known.uid,
-            }
-            bad = status.reason in {*TERMINAL, PlacementReason.COPY_FAILED}
-            self._cluster.say(about, str(status.reason), status.message, warning=bad)
+        self.put(known, told, status.reason, status.message)
 
 
 def _asked(registry: Registry, artifact: str) -> Mapping[str, Candidate]:
@@ -238,10 +181,6 @@ def _asked(registry: Registry, artifact: str) -> Mapping[str, Candidate]:
         return {artifact: Candidate(listed(registry.get(artifact, _REGISTRY_S)), None)}
     except NotFoundError:
         return {}
-
-
-def _read(item: Json) -> Lasting[Placement]:
-    return read_lasting(keys.TIER_PLACEMENTS_PATH, item, read_placement)
 
 
 def slim_node(item: Json) -> Json:

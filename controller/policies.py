@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 import time
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from controller.base.kinds import REBALANCE
-from controller.base.lasting import read_lasting, write_lasting
+from controller.base.lasting import Objects, write_lasting
 from controller.base.worker import Shift
 from controller.checkpoints.agents import forget
 from kybernate import keys
@@ -38,6 +37,7 @@ from kybernate.core.requests.reasons import Reason
 from kybernate.core.requests.rebalance import RebalanceReason
 from kybernate.core.requests.turns import STUCK
 from kybernate.errors import RefusedError
+from kybernate.lib.keyed import Keyed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -57,8 +57,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MANAGED = {"labelSelector": f"{keys.MANAGED_LABEL}=true"}
-_SETTLE_S = 0.5
-"""Seconds in which changes of a namespace's pods are taken together."""
 _LOOK_S = 30.0
 """Seconds between two looks at how busy the GPUs of a policy's pods are."""
 _AGAIN_S = 60.0
@@ -93,95 +91,63 @@ class Seated(NamedTuple):
     node: str = ""
 
 
-class Policies:
-    """CheckpointPolicies and pods with seats, by namespace. Fed by the watches' threads; any thread
-    may ask. `due` is told of policies of which something may have changed, and in how many
-    seconds to look; `told` of their namespaces."""
+class Policies(Objects[Policy]):
+    """CheckpointPolicies, and pods with seats. `told` is told of namespaces of which something may
+    have changed."""
+
+    settle_s = 0.5
 
     def __init__(
         self, due: Callable[[Key, float], None], told: Callable[[str], None] = lambda _: None
     ) -> None:
-        self._due = due
+        super().__init__(keys.CHECKPOINT_POLICIES_PATH, read_policy, due)
         self._told = told
-        self._lock = threading.Lock()
-        self._policies: dict[str, dict[str, Lasting[Policy]]] = {}
-        self._pods: dict[str, dict[str, Seated]] = {}
+        self._pods: Keyed[Seated] = Keyed()
 
-    def on_policy(self, kind: str, item: Json) -> None:
+    def on_event(self, kind: str, item: Json) -> None:
         """Take in an event of the watch of policies: it may change whom others govern."""
-        meta = item["metadata"]
-        namespace, name = str(meta["namespace"]), str(meta["name"])
-        with self._lock:
-            those = self._policies.setdefault(namespace, {})
-            before = those.pop(name, None)
-            if kind != "DELETED" and "deletionTimestamp" not in meta:
-                those[name] = read_lasting(keys.CHECKPOINT_POLICIES_PATH, item, read_policy)
-            elif not those:
-                del self._policies[namespace]
-            now = those.get(name)
+        before, now = self.saw(kind, item)
         if before is None or now is None or now.generation != before.generation:
-            self.touch(namespace)
+            self.touch(str(item["metadata"]["namespace"]))
 
     def on_pod(self, kind: str, item: Json) -> None:
         """Take in an event of the watch of pods."""
         pod = pods.read_pod(item)
         uid, namespace = str(pod.ref.uid), pod.namespace
         found = None if kind == "DELETED" or not pod.asks or pod.over else _seated(pod)
-        with self._lock:
-            those = self._pods.setdefault(namespace, {})
-            before = those.pop(uid, None)
-            if found is not None:
-                those[uid] = found
-            elif not those:
-                del self._pods[namespace]
-        if before != found:
+        if self._pods.put(namespace, uid, found) != found:
             self.touch(namespace)
 
-    def touch(self, namespace: str) -> None:
+    def touch(self, namespace: str = "") -> None:
         """Have all policies of a namespace looked at."""
-        with self._lock:
-            names = tuple(self._policies.get(namespace, ()))
-        for name in names:
-            self._due((namespace, name), _SETTLE_S)
+        super().touch(namespace)
         self._told(namespace)
-
-    def get(self, key: Key) -> Lasting[Policy] | None:
-        """The policy as it was last seen; None if it is gone."""
-        with self._lock:
-            return self._policies.get(key[0], {}).get(key[1])
 
     def counting(self, namespace: str) -> tuple[Policy, ...]:
         """Those of a namespace that count, in their order."""
-        with self._lock:
-            every = [one.says for one in self._policies.get(namespace, {}).values()]
+        every = (one.says for one in self.of(namespace))
         return in_order(one for one in every if one is not None)
 
     def limiting(self, request: Request) -> Policy | None:
         """The policy that governs the pod of an eviction; None, too, where none of its namespace
         has limits: there may be thousands of evictions."""
-        namespace, uid = request.namespace, request.status.pod_uid
-        with self._lock:
-            every = [one.says for one in self._policies.get(namespace, {}).values() if one.says]
-            pod = self._pods.get(namespace, {}).get(uid)
+        every = [one.says for one in self.of(request.namespace) if one.says]
+        pod = self._pods.get(request.namespace, request.status.pod_uid)
         if pod is None or all(one.limits == PutAway() for one in every):
             return None
         return governing(in_order(every), pod.labelled.labels)
 
     def pods(self, namespace: str) -> tuple[Seated, ...]:
         """A namespace's pods with seats."""
-        with self._lock:
-            return tuple(self._pods.get(namespace, {}).values())
+        return self._pods.of(namespace)
 
-    def all_pods(self) -> list[Seated]:
+    def all_pods(self) -> tuple[Seated, ...]:
         """The pods with seats of all namespaces."""
-        with self._lock:
-            return [one for those in self._pods.values() for one in those.values()]
+        return self._pods.all()
 
     def names(self) -> dict[str, str]:
         """The names of all policies, by UID."""
-        with self._lock:
-            every = [one.says for those in self._policies.values() for one in those.values()]
-        return {one.uid: one.name for one in every if one is not None}
+        return {one.says.uid: one.says.name for one in self.all() if one.says is not None}
 
 
 class PolicyWorker(Shift):

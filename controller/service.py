@@ -308,9 +308,9 @@ class Service:
         rebalances = self._rebalances.on_event
         return (
             users(keys.CHECKPOINT_REQUESTS_PATH, checkpoints, "CheckpointRequests", slim_request),
-            users(keys.CHECKPOINT_POLICIES_PATH, self._policies.on_policy, "CheckpointPolicies"),
-            users(keys.SNAPSHOT_TEMPLATES_PATH, self._templates.on_template, "SnapshotTemplates"),
-            users(keys.TIER_PLACEMENTS_PATH, self._placements.on_placement, "TierPlacements"),
+            users(keys.CHECKPOINT_POLICIES_PATH, self._policies.on_event, "CheckpointPolicies"),
+            users(keys.SNAPSHOT_TEMPLATES_PATH, self._templates.on_event, "SnapshotTemplates"),
+            users(keys.TIER_PLACEMENTS_PATH, self._placements.on_event, "TierPlacements"),
             Watcher(
                 *(self._api.of_metadata(), "/api/v1/nodes", {}, self._placements.on_node, "nodes"),
                 keep=slim_placed_node,

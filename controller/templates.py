@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from controller.base.known import key_of
-from controller.base.lasting import read_lasting, write_lasting
-from controller.base.worker import Shift
+from controller.base.lasting import Objects, ObjectWorker
 from controller.checkpoints.agents import forget
 from kybernate import keys
 from kybernate.api import pods
 from kybernate.api.templates.pod import image_of, pod_of, read_build_pod, snapshot_of, template_of
 from kybernate.api.templates.reading import Recipe, read_template
-from kybernate.api.templates.status import dump_template_status, reason_of
+from kybernate.api.templates.status import dump_template_status
 from kybernate.core.requests.template import (
     FAILED,
     BuildPod,
@@ -32,6 +29,7 @@ from kybernate.core.requests.template import (
     left_s,
 )
 from kybernate.errors import RefusedError
+from kybernate.lib.keyed import Keyed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,12 +44,8 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-K = TypeVar("K")
-
 log = logging.getLogger(__name__)
 
-_SETTLE_S = 0.1
-"""Seconds in which changes of a namespace's pods are taken together."""
 _AGAIN_S = 60.0
 """Seconds until what could not be done is tried again."""
 
@@ -65,34 +59,20 @@ class _Asker(NamedTuple):
     created_at: float
 
 
-class Templates:
-    """SnapshotTemplates, their pods and those that ask for them. Fed by the watches' threads and by
-    what is written; any thread may ask. `due` is told of templates of which something may have
-    changed, and in how many seconds to look."""
+class _Made(NamedTuple):
+    """A pod that was made of a template, with the template's UID."""
+
+    maker: str
+    pod: BuildPod
+
+
+class Templates(Objects[Recipe]):
+    """SnapshotTemplates, their pods and those that ask for them."""
 
     def __init__(self, due: Callable[[Key, float], None]) -> None:
-        self._due = due
-        self._lock = threading.Lock()
-        self._known: dict[Key, Lasting[Recipe]] = {}
-        self._pods: dict[tuple[str, str], dict[str, BuildPod]] = {}
-        self._askers: dict[str, dict[str, _Asker]] = {}
-
-    def on_template(self, kind: str, item: Json) -> None:
-        """Take in an event of the watch of templates."""
-        key = key_of(item)
-        with self._lock:
-            self._known.pop(key, None)
-            if kind != "DELETED" and "deletionTimestamp" not in item["metadata"]:
-                self._known[key] = read_lasting(keys.SNAPSHOT_TEMPLATES_PATH, item, read_template)
-        self._due(key, 0.0)
-
-    def wrote(self, item: Json) -> None:
-        """What a write of ours was answered with."""
-        key, found = key_of(item), read_lasting(keys.SNAPSHOT_TEMPLATES_PATH, item, read_template)
-        with self._lock:
-            known = self._known.get(key)
-            if known is not None and known.uid == found.uid:
-                self._known[key] = found
+        super().__init__(keys.SNAPSHOT_TEMPLATES_PATH, read_template, due)
+        self._pods: Keyed[_Made] = Keyed()
+        self._askers: Keyed[_Asker] = Keyed()
 
     def on_pod(self, kind: str, item: Json) -> None:
         """Take in an event of the watch of pods."""
@@ -100,59 +80,39 @@ class Templates:
         uid, gone = str(pod.ref.uid), kind == "DELETED"
         owner = pod.owner or {}
         made = owner.get("kind") == keys.SNAPSHOT_TEMPLATE_KIND
-        # A pod of another namespace may name any owner.
-        maker = (pod.namespace, str(owner.get("uid"))) if made else None
+        maker = str(owner.get("uid")) if made else ""
         asked = "" if maker else template_of(pod)
-        if maker is None and not asked:
+        if maker:
+            # A pod of another namespace may name any owner.
+            now = None if gone else _Made(maker, read_build_pod(pod))
+            self._pods.put(pod.namespace, uid, now)
+        elif asked:
+            over = gone or pod.over or pod.leaving
+            self._askers.put(pod.namespace, uid, None if over else _asker(pod, asked))
+        else:
             return
-        with self._lock:
-            if maker is not None:
-                _keep(self._pods, maker, uid, None if gone else read_build_pod(pod))
-            else:
-                over = gone or pod.over or pod.leaving
-                _keep(self._askers, pod.namespace, uid, None if over else _asker(pod, asked))
-            names = [
-                key
-                for key, one in self._known.items()
-                if (key[1] == asked and key[0] == pod.namespace) or (key[0], one.uid) == maker
-            ]
-        for key in names:
-            self._due(key, _SETTLE_S)
-
-    def number(self, reason: TemplateReason) -> int:
-        """How many have this reason."""
-        with self._lock:
-            return sum(reason_of(one.status) is reason for one in self._known.values())
-
-    def touch(self, namespace: str = "") -> None:
-        """Have all templates of a namespace looked at, without one all of the cluster."""
-        with self._lock:
-            names = [key for key in self._known if namespace in {"", key[0]}]
-        for key in names:
-            self._due(key, _SETTLE_S)
-
-    def get(self, key: Key) -> Lasting[Recipe] | None:
-        """The template as it was last seen; None if it is gone."""
-        return self._known.get(key)
+        for key in self._known.keys(pod.namespace):
+            one = self.get(key)
+            if key[1] == asked or (one is not None and one.uid == maker):
+                self._due(key, self.settle_s)
 
     def pods(self, namespace: str, uid: str) -> tuple[BuildPod, ...]:
         """Those that were made of the template with this UID."""
-        with self._lock:
-            return tuple(self._pods.get((namespace, uid), {}).values())
+        return tuple(one.pod for one in self._pods.of(namespace) if one.maker == uid)
 
     def image(self, key: Key, image: str) -> str:
         """The digest that the newest pod runs which asks for the template with this `image`."""
-        with self._lock:
-            every = tuple(self._askers.get(key[0], {}).values())
+        every = self._askers.of(key[0])
         mine = [one for one in every if (one.template, one.image) == (key[1], image) and one.runs]
         return max(mine, key=lambda one: (one.created_at, one.runs)).runs if mine else ""
 
 
-class TemplateWorker(Shift):
+class TemplateWorker(ObjectWorker[Recipe]):
     """Has artifacts of templates made and replaced. `sidecar`: the image that warms pods up; `wall`
     gives seconds since 1970."""
 
-    kind = "template"
+    kind, named = "template", keys.SNAPSHOT_TEMPLATE_KIND
+    alarming = frozenset({*FAILED, TemplateReason.INVALID})
 
     def __init__(  # noqa: PLR0913, PLR0917 - each of them is another part
         self,
@@ -166,14 +126,12 @@ class TemplateWorker(Shift):
         sidecar: str,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(queue, fence)
+        super().__init__(queue, templates, cluster, fence, wall)
         self._templates = templates
         self._requests = requests
         self._nodes = nodes
-        self._cluster = cluster
         self._agents = agents
         self._sidecar = sidecar
-        self._wall = wall
 
     def look(self, key: Key) -> None:
         """Do what the template of this name needs now. Raises KybernateError."""
@@ -247,30 +205,7 @@ class TemplateWorker(Shift):
     def _write(self, known: Lasting[Recipe], status: TemplateStatus) -> None:
         template = known.says.template if known.says else None
         told = dump_template_status(status, template, known.status, known.generation, self._wall())
-        found = write_lasting(self._cluster, known, told, self._fence)
-        if found is None:
-            return
-        self._templates.wrote(found)
-        if status.reason is not reason_of(known.status):
-            namespace, name = key_of(found)
-            log.info("template %s/%s: %s: %s", namespace, name, status.reason, status.message)
-            about = {
-                "apiVersion": keys.API_VERSION,
-                "kind": keys.SNAPSHOT_TEMPLATE_KIND,
-                "namespace": namespace,
-                "name": name,
-                "uid": known.uid,
-            }
-            bad = status.reason in {*FAILED, TemplateReason.INVALID}
-            self._cluster.say(about, str(status.reason), status.message, warning=bad)
-
-
-def _keep(those: dict[K, dict[str, Any]], key: K, uid: str, found: object) -> None:
-    those.setdefault(key, {}).pop(uid, None)
-    if found is not None:
-        those[key][uid] = found
-    elif not those[key]:
-        del those[key]
+        self.put(known, told, status.reason, status.message)
 
 
 def _asker(pod: pods.Pod, template: str) -> _Asker:

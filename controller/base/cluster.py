@@ -220,13 +220,8 @@ class Cluster:
 
     def tell(self, request: Asked, reason: Reasoned, message: str) -> None:
         """An event on the request. Never raises: the condition says the same."""
-        about = {
-            "apiVersion": keys.API_VERSION,
-            "kind": kind_of(request).name,
-            "namespace": request.namespace,
-            "name": request.name,
-            "uid": request.uid,
-        }
+        named = request.namespace, request.name, request.uid
+        about = events.of_object(keys.API_VERSION, kind_of(request).name, *named)
         warning = reason.standing is Standing.TERMINAL
         self.say(about, reason.value, message, warning=warning)
 

@@ -18,6 +18,7 @@ from kybernate.core.policy.balance import Load
 from kybernate.core.requests.rebalance import PodSeen
 from kybernate.core.seat.seats import shown
 from kybernate.errors import ConfigError
+from kybernate.lib.keyed import Keyed
 from kybernate.types import SeatState, Tier
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Requests(Generic[R]):
         self._due = due
         self._told = told
         self._lock = threading.Lock()
-        self._seen: dict[Key, Seen[R]] = {}
+        self._seen: Keyed[Seen[R]] = Keyed()
         self._gone: dict[Key, list[R]] = {}
         self._unread: dict[Key, str] = {}
 
@@ -65,15 +66,13 @@ class Requests(Generic[R]):
         key = key_of(item)
         deleted = kind == "DELETED" or "deletionTimestamp" in item["metadata"]
         seen = None if deleted else self._read(item)
+        uid = "" if deleted else str(item["metadata"]["uid"])
         with self._lock:
-            before = self._seen.pop(key, None)
+            before = self._seen.put(*key, seen)
             self._unread.pop(key, None)
-            uid = "" if deleted else str(item["metadata"]["uid"])
             if before and before.request.uid != uid and before.request.under_way:
                 self._gone.setdefault(key, []).append(before.request)
-            if seen is not None:
-                self._seen[key] = seen
-            elif not deleted:
+            if seen is None and not deleted:
                 self._unread[key] = uid
         if before is None or seen is None or seen.version != before.version:
             self._due(key)
@@ -84,16 +83,15 @@ class Requests(Generic[R]):
         """What a write of ours was answered with."""
         seen = self._read(item)
         key = key_of(item)
-        with self._lock:
-            known = self._seen.get(key)
-            if seen is not None and known and known.request.uid == seen.request.uid:
-                self._seen[key] = seen
+        known = self._seen.get(*key)
+        if seen is not None and known and known.request.uid == seen.request.uid:
+            self._seen.replace(*key, known, seen)
         if seen is not None:
             self._told(seen.request)
 
     def get(self, key: Key) -> Seen[R] | None:
         """The request as it was last seen; None if it is gone."""
-        return self._seen.get(key)
+        return self._seen.get(*key)
 
     def gone(self, key: Key) -> list[R]:
         """Those of this name that went since the last call, and had not ended."""
@@ -102,13 +100,11 @@ class Requests(Generic[R]):
 
     def of(self, namespace: str) -> list[R]:
         """Those of a namespace, as they were last seen."""
-        with self._lock:
-            return [one.request for key, one in self._seen.items() if key[0] == namespace]
+        return [one.request for one in self._seen.of(namespace)]
 
     def all(self) -> list[R]:
         """Those of all namespaces, as they were last seen."""
-        with self._lock:
-            return [one.request for one in self._seen.values()]
+        return [one.request for one in self._seen.all()]
 
     def wanted(self) -> frozenset[str]:
         """The UIDs of those that have not ended, as far as this version can tell."""

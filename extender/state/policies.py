@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from kybernate.api import podnotes
 from kybernate.api.policies import read_policies
 from kybernate.core.policy.effective import effective
 from kybernate.errors import ConfigError
+from kybernate.lib.keyed import Keyed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,8 +29,7 @@ class Policies:
 
     def __init__(self, api: Api, wall: Callable[[], float] = time.time) -> None:
         self._wall = wall
-        self._lock = threading.Lock()
-        self._items: dict[str, dict[str, Json]] = {}
+        self._items: Keyed[Json] = Keyed()
         self._read: dict[str, tuple[Policy, ...]] = {}
         self.watch = Watcher(
             *(api, keys.CHECKPOINT_POLICIES_PATH, {}, self.on_event, "CheckpointPolicies"),
@@ -42,14 +41,12 @@ class Policies:
         """Take in an event of the watch."""
         meta = item["metadata"]
         namespace, name = str(meta["namespace"]), str(meta["name"])
-        with self._lock:
-            those = self._items.setdefault(namespace, {})
-            those.pop(name, None)
-            if kind != "DELETED" and "deletionTimestamp" not in meta:
-                those[name] = {part: item[part] for part in ("metadata", "spec") if part in item}
-            self._read[namespace] = read_policies(those.values())
-            if not those:
-                del self._items[namespace], self._read[namespace]
+        there = kind != "DELETED" and "deletionTimestamp" not in meta
+        found: Json = {part: item[part] for part in ("metadata", "spec") if part in item}
+        self._items.put(namespace, name, found if there else None)
+        self._read[namespace] = read_policies(self._items.of(namespace))
+        if not self._read[namespace]:
+            del self._read[namespace]
 
     def expendable(self, pod: SeatPod) -> bool:
         """Whether the pod may be deleted for a more important one: as it says itself, else as the

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import Field
 
@@ -27,8 +27,13 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
+E = TypeVar("E", bound="StrEnum")
+
 COMPLETE = "Complete"
-"""The one condition. True: it is done. False: the reason says whether more becomes of it."""
+"""The one condition of a request. True: it is done. False: the reason says whether more becomes of
+it."""
+READY = "Ready"
+"""The condition of objects that count as long as they are there."""
 DEADLINE_S = 600
 DAY_S = 86_400
 MOST_OF_POD = 200
@@ -131,15 +136,23 @@ def created_at(item: Mapping[str, Any]) -> float:
 
 def how_far(status: Json, reasons: type[StrEnum]) -> dict[str, Any]:
     """What all statuses have in common, for their constructors."""
-    last = last_condition(status)
-    reason = text(last.get("reason"))
     return {
         "began_at": seconds_of(status.get("startTime")),
         "ended_at": seconds_of(status.get("completionTime")),
-        # A newer version may have reasons that this one doesn't know.
-        "reason": reasons(reason) if reason in set(reasons) else None,
-        "message": text(last.get("message")),
+        **said(status, reasons, COMPLETE),
     }
+
+
+def said(status: object, reasons: type[StrEnum], kind: str = READY) -> dict[str, Any]:
+    """Reason and message of a condition, for constructors of statuses."""
+    message = text(last_condition(status, kind).get("message"))
+    return {"reason": reason_of(status, reasons, kind), "message": message}
+
+
+def reason_of(status: object, reasons: type[E], kind: str = READY) -> E | None:
+    """What the condition of this type says; None if nothing, or what only a newer version knows."""
+    reason = text(last_condition(status, kind).get("reason"))
+    return reasons(reason) if reason in set(reasons) else None
 
 
 def dump(

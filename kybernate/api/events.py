@@ -23,8 +23,13 @@ def path(namespace: str) -> str:
 
 def of_pod(pod: PodRef) -> Json:
     """What an event is about: a pod."""
-    named = {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
-    return {"apiVersion": "v1", "kind": "Pod", **named}
+    return of_object("v1", "Pod", pod.namespace, pod.name, str(pod.uid))
+
+
+def of_object(version: str, kind: str, namespace: str, name: str, uid: str) -> Json:
+    """What an event is about: an object of this kind, of this version of the API."""
+    named = {"namespace": namespace, "name": name, "uid": uid}
+    return {"apiVersion": version, "kind": kind, **named}
 
 
 def event(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from kybernate import keys
-from kybernate.api.asked import condition
+from kybernate.api.asked import READY, condition
 from kybernate.api.events import stamp
 from kybernate.api.gpunodes import Condition  # noqa: TC001 - pydantic reads it
 from kybernate.api.lenient import mapping, mappings, read_selector, text, whole
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-READY, BALANCED = "Ready", "Balanced"
-"""The conditions of a CheckpointPolicy; the second where it has `rebalance`."""
+BALANCED = "Balanced"
+"""The second condition of a CheckpointPolicy, where it has `rebalance`."""
 
 _MOST_PRECEDENCE = 1_000_000
 _MOST_TIMES = 16

@@ -7,11 +7,11 @@ can't be read counts as absent, and is logged.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kybernate.errors import ConfigError, NotFoundError, RefusedError
+from kybernate.lib.keyed import Keyed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -41,8 +41,7 @@ class Listed(Generic[T]):
     ) -> None:
         self._path, self._name = path, name
         self._read, self._changed = read, changed
-        self._found: dict[str, dict[str, T]] = {}
-        self._lock = threading.Lock()
+        self._found: Keyed[T] = Keyed()
         self._watch: Watcher | None = None
 
     def start(self, api: Source) -> None:
@@ -61,13 +60,11 @@ class Listed(Generic[T]):
 
     def all(self) -> tuple[T, ...]:
         """Those that are known."""
-        with self._lock:
-            return tuple(one for those in self._found.values() for one in those.values())
+        return self._found.all()
 
     def of(self, namespace: str) -> tuple[T, ...]:
         """Those of a namespace."""
-        with self._lock:
-            return tuple(self._found.get(namespace, {}).values())
+        return self._found.of(namespace)
 
     @property
     def unlisted(self) -> str | None:
@@ -97,13 +94,7 @@ class Listed(Generic[T]):
                 found = self._read(item)
             except ConfigError as error:
                 log.warning("%s %s/%s: %s", self._name, namespace, name, error)
-        with self._lock:
-            those = self._found.setdefault(namespace, {})
-            those.pop(name, None)
-            if found is not None:
-                those[name] = found
-            elif not those:
-                del self._found[namespace]
+        self._found.put(namespace, name, found)
         self._changed(namespace)
 
 

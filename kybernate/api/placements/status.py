@@ -6,7 +6,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from kybernate.api.asked import condition, last_condition
+from kybernate.api.asked import READY, condition, said
 from kybernate.api.events import stamp
 from kybernate.api.lenient import mapping, mappings, read_selector, text, whole
 from kybernate.api.pods import seconds
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     Json = dict[str, Any]
-
-READY = "Ready"
-"""The one condition of a TierPlacement."""
 
 
 def read_placement(item: Mapping[str, Any]) -> Placement:
@@ -95,12 +92,6 @@ def dump_placement_status(
     }
 
 
-def reason_of(status: object) -> PlacementReason | None:
-    """What its condition says; None if nothing, or what only a newer version knows."""
-    reason = text(last_condition(status, READY).get("reason"))
-    return PlacementReason(reason) if reason in set(PlacementReason) else None
-
-
 def _row(one: Copy) -> Iterator[tuple[str, object]]:
     yield from (("artifact", one.artifact), ("tier", one.tier.value), ("state", one.state.value))
     told = {
@@ -119,8 +110,7 @@ def _row(one: Copy) -> Iterator[tuple[str, object]]:
 def _read_status(status: Json) -> PlacementStatus:
     named = status.get("artifacts")
     return PlacementStatus(
-        reason=reason_of(status),
-        message=text(last_condition(status, READY).get("message")),
+        **said(status, PlacementReason),
         generation=whole(status.get("observedGeneration")),
         matched=whole(status.get("matched")),
         artifacts=tuple(map(str, named)) if isinstance(named, list) else (),

@@ -6,11 +6,10 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
-from kybernate.api.asked import owned_by
+from kybernate.api.asked import READY, owned_by
 from kybernate.api.lenient import mapping, mappings, text, texts
 from kybernate.api.requests import ask_for
 from kybernate.api.restores import DETAILS
-from kybernate.api.templates.status import READY
 from kybernate.api.turns import ALWAYS
 from kybernate.core.artifacts.restores import OF_TEMPLATE
 from kybernate.core.requests.checkpoint import Mode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kybernate.api import pods
-from kybernate.api.asked import condition, last_condition
+from kybernate.api.asked import READY, condition, said
 from kybernate.api.events import stamp
 from kybernate.api.lenient import mapping, text, whole
 from kybernate.core.requests.template import (
@@ -19,9 +19,6 @@ from kybernate.core.requests.template import (
 
 if TYPE_CHECKING:
     Json = dict[str, Any]
-
-READY = "Ready"
-"""The one condition of a SnapshotTemplate."""
 
 
 def dump_template_status(
@@ -65,18 +62,11 @@ def dump_template_status(
 def read_status(status: Json) -> TemplateStatus:
     """The status that the API server has."""
     return TemplateStatus(
-        reason=reason_of(status),
-        message=text(last_condition(status, READY).get("message")),
+        **said(status, TemplateReason),
         artifact=_read_artifact(mapping(status.get("artifact"))),
         build=_read_build(mapping(status.get("build"))),
         builds=whole(status.get("builds")),
     )
-
-
-def reason_of(status: object) -> TemplateReason | None:
-    """What its condition says; None if nothing, or what only a newer version knows."""
-    reason = text(last_condition(status, READY).get("reason"))
-    return TemplateReason(reason) if reason in set(TemplateReason) else None
 
 
 def _read_artifact(found: Json) -> Artifact | None:

@@ -147,7 +147,7 @@ def test_who_does_not_lead_writes_nothing(world):
 
 def test_owner_and_policy_outlive_the_pod_and_the_request(world):
     policies = Policies(lambda _key, _after: None)
-    policies.on_policy("ADDED", policy("hourly"))
+    policies.on_event("ADDED", policy("hourly"))
     owner = {"kind": "ReplicaSet", "name": "a-7f", "uid": "r", "controller": True}
     policies.on_pod("ADDED", slim_pod(pod(ownerReferences=[owner])))
     requests = Requests(CHECKPOINT, lambda _key: None)

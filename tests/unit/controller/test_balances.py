@@ -63,7 +63,7 @@ class World:
         self.queue = Queue(lambda: self.now)
         for one in (pod("a"), pod("b"), pod("c", owner=None), pod("d", app="d")):
             self.policies.on_pod("ADDED", one)
-        self.policies.on_policy("ADDED", policy(above=50, every="30m", seconds=60))
+        self.policies.on_event("ADDED", policy(above=50, every="30m", seconds=60))
         parts = self.queue, self.policies, Requests(CHECKPOINT, lambda _: None), self.moves
         self.worker = PolicyWorker(*parts, self.nodes, self, self, Open(), lambda: self.now)
 
@@ -165,7 +165,7 @@ def test_a_policy_without_the_field_says_nothing_of_it():
     world = World()
     plain = policy()
     plain["spec"] = {"selector": {}, "turn": {"mode": "always"}}
-    world.policies.on_policy(
+    world.policies.on_event(
         "MODIFIED", {**plain, "metadata": {**plain["metadata"], "generation": 2}}
     )
     world.nodes.on_event("MODIFIED", node(a=900, b=900))

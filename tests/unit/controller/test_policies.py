@@ -65,25 +65,25 @@ def test_pods_with_seats_are_known_until_they_have_ended():
 
 def test_policies_are_due_when_anything_changes_that_they_look_at_and_not_else():
     policies, due = known()
-    policies.on_policy("ADDED", policy(turn={"mode": "always"}))
+    policies.on_event("ADDED", policy(turn={"mode": "always"}))
     assert due == [("shop", "p")]
-    policies.on_policy("MODIFIED", policy(turn={"mode": "always"}))
+    policies.on_event("MODIFIED", policy(turn={"mode": "always"}))
     assert len(due) == 1, "its status was written"
     policies.on_pod("ADDED", slim_pod(pod()))
     policies.on_pod("MODIFIED", slim_pod(pod()))
     assert len(due) == 2
     policies.on_pod("MODIFIED", slim_pod(pod(labels={"app": "llm"})))
     assert len(due) == 3
-    policies.on_policy("ADDED", policy("q", turn={"mode": "auto"}))
+    policies.on_event("ADDED", policy("q", turn={"mode": "auto"}))
     assert due[3:] == [("shop", "p"), ("shop", "q")]
-    policies.on_policy("DELETED", policy("q"))
+    policies.on_event("DELETED", policy("q"))
     assert due[5:] == [("shop", "p")]
     assert [one.name for one in policies.counting("shop")] == ["p"]
 
 
 def test_one_that_can_not_be_read_counts_for_nothing_and_says_why():
     policies, _ = known()
-    policies.on_policy("ADDED", policy(idle={"vram": "1ms"}))
+    policies.on_event("ADDED", policy(idle={"vram": "1ms"}))
     seen = policies.get(("shop", "p"))
     assert seen.says is None
     assert "not between 1s" in seen.wrong
@@ -140,7 +140,7 @@ class World:
 
     def say(self, generation=1, **wanted):
         spec = {"every": "15m", **wanted}
-        self.policies.on_policy("MODIFIED", policy(generation=generation, snapshots=spec))
+        self.policies.on_event("MODIFIED", policy(generation=generation, snapshots=spec))
 
     def look(self):
         self.worker.look(("shop", "p"))
@@ -208,7 +208,7 @@ def test_a_policy_that_does_not_count_drops_nothing():
     world = World(keep={"last": 3})
     for number in range(64):
         other = policy(f"first-{number}", precedence=1, turn={"mode": "always"})
-        world.policies.on_policy("ADDED", other)
+        world.policies.on_event("ADDED", other)
     world.look()
     assert (world.dropped, world.made) == ([], [])
     assert world.written[-1]["conditions"][0]["reason"] == "TooMany"
@@ -251,12 +251,12 @@ def test_the_policy_whose_limits_count_for_an_eviction():
     policies, _ = known()
     policies.on_pod("ADDED", slim_pod(pod(labels={"app": "llm"})))
     evicted = SimpleNamespace(namespace="shop", status=SimpleNamespace(pod_uid="u1"))
-    policies.on_policy("ADDED", policy(turn={"mode": "auto"}, limits={"parallel": 1}))
+    policies.on_event("ADDED", policy(turn={"mode": "auto"}, limits={"parallel": 1}))
     assert policies.limiting(evicted).limits == PutAway(1)
     others = {"matchLabels": {"app": "web"}}
-    policies.on_policy("ADDED", policy("q", precedence=9, selector=others, prefetch="never"))
+    policies.on_event("ADDED", policy("q", precedence=9, selector=others, prefetch="never"))
     assert policies.limiting(evicted).name == "p"
-    policies.on_policy("ADDED", policy("r", precedence=9, prefetch="never"))
+    policies.on_event("ADDED", policy("r", precedence=9, prefetch="never"))
     assert policies.limiting(evicted).limits == PutAway(), "one policy governs, and it has none"
     policies.on_pod("DELETED", slim_pod(pod()))
     assert policies.limiting(evicted) is None

@@ -136,7 +136,7 @@ class World:
         known = artifacts, (lambda: client) if registry else None, lambda: self.grants
         templates = Templates(lambda *_: None)
         for one in self.templates:
-            templates.on_template("ADDED", one)
+            templates.on_event("ADDED", one)
         sources = Sources(*known, templates.get)
         return RestoreWorker(queue, requests, self, sources, Open(), lambda: now)
 

@@ -84,7 +84,7 @@ class World:
         """Events of all that there is."""
         for one in self.nodes.values():
             self.nodes_seen.on_event("ADDED", slim_node(one))
-        self.templates.on_template("ADDED", copy.deepcopy(self.item))
+        self.templates.on_event("ADDED", copy.deepcopy(self.item))
         for one in self.pods.values():
             self.templates.on_pod("ADDED", slim_pod(one))
         for one in self.requests.values():

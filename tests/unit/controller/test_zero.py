@@ -61,7 +61,7 @@ class World:
     def __init__(self):
         self.asked, self.scaled, self.said, self.full = [], [], [], False
         self.policies = Policies(lambda _key, _after: None)
-        self.policies.on_policy("ADDED", policy(idle={"object": "1s"}))
+        self.policies.on_event("ADDED", policy(idle={"object": "1s"}))
         self.requests = Requests(CHECKPOINT, lambda _key: None)
         self.nodes, self.zeros = Nodes(), set()
         queue = Queue(lambda: NOW)
