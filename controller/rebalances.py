@@ -29,6 +29,7 @@ from kybernate.core.requests.rebalance import (
     Plan,
     current,
     decide,
+    is_made_by,
     made_name,
     orphans,
     wake_name,
@@ -238,6 +239,16 @@ class PlanWorker(RequestWorker[rebalance.Request]):
     def counted(self, request: rebalance.Request) -> str:
         """See `RequestWorker`."""
         return self._worker.counted(request)
+
+
+def have_looked_at(
+    made: checkpoint.Request, requests: Requests[rebalance.Request], queue: Queue
+) -> None:
+    """Put the request whose step the CheckpointRequest is into its `queue`: it has changed."""
+    if made.name.startswith(MADE):
+        for one in requests.all():
+            if is_made_by(made, one.uid):
+                queue.add((one.namespace, one.name))
 
 
 def _age(request: rebalance.Request) -> tuple[float, str]:

@@ -19,7 +19,7 @@ from controller.placements import Placements, PlacementWorker
 from controller.placements import slim_node as slim_placed_node
 from controller.policies import MANAGED, Policies, PolicyWorker, slim_pod
 from controller.preempts import PreemptWorker, Victims, Waiters
-from controller.rebalances import Planner, PlanWorker, RebalanceWorker
+from controller.rebalances import Planner, PlanWorker, RebalanceWorker, have_looked_at
 from controller.restoring.artifacts import Artifacts, Projection, describing, slim_artifact
 from controller.restoring.restores import RestoreWorker, Sources
 from controller.shares import Shares
@@ -166,8 +166,10 @@ class Service:
         return lambda: all(one.is_fresh(n) for one, n in asked) and self.not_ready() is None
 
     def _told(self, request: Request) -> None:
-        """What becomes of a snapshot is for its policy or template to know, and of a last step for
-        its Deployment. What people ask for concerns neither, and there may be much of it."""
+        """What becomes of a snapshot is for its policy or template to know, of a last step for its
+        Deployment, and of a move's step for its RebalanceRequest. What people ask for concerns none
+        of these, and there may be much of it."""
+        have_looked_at(request, self._rebalances, self._rebalance_queue)
         if request.policy or request.deployment:
             self._policies.touch(request.namespace)
             self._templates.touch(request.namespace)

@@ -13,7 +13,7 @@ A = TypeVar("A")
 
 _LONGEST_LEFT = 30 * 86_400.0
 """Seconds for which the end of a copy is foretold."""
-_LEAST_PAUSE, _LONGEST_PAUSE, _PAUSE_PART = 0.5, 10.0, 0.2
+_LEAST_PAUSE, _LONGEST_PAUSE, _PAUSE_PART = 0.5, 10.0, 0.1
 """Seconds between two looks, and the part of the time since the first that they take."""
 MOST_RESTARTS = 5
 """How often a copy of one request may begin again from fewer bytes and have its time again."""

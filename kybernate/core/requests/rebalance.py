@@ -37,7 +37,8 @@ SAVE_S = 3600.0
 _ARRIVE_S = 900.0
 """Seconds after a state is there in which its successor has to be ready."""
 _LOOK_S, _TROUBLE_S, _GLANCE_S = 2.0, 5.0, 30.0
-"""Between two looks: at a step, for a plan that could not be had, at a plan that stands."""
+"""Between two looks: at a step, for a plan that could not be had, at a plan that stands. A step's
+CheckpointRequest has it looked at sooner, whenever that changes."""
 _REPLAN_S, _SELDOM_S, _REPLAN_PART = 30.0, 600.0, 0.2
 """Between two plans of a request, at first and at last, and the part of its age between these."""
 STANDING = 10
@@ -250,22 +251,23 @@ def wake_name(name: str) -> str:
     return f"{name}{_WAKE}"
 
 
+def is_made_by(made: checkpoint.Request, uid: str) -> bool:
+    """Whether the name of a CheckpointRequest is that of a step of the RebalanceRequest `uid`."""
+    return made.name.startswith(f"{MADE}{uid}-")
+
+
 def orphans(
     made: Iterable[checkpoint.Request], wanted: Collection[str], pods: Mapping[str, PodSeen]
 ) -> Iterator[tuple[checkpoint.Request, Act]]:
     """What is left of requests that are not `wanted` any more (by UID): a park that has not ended
     is taken back (REMOVE), a pod that is parked and stays so is woken (WAKE)."""
     for one in made:
-        if one.mode is not Mode.EVICT or _maker(one, wanted):
+        if one.mode is not Mode.EVICT or any(is_made_by(one, uid) for uid in wanted):
             continue
         if not one.ended:
             yield one, Act.REMOVE
         elif continues(one) and _stays(pods.get(one.status.pod_uid)):
             yield one, Act.WAKE
-
-
-def _maker(one: checkpoint.Request, wanted: Collection[str]) -> bool:
-    return any(one.name.startswith(f"{MADE}{uid}-") for uid in wanted)
 
 
 def _stays(pod: PodSeen | None) -> bool:

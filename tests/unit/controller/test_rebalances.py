@@ -89,7 +89,7 @@ class Site:
     def __init__(self, monkeypatch):
         self.world, self.asked, self.answer = World(), [], ANSWER
         self.requests = Requests(REBALANCE, lambda _: None)
-        self.made = Requests(CHECKPOINT, lambda _: None)
+        self.made = Requests(CHECKPOINT, lambda _: None, self.told_of)
         self.pods = PodsSeen()
         self.pods.on_event("ADDED", pod())
 
@@ -115,6 +115,9 @@ class Site:
         meta = {**now["metadata"], "resourceVersion": str(self.world.version)}
         self.world.item = {**now, "metadata": meta, "spec": {**now["spec"], **spec}}
         self.requests.on_event("MODIFIED", self.world.item)
+
+    def told_of(self, made):
+        rebalances.have_looked_at(made, self.requests, self.steps)
 
     def look(self, times=1):
         for _ in range(times):
@@ -172,6 +175,24 @@ def test_a_move_from_its_plan_to_its_end(site):
     status = site.look(2)
     assert (reason(status), status["movesDone"], status["bytesDone"]) == ("Moved", 1, 7)
     assert status["plan"]["steps"][0]["successor"] == "u2"
+
+
+def test_a_step_is_looked_at_as_soon_as_its_checkpoint_request_changes(site):
+    site.told(approvedPlan="h1")
+    while not site.world.posted:
+        site.look()
+        while len(site.steps):
+            site.steps.done(site.steps.get())
+    # Its next look is due later, and nobody waits for that.
+    site.saved()
+    assert len(site.steps) == 1
+    assert site.steps.get() == KEY
+
+
+@pytest.mark.parametrize("name", ["rbal-r11-u1", "rbal-r2-u1", "by-hand"])
+def test_what_others_have_made_has_no_step_looked_at(site, name):
+    site.saved(name=name)
+    assert len(site.steps) == 0
 
 
 def test_who_carries_out_steps_asks_for_no_plan(site):
