@@ -55,7 +55,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_AGAIN = 1.0
+_AGAIN = Pauses(0.1, 1.0)
+"""Between two looks for a state: it may be there as soon as the pod that left it has ended."""
 _KEPT_WAITING, _ONCE = steadily(60.0), Pauses(1.0, 1.0, tries=1)
 _POLL = 0.01
 _LATER = (RetryableError, DeadlineError, NotFoundError, ConflictError, CorruptError, OSError)
@@ -115,7 +116,7 @@ class Adoptions:
             self._life.work(seat, self._continue(seat))
 
     async def _continue(self, seat: Seat) -> None:
-        last = self._node.world.now() + self._node.settings.restore_wait_s + _AGAIN
+        last = self._node.world.now() + self._node.settings.restore_wait_s + _AGAIN.longest
 
         def later(error: Exception) -> None:
             self._node.complain(seat, "RestoreWaits", f"{error}; trying again")
@@ -125,8 +126,8 @@ class Adoptions:
             self._node.complain(seat, "RestoreRefused", sentence)
 
         async def patiently() -> None:
-            take, pauses = partial(self._adopt_waiting, seat), steadily(_AGAIN)
-            await retry(take, later, _LATER, but=RefusedError, pauses=pauses, until=last)
+            take = partial(self._adopt_waiting, seat)
+            await retry(take, later, _LATER, but=RefusedError, pauses=_AGAIN, until=last)
 
         waits = seat.wishes.restore is not None and seat.wishes.restore.waits
         try:

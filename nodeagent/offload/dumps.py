@@ -337,5 +337,5 @@ async def _see_uncalled(dump: _Dump) -> None:
     # What arrived before the gate was shut is told by the loop's next round.
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    if (dump.seat.demand.called and not dump.called) or dump.seat.ending.asked:
+    if (dump.seat.comes_back and not dump.called) or dump.seat.ending.asked:
         raise Reverted("a wake was requested")

@@ -210,7 +210,7 @@ class Tiers:
         dropped = False
         for seat in self._node.seats.values():
             if (
-                seat.demand.called
+                seat.comes_back
                 and seat.saved.sinks_to is Tier.OBJECT
                 and seat.tasks.work is not None
             ):

@@ -208,6 +208,11 @@ class Seat:
         return f"it can't have its turn: {refused}" if refused else self.history.reason
 
     @property
+    def comes_back(self) -> bool:
+        """Whether somebody wants it awake whom no operator's word keeps waiting."""
+        return self.demand.called and not self.wishes.stays_away
+
+    @property
     def awaits_state(self) -> bool:
         """Whether it is not yet settled if it continues from an artifact."""
         return self.wishes.restore is not None and self.saved.begins is Begins.OPEN

@@ -127,6 +127,20 @@ async def test_a_seat_that_is_called_for_while_it_is_dumped_stays_in_ram(rig):
     r.check()
 
 
+async def test_one_that_stays_away_is_dumped_whoever_calls_for_it(rig):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    r.loop.operators.send_away(cold, "it is evicted", stays_away=True)
+    await r.until(cold, PARKED)
+    r.loop.operators.ask_for_tier(cold, Tier.NVME)
+    await when(lambda: r.machine.dumps)
+    assert r.machine.arrive(cold)
+    await r.until(cold, NVME)
+    states = [state for uid, state in r.seen.states if uid == cold]
+    assert PARKED not in states[states.index(SeatState.DUMPING) :]
+    r.check()
+
+
 async def test_its_sockets_are_watched_again_when_it_stays_in_ram(rig):
     r = rig(tiers=TIERS)
     cold, _ = await two(r)
