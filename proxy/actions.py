@@ -84,6 +84,7 @@ class SeatInfo:
     `model` is what its pod calls it; another namespace may call its own the same. Of a parked seat:
     `tier` is where its state is, `size` its bytes, and `wake` how long a wake from there is
     expected to take (s; 0.0 is unknown). `awaited`: requests wait for it, here or at other proxies.
+    `weight`: of a seat that takes turns; 0.0 of one that waits for requests.
     """
 
     uid: PodUid
@@ -102,6 +103,7 @@ class SeatInfo:
     size: int = 0
     wake: float = 0.0
     awaited: bool = False
+    weight: float = 0.0
 
     @property
     def route(self) -> str:

@@ -379,6 +379,7 @@ def seat_info(node: NodeName, seat: agent_pb2.Seat) -> SeatInfo:
         size=seat.held_bytes if seat.tier in ("", Tier.RAM) else seat.saved_bytes,
         wake=seat.wake_seconds,
         awaited=seat.waiting > 0,
+        weight=seat.weight,
     )
 
 

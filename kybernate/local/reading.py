@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from kybernate.api.models import read, without
+from kybernate.api.turns import ALWAYS
 from kybernate.errors import ConfigError, KybernateError
 from kybernate.local.specs import ModelSpec
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _EVERY = 1.0
-_WEIGHT = 100
-"""What models.yaml has where it says nothing."""
 _FORMAT = 1
 """Of the file of ports."""
 _CONTAINERS = frozenset({"docker", "podman", "nerdctl"})
@@ -138,8 +137,6 @@ def unmet(file: ModelsFile) -> Iterator[str]:
             yield f"models.{name}.idle.ram: {in_ram}"
         if model.cmd_stop:
             yield f"models.{name}.cmdStop: is not run; SIGTERM ends the model, then SIGKILL"
-        if model.weight != _WEIGHT:
-            yield f"models.{name}.weight: is not read; models take turns by their requests"
     yield from _unmet_groups(file)
 
 
@@ -160,6 +157,7 @@ def _unmet_groups(file: ModelsFile) -> Iterator[str]:
 def specs(file: ModelsFile) -> list[ModelSpec]:
     """What it has the box run."""
     preload, idle = file.hooks.on_startup.preload, file.hooks.on_idle.wake
+    turning = {name for name, one in file.models.items() if one.turn == ALWAYS or name in idle}
     return [
         ModelSpec(
             name=name,
@@ -172,8 +170,8 @@ def specs(file: ModelsFile) -> list[ModelSpec]:
             ttl=max(0.0, model.ttl),
             grace=model.unload_timeout or file.unload_timeout,
             start_limit=model.health_check_timeout or file.health_check_timeout,
-            preload=name in preload or name in idle,
-            on_idle=name in idle,
+            preload=name in preload or name in turning,
+            weight=float(model.weight) if name in turning else None,
             ready_within=model.ready_within,
             pin=model.pin,
             priority=file.priority.get(name, 0),

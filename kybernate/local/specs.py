@@ -29,8 +29,9 @@ class ModelSpec:
     if it serves once it listens. `gpus`: how many, or their indices; None for all. `vram`: bytes on
     each of them, None for all of them. Seconds: `ttl` until it is parked for idleness, 0 for never;
     `grace` between SIGTERM and SIGKILL. `preload`: it is started at once. `secrets`: values; no
-    variable that has one is passed on to it. `on_idle`: it is active whenever no other model is
-    asked. `ready_within`: seconds after which an answer comes too late, None if nobody says so."""
+    variable that has one is passed on to it. `weight`: of one that takes turns: it is active also
+    while nobody asks it; None of others. `ready_within`: seconds after which an answer comes too
+    late, None if nobody says so."""
 
     name: str
     argv: tuple[str, ...]
@@ -46,7 +47,7 @@ class ModelSpec:
     pin: bool = False
     priority: int = 0
     secrets: frozenset[str] = frozenset()
-    on_idle: bool = False
+    weight: float | None = None
     ready_within: float | None = None
 
     @property
@@ -83,10 +84,8 @@ class Declared:
 
 def declared(spec: ModelSpec) -> Declared:
     """Of a model."""
-    if spec.on_idle:
-        # It takes turns as a seat does that nobody calls: any request comes before it.
-        return Declared(weight=1.0, ready_within=spec.ready_within)
-    return Declared({VRAM: spec.ttl} if spec.ttl else {}, ready_within=spec.ready_within)
+    idle = {VRAM: spec.ttl} if spec.ttl and spec.weight is None else {}
+    return Declared(idle, ready_within=spec.ready_within, weight=spec.weight)
 
 
 def any_of(gpus: tuple[Gpu, ...]) -> Group:

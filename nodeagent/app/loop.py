@@ -321,6 +321,7 @@ class Loop:
         """What the seat's pod, or the file that has its model, says of it now."""
         if seat.wishes.declared(now):
             self.node.save(seat)
+            self.node.changed(seat)
             self.kick()
 
     def pod_gone(self, uid: PodUid) -> None:

@@ -223,13 +223,9 @@ class Seat:
         for its pod to be Ready waits for that."""
         if self.state in _BEGINS and not self.history.started_once:
             return None
-        if (
-            self.wishes.rests
-            or self.ending.asked
-            or (self.wishes.weight is None and not self.wishes.acquired)
-        ):
+        if self.wishes.rests or self.ending.asked or not self.wishes.takes_turns:
             return None
-        return Turn(self.identity.pod.namespace, self.wishes.weight or 1.0, self.wishes.yields)
+        return Turn(self.identity.pod.namespace, self.wishes.takes_turns, self.wishes.yields)
 
     def __str__(self) -> str:
         return f"{self.identity.name} ({self.identity.pod})"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from kybernate.api.turns import ALWAYS, ON_REQUEST
 from kybernate.core.seat.seats import OCCUPYING, shown
 from kybernate.types import SeatState
 from proxy.page.rates import ALL, Rate
@@ -207,6 +208,8 @@ def _seat(one: SeatView, scene: Scene, known: Known, held: Held) -> Json:
         "tier": info.tier,
         "bytes": extra.size if extra else info.size,
         "why": _why(one, lanes, scene, held),
+        "turn": ALWAYS if info.weight else ON_REQUEST,
+        "weight": info.weight,
         "since": round(known.now if since is None else since, 3),
         "in_flight": one.in_flight,
         "waiting": one.waiting,

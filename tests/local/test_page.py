@@ -124,6 +124,16 @@ def test_models_are_parked_woken_pinned_and_unloaded_on_it(box: Box, page: Page)
     eventually(lambda: not lives(first["pid"]))
 
 
+def test_it_shows_who_takes_turns_with_which_weight(box: Box, page: Page):
+    box.has("a")
+    box.has("b", turn="always", weight=200)
+    box.start()
+    show(page, box)
+    state_is(page, "b", "active")
+    expect(row(page, "b").locator(".where")).to_have_text("GPU 0 · takes turns, weight 200")
+    expect(row(page, "a").locator(".where")).to_have_text("GPU 0")
+
+
 def test_a_models_log_is_shown_as_it_comes(box: Box, page: Page):
     box.has("a")
     box.start()

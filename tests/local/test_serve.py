@@ -83,6 +83,17 @@ def test_a_model_of_on_idle_is_active_whenever_no_other_is_asked(box: Box):
     assert (told["pid"], told["counter"]) == (first["pid"], first["counter"] + 1)
 
 
+def test_models_that_always_want_their_gpu_take_turns_unasked(box: Box):
+    box.has("a", turn="always")
+    box.has("b", turn="always", weight=200)
+    box.start()
+    for step in ("a (box/a): parking -> parked", "b (box/b): starting -> active"):
+        eventually(lambda step=step: step in box.log)
+    eventually(lambda: "a (box/a): waking -> active" in box.log)
+    assert "b (box/b): parking -> parked" in box.log
+    assert box.never_two()
+
+
 def test_an_idle_model_is_parked(box: Box):
     box.has("a", ttl=1)
     box.start()

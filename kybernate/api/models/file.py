@@ -42,8 +42,8 @@ class OnIdle(Part):
 
     wake: tuple[str, ...] = Field(
         default=(),
-        description="Models that are active whenever no other model is asked; their `ttl` has no "
-        "effect",
+        description="Models that are active whenever no other model is asked, as with "
+        "`turn: always`",
     )
 
 

@@ -202,11 +202,18 @@ class Model(Part):
     pin: bool = Field(
         default=False, description="True: requests for other models never park this one"
     )
+    turn: Literal["on-request", "always"] = Field(
+        default="on-request",
+        description="always: the model wants its GPUs whether or not it is asked, as training "
+        "does; it starts with the box, and takes turns with others that do. Requests for other "
+        "models come first; its `ttl` has no effect",
+    )
     weight: int = Field(
         default=100,
         ge=1,
         le=10000,
-        description="Without effect: models take turns by their requests",
+        description="Its part of the time among models that take turns (`turn`, "
+        "`hooks.on_idle.wake`): one of 200 has its GPUs for twice as long as one of 100",
     )
 
     @field_validator("cmd")

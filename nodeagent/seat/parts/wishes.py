@@ -101,6 +101,12 @@ class Wishes:
     tier_asked: str = ""
     to_save: bool = False
 
+    @property
+    def takes_turns(self) -> float:
+        """The weight of a seat that wants its GPUs always, or until it says otherwise; 0.0 of one
+        that waits for requests."""
+        return self.weight or float(self.acquired)
+
     def declared(self, pod: Declared) -> bool:
         """What its pod says now; whether something changed that is noted at once."""
         before = self._noted()

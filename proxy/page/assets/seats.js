@@ -97,7 +97,7 @@ function stateOf(seat) {
 
 function fill(row, seat) {
   const model = state.models[seat.model] ?? {};
-  set(row, 0, `${shownName(seat.model)}\n${seat.lanes}\n${seat.pinned}`, () => named(seat));
+  set(row, 0, `${shownName(seat.model)}\n${seat.lanes}\n${seat.pinned}\n${seat.weight}`, () => named(seat));
   set(row, 1, `${stateOf(seat)}\n${seat.why}\n${seat.connected}`, () => stated(seat));
   text(row, 2, seat.bytes ? bytes(seat.bytes) : "–");
   text(row, 3, seat.state === "active" ? "awake" : seat.wake === undefined ? "not known" : `about ${seconds(seat.wake)}`);
@@ -123,7 +123,8 @@ function named(seat) {
   paint(dot, seat.model);
   const name = make("div", "name", dot, make("span", "", plain(shownName(seat.model))));
   if (seat.pinned) name.append(make("em", "pin", "pinned"));
-  const where = seat.lanes.map(laneName).join(", ");
+  const turns = seat.turn === "always" ? [`takes turns, weight ${seat.weight}`] : [];
+  const where = [seat.lanes.map(laneName).join(", "), ...turns].join(" · ");
   return [name, make("div", "where", plain(where))];
 }
 

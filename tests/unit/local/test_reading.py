@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from kybernate.errors import RefusedError
+from kybernate.errors import ConfigError, RefusedError
 from kybernate.local.reading import Source, specs, unmet
 
 
@@ -38,7 +38,19 @@ models:
     assert (a.address, a.env, a.vram, a.gpus) == ("127.0.0.1:5800", (("X", "1"),), 2 << 30, (1,))
     assert (a.check, a.ttl, a.preload) == ("", 60.0, True)
     assert (b.check, b.ttl, b.preload, b.pin) == ("/base/health", 0.0, True, True)
-    assert (a.on_idle, b.on_idle) == (False, True)
+    assert (a.weight, b.weight) == (None, 100.0)
+
+
+def test_a_model_that_always_wants_its_gpus_starts_with_the_box(source):
+    text = """
+models:
+  a: {cmd: 'serve --port ${PORT}', turn: always, weight: 7}
+  b: {cmd: 'serve --port ${PORT}', turn: on-request, weight: 7}
+"""
+    a, b = specs(source(text).load())
+    assert [(one.weight, one.preload) for one in (a, b)] == [(7.0, True), (None, False)]
+    with pytest.raises(ConfigError, match=r"models\.a\.turn: .*always"):
+        source(text.replace("always", "sometimes")).load()
 
 
 def test_ports_stay_where_they_are_when_models_come_and_go(source):
@@ -126,11 +138,11 @@ def test_what_a_box_does_not_do_is_said_for_each_key(source):
     text = """
 tiers: {nvme: /var/cache}
 models:
-  a: {cmd: 'serve --port ${PORT}', cmdStop: 'stop ${PID}', weight: 7, idle: {ram: 1h}}
+  a: {cmd: 'serve --port ${PORT}', cmdStop: 'stop ${PID}', idle: {ram: 1h}}
 groups: {g: {members: [a], swap: true, exclusive: true, persistent: true}}
 """
     said = [one.partition(": ")[0] for one in unmet(source(text).load())]
-    keys = ["idle.ram", "cmdStop", "weight"]
+    keys = ["idle.ram", "cmdStop"]
     group = ["groups.g.persistent", "groups.g.swap", "groups.g.exclusive"]
     assert said == ["tiers.nvme", *(f"models.a.{key}" for key in keys), *group]
 

@@ -90,8 +90,13 @@ def test_only_a_model_of_one_gpu_may_be_anywhere():
 
 def test_a_seat_knows_when_its_answers_are_in_time():
     assert seat_of(spec("a", ready_within=4.0), GPUS[:1], 0.0, 0.0).wishes.ready_within == 4.0
-    on_idle = spec("a", ready_within=4.0, on_idle=True)
-    assert seat_of(on_idle, GPUS[:1], 0.0, 0.0).wishes.ready_within == 4.0
+    turning = spec("a", ready_within=4.0, weight=7.0)
+    assert seat_of(turning, GPUS[:1], 0.0, 0.0).wishes.ready_within == 4.0
+
+
+def test_a_model_that_takes_turns_leaves_for_no_idleness():
+    wishes = seat_of(spec("a", weight=7.0, ttl=30.0), GPUS[:1], 0.0, 0.0).wishes
+    assert (wishes.weight, wishes.takes_turns, wishes.idle) == (7.0, 7.0, {})
 
 
 def test_a_group_is_named_by_its_gpus():

@@ -6,11 +6,31 @@ import asyncio
 from dataclasses import replace
 
 from kybernate.core.swap.swapview import Turn
-from kybernate.types import SeatState
+from kybernate.types import NodeName, SeatState
 from nodeagent.kube.pods import PodFacts
+from nodeagent.operations.wire import seat_message
 from nodeagent.seat.record import from_record
+from proxy.agents import seat_info
 
 ACTIVE, PARKED = SeatState.ACTIVE, SeatState.PARKED
+
+
+class Shown:
+    """What proxies are told of a seat's turn."""
+
+    def __init__(self, weights):
+        self.weights = weights
+
+    def seat_changed(self, seat):
+        told = seat_info(NodeName("n1"), seat_message(seat)).weight
+        if self.weights[-1:] != [told]:
+            self.weights.append(told)
+
+    def seat_gone(self, seat):
+        """Nobody looks."""
+
+    def told(self, seat, kind, reason, sentence):
+        """Nobody reads."""
 
 
 async def _trainers(r, weights, **more):
@@ -197,7 +217,10 @@ async def test_what_a_pod_says_may_change_while_it_runs(rig):
         deleting=False,
         over=False,
     )
+    shown = []
+    r.node.observe(Shown(shown))
     r.loop.pod_changed(replace(facts, weight=2.0, idle={"vram": 5.0}))
+    assert shown == [2.0], "a page shows it at once"
     await r.until(a, ACTIVE, 5.0)
     await asyncio.sleep(60)
     assert (r.state(a), seat.turn) == (ACTIVE, Turn("default", 2.0))

@@ -67,6 +67,12 @@ def test_a_seat_says_where_its_state_is_and_when_it_would_answer():
     assert "wake" not in new
 
 
+def test_a_seat_says_whether_it_takes_turns():
+    said = page(CLUSTER, known(seat("a", weight=4.0), seat("b")), ANYONE)["seats"]
+    assert (said["a"]["turn"], said["a"]["weight"]) == ("always", 4.0)
+    assert (said["b"]["turn"], said["b"]["weight"]) == ("on-request", 0.0)
+
+
 def test_a_client_sees_its_namespaces_and_nothing_of_others():
     past = History()
     for uid, namespace in (("a", "team"), ("b", "secret")):
