@@ -42,8 +42,9 @@ GPUS_ANNOTATION = "kyb.ai/gpus"
 # Opt-in label
 MANAGED_LABEL = "kyb.ai/managed"
 
-# Labels of an Artifact: its pod, what made that pod, the deepest tier that has it, and the
-# CheckpointPolicy that had it made
+# Labels of an Artifact: the end of its name, its pod, what made that pod, the deepest tier that has
+# it, and the CheckpointPolicy that had it made
+MOMENT_LABEL = "kyb.ai/moment"
 OF_POD_LABEL = "kyb.ai/pod"
 OF_OWNER_LABEL = "kyb.ai/owner"
 TIER_LABEL = "kyb.ai/tier"

@@ -98,6 +98,7 @@ def dump_artifact(one: Listed) -> Json:
 def labels_of(one: Listed) -> dict[str, str]:
     """The labels of its object; empty for what no label can have as its value."""
     labels = {
+        keys.MOMENT_LABEL: one.moment,
         keys.OF_POD_LABEL: one.pod,
         keys.OF_OWNER_LABEL: one.owner,
         keys.TIER_LABEL: one.tier,
@@ -116,7 +117,7 @@ def read_artifact(item: Mapping[str, Any]) -> Listed | None:
         taken = datetime.fromisoformat(text(status.get("takenAt")))
     except ValueError:
         return None
-    # One that an older controller wrote lacks the label, and is written again.
+    # One that an older controller wrote lacks labels, and is written again.
     model = text(status.get("model"))
     model = model if labels.get(keys.MODEL, "") == labelled(model) else ""
     copies = tuple(
@@ -124,7 +125,7 @@ def read_artifact(item: Mapping[str, Any]) -> Listed | None:
         for one in mappings(status.get("copies"))
         for size in (whole(one.get("bytes")),)
     )
-    return Listed(
+    found = Listed(
         artifact,
         text(status.get("pod")),
         text(status.get("podUID")),
@@ -135,6 +136,7 @@ def read_artifact(item: Mapping[str, Any]) -> Listed | None:
         labels.get(keys.OF_OWNER_LABEL, ""),
         labels.get(keys.OF_POLICY_LABEL, ""),
     )
+    return found._replace(selectable=labels.get(keys.MOMENT_LABEL) == found.moment)
 
 
 def _row(copy: HeldCopy) -> Json:

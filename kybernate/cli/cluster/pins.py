@@ -1,4 +1,4 @@
-"""`kybernate pin` and `unpin`: artifacts of a pod or a model are kept, by a TierPlacement."""
+"""`kybernate pin` and `unpin`: artifacts are kept by a TierPlacement, and let go again."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from kybernate.cli.cluster.asking import because, making_options, why_option
 from kybernate.cli.cluster.link import link_to
 from kybernate.cli.completing import pin_names, pod_names
 from kybernate.cli.output import human, text_of
+from kybernate.core.artifacts.layout import parse_id
 from kybernate.core.quantity import parse_duration
 from kybernate.core.requests.placement import MOST_ARTIFACTS
 from kybernate.errors import ConfigError, ConflictError, RefusedError
@@ -35,7 +36,8 @@ _RESOURCE = f"tierplacement.{keys.GROUP}"
 def _options(tried: str) -> Callable[[Any], Any]:
     made = making_options(tried, "A sentence, or the TierPlacement.")
     of = click.option("--model", default=None, help="All artifacts of a model, instead of POD.")
-    return lambda command: of(made(command))
+    one = click.option("--artifact", default=None, help="One artifact by its name, instead of POD.")
+    return lambda command: one(of(made(command)))
 
 
 @click.command("pin")
@@ -54,6 +56,7 @@ def pin(  # noqa: PLR0913 - the words of its command line
     pod: str | None,
     *,
     model: str | None,
+    artifact: str | None,
     newest: int,
     lasts: str | None,
     why: str | None,
@@ -71,8 +74,9 @@ def pin(  # noqa: PLR0913 - the words of its command line
     \b
     kubectl kyb pin training-0 -n shop --for 720h
     kubectl kyb pin --model birch --newest 3 -n shop --dry-run
+    kubectl kyb pin --artifact shop/training-0@20260130T120000Z-00c0ffee -n shop
     """
-    label, value, name = _named(pod, model)
+    label, value, name = _named(pod, model, artifact)
     until = _until(lasts)
     link = link_to(options)
     body = because(to_pin(name, label, value, newest, until), why)
@@ -89,7 +93,13 @@ def pin(  # noqa: PLR0913 - the words of its command line
 @_options("Only say whether it may be deleted.")
 @click.argument("pod", required=False, shell_complete=pin_names)
 def unpin(
-    pod: str | None, *, model: str | None, dry_run: bool, output: str, **options: Any
+    pod: str | None,
+    *,
+    model: str | None,
+    artifact: str | None,
+    dry_run: bool,
+    output: str,
+    **options: Any,
 ) -> None:
     """Let go what `pin POD` keeps; tpl/NAME names another TierPlacement.
 
@@ -100,7 +110,8 @@ def unpin(
     kubectl kyb unpin training-0 -n shop
     kubectl kyb unpin tpl/birch -n shop --dry-run
     """
-    name = pod.removeprefix("tpl/") if pod and pod.startswith("tpl/") else _named(pod, model)[2]
+    other = pod is not None and pod.startswith("tpl/")
+    name = (pod or "").removeprefix("tpl/") if other else _named(pod, model, artifact)[2]
     link = link_to(options)
     path = f"{_path(link)}/{name}"
     found = link.api.get(path)
@@ -111,10 +122,13 @@ def unpin(
     click.echo(f"{_RESOURCE}/{name} {'may be deleted; nothing was' if dry_run else 'is deleted'}")
 
 
-def _named(pod: str | None, model: str | None) -> tuple[str, str, str]:
+def _named(pod: str | None, model: str | None, artifact: str | None) -> tuple[str, str, str]:
     """The label of the artifacts, its value, and the TierPlacement's name. Raises UsageError."""
-    if (pod is None) == (model is None):
-        raise click.UsageError("name either POD or --model")
+    if sum(one is not None for one in (pod, model, artifact)) != 1:
+        raise click.UsageError("name one of POD, --model and --artifact")
+    if artifact is not None:
+        moment = _moment(artifact)
+        return keys.MOMENT_LABEL, moment, f"{_PREFIX}artifact-{moment.lower()}"
     label = keys.OF_POD_LABEL if model is None else keys.MODEL
     value = model or (pod or "").removeprefix("pod/")
     if not _LABEL.fullmatch(value):
@@ -124,6 +138,14 @@ def _named(pod: str | None, model: str | None) -> tuple[str, str, str]:
         )
     made = value if model is None else f"model-{value}"
     return label, value, _PREFIX + re.sub("[^a-z0-9.-]", "-", made.lower())
+
+
+def _moment(artifact: str) -> str:
+    """The end of its name, by which its Artifact is selected."""
+    try:
+        return parse_id(artifact).moment
+    except RefusedError as error:
+        raise click.BadParameter(str(error), param_hint="--artifact") from error
 
 
 def _until(lasts: str | None) -> str | None:

@@ -35,7 +35,8 @@ class HeldCopy(NamedTuple):
 
 class Listed(NamedTuple):
     """An artifact. `created_ms`: milliseconds since 1970. `owner`: the name of what made its pod,
-    `policy` of the CheckpointPolicy that had it made; both are empty where nobody knows."""
+    `policy` of the CheckpointPolicy that had it made; both are empty where nobody knows.
+    `selectable`: its object has the label of its moment."""
 
     artifact: str
     pod: str
@@ -46,11 +47,17 @@ class Listed(NamedTuple):
     copies: tuple[HeldCopy, ...]
     owner: str = ""
     policy: str = ""
+    selectable: bool = True
 
     @property
     def namespace(self) -> str:
         """The namespace that it belongs to."""
         return self.artifact.partition("/")[0]
+
+    @property
+    def moment(self) -> str:
+        """The end of its name, which no other one of its namespace has."""
+        return self.artifact.rpartition("@")[2]
 
     @property
     def tier(self) -> str:

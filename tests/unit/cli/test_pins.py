@@ -116,6 +116,17 @@ def test_another_pin_of_the_same_changes_it_and_takes_nothing_elses_place(call):
     assert "keeps other artifacts" in other.err
 
 
+def test_one_artifact_is_pinned_by_its_name(call):
+    found = call("pin", "--artifact", OLD)
+    ((verb, body, _),) = found.api.calls
+    name = "pin-artifact-20260130t120000z-00c0ffee"
+    assert (found.code, verb, body["metadata"]["name"]) == (0, "post", name)
+    moment = {keys.MOMENT_LABEL: "20260130T120000Z-00c0ffee"}
+    assert body["spec"]["selector"] == {"matchLabels": moment}
+    gone = call("unpin", "--artifact", OLD, there=[made(name)])
+    assert gone.api.calls == [("delete", f"{TIERS}/{name}", None)]
+
+
 def test_what_was_pinned_is_let_go(call):
     found = call("unpin", "a", there=[made()])
     assert (found.code, found.api.calls) == (0, [("delete", f"{TIERS}/pin-a", None)])
@@ -127,7 +138,15 @@ def test_what_was_pinned_is_let_go(call):
 
 
 @pytest.mark.parametrize(
-    "words", [("pin",), ("pin", "a", "--model", "b"), ("pin", "--model", "x/y"), ("unpin",)]
+    "words",
+    [
+        ("pin",),
+        ("pin", "a", "--model", "b"),
+        ("pin", "a", "--artifact", OLD),
+        ("pin", "--artifact", "shop/a"),
+        ("pin", "--model", "x/y"),
+        ("unpin",),
+    ],
 )
 def test_what_can_not_be_pinned_is_refused_before_anything_is_asked(call, words):
     found = call(*words)

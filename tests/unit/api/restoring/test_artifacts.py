@@ -28,6 +28,7 @@ LISTED = st.builds(
     st.lists(COPIES, max_size=4).map(tuple),
     st.sampled_from(["", "llama-7f"]),
     st.sampled_from(["", "hourly"]),
+    st.just(True),
 )
 
 
@@ -36,6 +37,13 @@ def test_what_is_dumped_is_read_as_it_was(one: Listed) -> None:
     item = orjson.loads(orjson.dumps(dump_artifact(one)))
     assert read_artifact(item) == one
     assert all(value is None or len(value) < 64 for value in item["metadata"]["labels"].values())
+
+
+def test_one_without_the_label_of_its_moment_is_to_be_written_again() -> None:
+    one = Listed("shop/a@20260131T120000Z-00c0ffee", "a", "u1", "", 7, 1000, ())
+    item = dump_artifact(one)
+    del item["metadata"]["labels"]["kyb.ai/moment"]
+    assert read_artifact(item) == one._replace(selectable=False)
 
 
 @pytest.mark.parametrize("status", [None, {}, {"artifact": "x"}, {"artifact": "x", "takenAt": 1}])
