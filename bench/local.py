@@ -29,8 +29,8 @@ from bench import hostmemory
 from bench.processes import REPOSITORY, free_port
 from bench.report import emit, median, say
 from kybernate.local.folders import native
-from kybernate.testing.simgpu.folder import install
-from kybernate.testing.simgpu.spec import parse
+from kybernate.local.simgpu.folder import install
+from kybernate.local.simgpu.spec import parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -83,7 +83,7 @@ class Recipe:
 
 
 _CLUSTER = (wheels.COMMON, wheels.CLIENT)
-_TESTING = ("kybernate/testing/",)
+_SIMULATED = ("kybernate/local/simgpu/",)
 
 RECIPES = {
     recipe.name: recipe
@@ -99,7 +99,7 @@ RECIPES = {
             title="owns the seats of a node's GPUs",
             module="nodeagent",
             code=("kybernate", "nodeagent"),
-            left_out=_TESTING,
+            left_out=_SIMULATED,
             layers=(*_CLUSTER, "node", "checkpoint"),
             user=ROOT,
             why_root="It moves processes between cgroups, and journals below /var/lib/kyb.",
@@ -111,7 +111,7 @@ RECIPES = {
             title="offers seats on a node's GPU groups to the kubelet",
             module="deviceplugin",
             code=("kybernate", "deviceplugin"),
-            left_out=(*_TESTING, "kybernate/adapters/k8s/"),
+            left_out=(*_SIMULATED, "kybernate/adapters/k8s/"),
             layers=(wheels.COMMON, "node"),
             user=ROOT,
             why_root="The kubelet's device-plugin folder and the agent's socket are root's.",
@@ -121,7 +121,7 @@ RECIPES = {
             title="places pods with seats on GPU groups",
             module="extender",
             code=("kybernate", "extender"),
-            left_out=_TESTING,
+            left_out=_SIMULATED,
             layers=(*_CLUSTER, "control"),
         ),
         Recipe(
@@ -129,7 +129,7 @@ RECIPES = {
             title="admits and completes pods with seats",
             module="webhook",
             code=("kybernate", "webhook"),
-            left_out=_TESTING,
+            left_out=_SIMULATED,
             layers=(*_CLUSTER, "control"),
         ),
         Recipe(
@@ -137,7 +137,7 @@ RECIPES = {
             title="routes requests to models and holds them while one wakes",
             module="proxy",
             code=("kybernate", "proxy"),
-            left_out=_TESTING,
+            left_out=_SIMULATED,
             layers=(*_CLUSTER, "proxy", "traces"),
         ),
         Recipe(
@@ -145,7 +145,7 @@ RECIPES = {
             title="knows which saved states there are, and where",
             module="registry",
             code=("kybernate", "registry"),
-            left_out=_TESTING,
+            left_out=_SIMULATED,
             layers=(*_CLUSTER, "registry", "checkpoint", "pkcs11"),
             sqlite=True,
         ),
@@ -154,7 +154,7 @@ RECIPES = {
             title="carries out what objects such as CheckpointRequests ask for",
             module="controller",
             code=("kybernate", "controller"),
-            left_out=_TESTING,
+            left_out=_SIMULATED,
             layers=(*_CLUSTER, "control"),
         ),
         Recipe(

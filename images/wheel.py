@@ -43,10 +43,6 @@ build_meta.build_wheel(sys.argv[1], {"--build-option": options})
 """
 
 
-_NO_FAKES = (":(exclude,glob)kybernate/testing/[!_]*.py", ":(exclude)kybernate/testing/machine")
-"""Of `kybernate.testing` people get the simulated GPU alone, which one box has."""
-
-
 def build(progress: Progress, out: Path = OUT) -> Path:
     """Make the wheel. Raises KybernateError."""
     compiler = zig.ensure(progress)
@@ -87,7 +83,6 @@ def _sources(tree: Path) -> None:
             "--exclude-standard",
             "kybernate",
             *SERVICES,
-            *_NO_FAKES,
             "README.md",
             "LICENSE",
         ],

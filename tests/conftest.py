@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from kybernate.testing.clock import run_virtual
+from tests.kit.clock import run_virtual
 from tests.slices import pytest_addoption, pytest_collection_modifyitems, pytest_report_header
 
 if TYPE_CHECKING:

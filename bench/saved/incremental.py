@@ -33,7 +33,7 @@ from bench.saved import plaindump
 from bench.saved.packing import Keys, directory_bytes, pack_dump
 from kybernate.checkpoint.places import open_place
 from kybernate.core.chunks.pages import BLOCK, PAGE
-from kybernate.testing.criuimages import write_pages
+from tests.kit.criuimages import write_pages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

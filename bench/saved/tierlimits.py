@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from bench.report import median
 from kybernate.checkpoint.places import PACK
-from kybernate.testing.criuimages import write_pages
+from tests.kit.criuimages import write_pages
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING
 from kybernate.errors import ConfigError, RefusedError
 from kybernate.local.folders import native
 from kybernate.local.processes import BoxProcs
-from kybernate.testing.simgpu import layout
-from kybernate.testing.simgpu.folder import compile_node, install
-from kybernate.testing.simgpu.spec import parse
+from kybernate.local.simgpu import layout
+from kybernate.local.simgpu.folder import compile_node, install
+from kybernate.local.simgpu.spec import parse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kybernate.local.folders import Folders
-    from kybernate.testing.simgpu.spec import NodeSpec
+    from kybernate.local.simgpu.spec import NodeSpec
 
 _SHARED = Path("/dev/shm")  # noqa: S108 - the folder in it is this user's
 _MEMORY = "512MiB"

@@ -1,6 +1,6 @@
 """What the node agent asks of the world outside, shaped by the agent that calls it.
 
-Adapters implement these, `kybernate.testing` fakes them. Times are seconds, sizes are bytes,
+Adapters implement these, `tests/kit` fakes them. Times are seconds, sizes are bytes,
 process IDs are those of the agent's own PID namespace. "Deadline" is always a duration from the
 call on; when it passes, `DeadlineError` is raised. Methods marked *quick* may be called on the
 event loop: they do no more than a few small reads or writes of /proc, /sys or a local file.

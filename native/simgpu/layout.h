@@ -1,5 +1,5 @@
 /* The files of a node folder, as the harness writes them and the libraries map them.
- * kybernate/testing/simgpu/layout.py holds the same in Python; `simgpu layout` prints what the
+ * kybernate/local/simgpu/layout.py holds the same in Python; `simgpu layout` prints what the
  * compiler made of it, and a unit test compares the two. All numbers are little-endian. */
 #ifndef SIMGPU_LAYOUT_H
 #define SIMGPU_LAYOUT_H

@@ -63,8 +63,8 @@ def _options() -> argparse.Namespace:
 @contextlib.contextmanager
 def _simulated() -> Iterator[None]:
     """Two small GPUs of the simulated driver, for the processes that are started meanwhile."""
-    from kybernate.testing.simgpu.folder import install  # noqa: PLC0415 - not needed on a GPU
-    from kybernate.testing.simgpu.spec import parse  # noqa: PLC0415 - ditto
+    from kybernate.local.simgpu.folder import install  # noqa: PLC0415 - not needed on a GPU
+    from kybernate.local.simgpu.spec import parse  # noqa: PLC0415 - ditto
     from tests.simgpu.build import build  # noqa: PLC0415 - ditto
 
     row = {"product": "simulated GPU", "memory": _MEMORY, "count": 2}

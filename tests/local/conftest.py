@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from kybernate.testing.simgpu.folder import install
-from kybernate.testing.simgpu.spec import parse
+from kybernate.local.simgpu.folder import install
+from kybernate.local.simgpu.spec import parse
 from tests.kit.browser import chromium
 from tests.simgpu import build, read_log, violations
 

@@ -14,8 +14,8 @@ libraries through LD_LIBRARY_PATH=/run/simgpu/lib, containers through the CDI mo
 
 from __future__ import annotations
 
-from kybernate.testing.simgpu.folder import install
-from kybernate.testing.simgpu.spec import GpuSpec, NodeSpec, load, parse
+from kybernate.local.simgpu.folder import install
+from kybernate.local.simgpu.spec import GpuSpec, NodeSpec, load, parse
 from tests.simgpu.build import build
 from tests.simgpu.cdi import make_device_nodes, write_vendor_cdi
 from tests.simgpu.faults import Call, Fault, Faults

@@ -11,10 +11,10 @@ from uuid import uuid4
 import yaml
 
 from kybernate.keys import VENDOR_CDI_KIND
-from kybernate.testing.simgpu.folder import LIBRARIES
+from kybernate.local.simgpu.folder import LIBRARIES
 
 if TYPE_CHECKING:
-    from kybernate.testing.simgpu.spec import NodeSpec
+    from kybernate.local.simgpu.spec import NodeSpec
 
 CONTAINER_LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 CONTROL_NODES = {"nvidiactl": 255, "nvidia-uvm": 254, "nvidia-uvm-tools": 253}

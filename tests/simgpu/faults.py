@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from kybernate.testing.simgpu import layout
+from kybernate.local.simgpu import layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

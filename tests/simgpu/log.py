@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from kybernate.testing.simgpu import layout
+from kybernate.local.simgpu import layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

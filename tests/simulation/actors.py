@@ -7,15 +7,15 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kybernate.testing.machine import Machine
 from nodeagent.seat.leases import Demand
+from tests.kit.machine import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kybernate.testing.machine import Elsewhere
     from kybernate.types import PodUid
     from nodeagent.app.loop import Loop
+    from tests.kit.machine import Elsewhere
     from tests.simulation.plan import Plan
 
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from kybernate.errors import RefusedError
 from kybernate.ports import DumpState
-from kybernate.testing.machine import App
 from kybernate.types import PodRef, PodUid, SeatName
 from nodeagent.app.recoveroffload import clear_of_the_gone
 from nodeagent.kube.pods import PodFacts
 from nodeagent.seat.record import Seat, SeatIdentity
+from tests.kit.machine import App
 
 if TYPE_CHECKING:
     from kybernate.types import GpuUuid

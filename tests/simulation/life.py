@@ -10,9 +10,6 @@ from kybernate.core.seat.operations import Kind
 from kybernate.core.swap.turns import TurnPolicy
 from kybernate.ports import DumpState
 from kybernate.settings.agent import AgentSettings
-from kybernate.testing import machine as fakes
-from kybernate.testing.machine.journal import lose_tail, spoil
-from kybernate.testing.warden import FakeCulprits
 from kybernate.types import SeatState, Tier
 from nodeagent.app.loop import Loop
 from nodeagent.app.makemoves import agent_of
@@ -26,6 +23,9 @@ from nodeagent.operations.operations import Operations
 from nodeagent.seat.leases import Leases
 from nodeagent.seat.node import Node, World
 from nodeagent.seat.offloading import Offloading
+from tests.kit import machine as fakes
+from tests.kit.machine.journal import lose_tail, spoil
+from tests.kit.warden import FakeCulprits
 from tests.simulation.actors import StormProxy, StormyMachine
 from tests.simulation.clock import Spinning, TimerLoop
 from tests.simulation.cluster import Cluster

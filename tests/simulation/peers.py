@@ -13,8 +13,8 @@ from kybernate.errors import (
     RefusedError,
     RetryableError,
 )
-from kybernate.testing.machine import Keeping
 from kybernate.types import NodeName, PodRef, PodUid, Tier
+from tests.kit.machine import Keeping
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kybernate.testing.machine import Elsewhere
+from tests.kit.machine import Elsewhere
 from tests.simulation.between import Between
 from tests.simulation.life import BEGIN, PAID_OFF, Life
 from tests.simulation.misfortunes import Misfortunes

@@ -34,7 +34,7 @@ from pathlib import Path
 from kybernate.adapters.keys.artifactkeys import read_folder
 from kybernate.checkpoint.places import open_place
 from kybernate.checkpoint.vault import Vault
-from kybernate.testing.criuimages import write_pages
+from tests.kit.criuimages import write_pages
 from kybernate.types import PodUid, Tier
 
 work, target = map(Path, sys.argv[1:])

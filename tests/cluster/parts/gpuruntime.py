@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from kybernate.testing.simgpu.folder import LIBRARIES
+from kybernate.local.simgpu.folder import LIBRARIES
 from tests.cluster.parts.host import run
 from tests.simgpu.cdi import CONTAINER_LIBRARIES, CONTROL_NODES
 

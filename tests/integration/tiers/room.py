@@ -25,7 +25,6 @@ from kybernate.adapters.files.journal import FileJournal
 from kybernate.adapters.kernel.freezer import CgroupFreezer
 from kybernate.adapters.kernel.procfs import Procfs
 from kybernate.runtime.identity import Identity
-from kybernate.testing import machine as fakes
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, PodRef, PodUid, SeatName
 from nodeagent.app.loop import Loop
 from nodeagent.app.makeoffload import make_offload
@@ -37,6 +36,7 @@ from nodeagent.seat.leases import Leases
 from nodeagent.seat.node import Inventory, Node, World
 from nodeagent.seat.record import Seat, SeatIdentity
 from tests.cluster.layout import REPOSITORY
+from tests.kit import machine as fakes
 from tests.kit.node.cable import THERE, lay_cable, take_cable
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from kybernate.core.artifacts import manifest as manifests
 from kybernate.core.chunks.pages import PAGE
 from kybernate.errors import KybernateError, RetryableError
 from kybernate.lib.deadline import Deadline
-from kybernate.testing.criuimages import write_pages
+from tests.kit.criuimages import write_pages
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -29,8 +29,8 @@ from kybernate.errors import (
 )
 from kybernate.runtime.lead import Open
 from tests.unit.api.restoring.test_copies import admitted, written
+from tests.unit.controller.lasting.test_templates import template
 from tests.unit.controller.test_artifacts import entry
-from tests.unit.controller.test_templates import template
 
 KEY = ("shop", "once")
 NODE = {"spec": {}}

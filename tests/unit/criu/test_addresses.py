@@ -17,8 +17,8 @@ import pytest
 from kybernate.adapters.criu import Criu, Tools
 from kybernate.adapters.criu.container import Container
 from kybernate.adapters.criu.net import addresses, loans, network
-from kybernate.testing.inits import EveryInit
-from kybernate.testing.machine import FakeFreezer, Machine
+from tests.kit.inits import EveryInit
+from tests.kit.machine import FakeFreezer, Machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

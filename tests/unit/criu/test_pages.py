@@ -19,7 +19,7 @@ from kybernate.adapters.criu.container import Container, is_free
 from kybernate.adapters.kernel.freezer import CgroupFreezer
 from kybernate.errors import DeadlineError, NotFoundError
 from kybernate.lib.deadline import Deadline
-from kybernate.testing.inits import EveryInit
+from tests.kit.inits import EveryInit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

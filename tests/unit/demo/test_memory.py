@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kybernate.testing.simgpu import layout
+from kybernate.local.simgpu import layout
 from tests.demo.observe import Memory
 
 MODELS = {"uid-a": "birch", "uid-b": "ember"}

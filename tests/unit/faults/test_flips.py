@@ -8,7 +8,7 @@ from tests.cluster.layout import REPOSITORY
 from tests.faults.flips import FLIPS, NONE
 
 PARTS = ("kybernate", "nodeagent", "registry", "deviceplugin", "proxy", "sidecar", "extender")
-EQUIPMENT = ("kybernate/testing/", "kybernate/gen/")
+EQUIPMENT = ("kybernate/local/simgpu/", "kybernate/gen/")
 WRITES = re.compile(
     r"\.write_text\(|\.write_bytes\(|os\.fsync\(|\.rename\(|\b(?:part|beside|new|temporary)\.replace\("
 )

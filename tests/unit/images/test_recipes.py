@@ -71,7 +71,7 @@ def test_images_hold_our_code_but_no_test_equipment() -> None:
         places = [path.relative_to(REPOSITORY).parts for path in recipe.sources()]
         assert {parts[0] for parts in places} <= {code.partition("/")[0] for code in recipe.code}
         assert recipe.name == "sample" or "tests" not in {parts[0] for parts in places}
-        assert ("kybernate", "testing") not in {parts[:2] for parts in places}
+        assert ("kybernate", "local", "simgpu") not in {parts[:3] for parts in places}
 
 
 def test_only_the_node_side_is_root_and_says_why() -> None:

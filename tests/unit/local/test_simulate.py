@@ -13,8 +13,8 @@ from kybernate.errors import ConfigError, RefusedError
 from kybernate.local import simulate
 from kybernate.local.folders import Folders
 from kybernate.local.processes import BoxProcs
-from kybernate.testing.simgpu import layout
-from kybernate.testing.simgpu.folder import compile_node
+from kybernate.local.simgpu import layout
+from kybernate.local.simgpu.folder import compile_node
 
 
 @pytest.fixture

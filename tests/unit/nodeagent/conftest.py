@@ -15,9 +15,6 @@ from kybernate.core.artifacts.into import Into
 from kybernate.errors import ConfigError, NotFoundError, RetryableError
 from kybernate.ports import Holder
 from kybernate.settings.agent import AgentSettings
-from kybernate.testing import machine as fakes
-from kybernate.testing.arrivals import FakeArrivals
-from kybernate.testing.warden import FakeCulprits
 from kybernate.types import (
     Gpu,
     GpuUuid,
@@ -39,6 +36,9 @@ from nodeagent.seat.leases import Demand, Leases
 from nodeagent.seat.node import Inventory, Node, World
 from nodeagent.seat.offloading import Offloading
 from nodeagent.seat.record import Seat, SeatIdentity
+from tests.kit import machine as fakes
+from tests.kit.arrivals import FakeArrivals
+from tests.kit.warden import FakeCulprits
 from tests.unit.core.swap.invariant import violations
 
 GIB = 1 << 30

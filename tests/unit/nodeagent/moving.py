@@ -8,13 +8,13 @@ import gc
 
 from kybernate.core.seat.operations import Kind
 from kybernate.errors import NotFoundError
-from kybernate.testing.clock import run_virtual
-from kybernate.testing.machine import Crash
 from kybernate.types import NodeName, PodRef, PodUid, SeatState, Tier
 from nodeagent.app.makemoves import agent_of
 from nodeagent.migration.source import Source
 from nodeagent.operations.operations import Operations
 from nodeagent.operations.record import Ask
+from tests.kit.clock import run_virtual
+from tests.kit.machine import Crash
 
 GIB = 1 << 30
 MEMORY = {"GPU-0": 80 * GIB, "GPU-1": 80 * GIB}

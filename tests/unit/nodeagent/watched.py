@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from kybernate.testing.warden import FakeAnnouncer, FakeCulprits, FakeDeaths, FakeMemory
 from nodeagent.guard.announce import Roster
 from nodeagent.guard.outside import Outside
 from nodeagent.guard.pressure import Pressure
 from nodeagent.guard.warden import Warden
+from tests.kit.warden import FakeAnnouncer, FakeCulprits, FakeDeaths, FakeMemory
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kybernate.testing.simgpu.folder import compile_node
-from kybernate.testing.simgpu.layout import NODE_FILE
+from kybernate.local.simgpu.folder import compile_node
+from kybernate.local.simgpu.layout import NODE_FILE
 from tests.simgpu import Call, Event, Fault, holdings, parse, violations
 
 from .conftest import DEADLINE, DESCRIPTION, GIB, MIB, DriverRefusedError, Node

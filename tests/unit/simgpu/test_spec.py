@@ -11,9 +11,9 @@ import yaml
 
 from kybernate.core.artifacts.privileges import is_gpu_runtimes
 from kybernate.errors import ConfigError, RetryableError
-from kybernate.testing.simgpu import layout
-from kybernate.testing.simgpu.folder import compile_node
-from kybernate.testing.simgpu.spec import size
+from kybernate.local.simgpu import layout
+from kybernate.local.simgpu.folder import compile_node
+from kybernate.local.simgpu.spec import size
 from tests.simgpu import install, load, make_device_nodes, parse, write_vendor_cdi
 
 from .conftest import DESCRIPTION, GIB, REPOSITORY

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kybernate.testing.simgpu import layout
+from kybernate.local.simgpu import layout
 
 from .conftest import DEADLINE, MIB, REPOSITORY, Node
 

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from kybernate.errors import DeadlineError
-from kybernate.testing.machine import (
+from kybernate.types import PodUid, Tier
+from nodeagent.app.recover import recover
+from tests.kit.machine import (
     App,
     Elsewhere,
     FakeDumper,
@@ -23,8 +25,6 @@ from kybernate.testing.machine import (
     FakeVault,
     Machine,
 )
-from kybernate.types import PodUid, Tier
-from nodeagent.app.recover import recover
 from tests.simulation.life import BEGIN, Killed
 from tests.simulation.plan import WEATHER_CLEARS, draw_pair, draw_plan
 from tests.simulation.storm import Storm, run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from kybernate.testing.clock import run_virtual
+from tests.kit.clock import run_virtual
 
 
 def test_what_begins_as_the_rest_is_cancelled_is_ended_too():

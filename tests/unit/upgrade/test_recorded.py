@@ -27,10 +27,10 @@ from kybernate.checkpoint.vault import Vault
 from kybernate.core.artifacts import keyobjects
 from kybernate.core.artifacts import manifest as manifests
 from kybernate.core.artifacts.into import Into
-from kybernate.testing.criuimages import write_pages
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier
 from nodeagent.seat.node import INVENTORY, SEAT, Inventory
 from nodeagent.seat.record import from_record
+from tests.kit.criuimages import write_pages
 from tests.unit.registry.replica import Clock, Replica, url_of
 from tests.upgrade.seats import TIERS
 from tests.upgrade.versions import RELEASES

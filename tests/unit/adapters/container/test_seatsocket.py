@@ -23,7 +23,7 @@ from kybernate.adapters.container.seatsocket import (
 )
 from kybernate.errors import ConfigError, NotFoundError, RefusedError
 from kybernate.ports import CooperationPhase, GateHello, GatePhase
-from kybernate.testing.inits import EveryInit
+from tests.kit.inits import EveryInit
 
 UID = "0f9c2d1e-8a3b-4c5d-9e6f-0123456789ab"
 LIMIT = 60.0

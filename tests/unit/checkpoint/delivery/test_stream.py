@@ -30,8 +30,8 @@ from kybernate.core.artifacts import layout
 from kybernate.core.chunks.pages import PAGE
 from kybernate.errors import CorruptError, DeadlineError, RefusedError
 from kybernate.lib.deadline import Deadline
-from kybernate.testing.criuimages import write_pages
 from kybernate.types import PodRef, PodUid
+from tests.kit.criuimages import write_pages
 from tests.unit.checkpoint.kit import KEYS, draft
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 from kybernate.checkpoint.packs.fetch import fetch
 from kybernate.lib.deadline import Deadline
-from kybernate.testing.criuimages import write_pages
+from tests.kit.criuimages import write_pages
 from tests.unit.checkpoint.kit import KEYS, make_dump, pack_dump, place
 
 

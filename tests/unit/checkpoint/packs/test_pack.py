@@ -21,7 +21,7 @@ from kybernate.core.chunks.leaf import OVERHEAD
 from kybernate.core.chunks.pages import BLOCK, PAGE
 from kybernate.errors import CorruptError, DeadlineError, RefusedError
 from kybernate.lib.deadline import Deadline
-from kybernate.testing.criuimages import write_pages
+from tests.kit.criuimages import write_pages
 from tests.unit.checkpoint.kit import (
     KEYS,
     contents,

@@ -13,7 +13,7 @@ from kybernate.adapters.container.criuimages import _messages, page_maps, put_fi
 from kybernate.core.chunks.pages import MAP_MAGICS, PAGE
 from kybernate.errors import CorruptError
 from kybernate.gen.criuimages_pb2 import MapEntry, MapHead
-from kybernate.testing.criuimages import entry, write_page_map, write_pages
+from tests.kit.criuimages import entry, write_page_map, write_pages
 
 
 def test_entries_are_read_in_their_order(tmp_path):

@@ -13,14 +13,14 @@ import pytest
 from kybernate import keys
 from kybernate.errors import DriverError
 from kybernate.ports import ProcessState
-from kybernate.testing.clock import run_virtual
-from kybernate.testing.machine import Machine
 from kybernate.types import SeatState, Tier
 from nodeagent.api.runtimedoor import RuntimeDoor
 from nodeagent.api.runtimemarks import Imaging, Marks
 from nodeagent.kube.pods import PodFacts
 from nodeagent.operations.operations import Kind, Operations
 from nodeagent.operations.record import Ask
+from tests.kit.clock import run_virtual
+from tests.kit.machine import Machine
 from tests.unit.nodeagent.offload.test_lazies import woken_lazily
 
 ACTIVE, PARKED, STARTING = SeatState.ACTIVE, SeatState.PARKED, SeatState.STARTING

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from kybernate.testing.clock import run_virtual
-from kybernate.testing.machine import Machine
-from kybernate.testing.machine.journal import spoil
 from kybernate.types import Gpu, Group, SeatState, of_record
 from nodeagent import metrics
 from nodeagent.seat.parts.saved import Begins
 from nodeagent.seat.record import from_record
+from tests.kit.clock import run_virtual
+from tests.kit.machine import Machine
+from tests.kit.machine.journal import spoil
 from tests.unit.nodeagent.offloading import ACTIVE, NVME, TIERS, down, two, when
 from tests.unit.nodeagent.succession import left, of, went
 

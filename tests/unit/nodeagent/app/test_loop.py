@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from kybernate.ports import ImageCommand, ProcessState
-from kybernate.testing.clock import run_virtual
-from kybernate.testing.machine import Machine
 from kybernate.types import PodUid, SeatState
+from tests.kit.clock import run_virtual
+from tests.kit.machine import Machine
 
 ACTIVE, PARKED, WAITING = SeatState.ACTIVE, SeatState.PARKED, SeatState.WAITING
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 
 from kybernate.ports import ProcessState
-from kybernate.testing.clock import run_virtual
-from kybernate.testing.machine import Crash, Machine
 from kybernate.types import PodUid, SeatState
+from tests.kit.clock import run_virtual
+from tests.kit.machine import Crash, Machine
 from tests.unit.nodeagent.conftest import GIB, GPUS, INVENTORY
 
 A, B = (gpu.uuid for gpu in GPUS)

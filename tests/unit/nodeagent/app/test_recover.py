@@ -9,9 +9,9 @@ import gc
 import pytest
 
 from kybernate.ports import ProcessState
-from kybernate.testing.clock import run_virtual
-from kybernate.testing.machine import Crash, Machine
 from kybernate.types import SeatState
+from tests.kit.clock import run_virtual
+from tests.kit.machine import Crash, Machine
 
 WRITES = 40
 

@@ -9,11 +9,11 @@ import pytest
 
 from kybernate.core.seat.operations import Kind
 from kybernate.errors import RetryableError
-from kybernate.testing.machine import FakeVault
 from kybernate.types import Tier
 from nodeagent.app.recoveroffload import drop_unnoticed
 from nodeagent.operations.operations import Operations
 from nodeagent.operations.record import Ask
+from tests.kit.machine import FakeVault
 from tests.unit.nodeagent.offloading import ACTIVE, NVME, PARKED, TIERS, down, two, when
 
 OLD = "default/cold@20260131T110000Z-0000000f"

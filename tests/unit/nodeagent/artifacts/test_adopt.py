@@ -13,13 +13,13 @@ from kybernate.core.artifacts.grants import Grant
 from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
 from kybernate.errors import NotFoundError, RefusedError, RetryableError
 from kybernate.ports import ProcessState
-from kybernate.testing.clock import run_virtual
-from kybernate.testing.machine import Crash
 from kybernate.types import SeatState, Tier
 from nodeagent.kube.pods import PodFacts
 from nodeagent.seat.node import SEAT
 from nodeagent.seat.parts.saved import Begins
 from nodeagent.seat.record import Seat, from_record
+from tests.kit.clock import run_virtual
+from tests.kit.machine import Crash
 from tests.unit.nodeagent.offloading import (
     ACTIVE,
     NVME,

@@ -17,10 +17,10 @@ from kybernate.core.artifacts.holds import (
     TransferHold,
 )
 from kybernate.errors import RetryableError
-from kybernate.testing.machine import FakeJournal, Machine
 from kybernate.types import SeatState, Tier
 from nodeagent.artifacts.holds import Answer, Custody
 from nodeagent.seat.parts.saved import Begins, Saved
+from tests.kit.machine import FakeJournal, Machine
 
 KEEP_S, SOON_S, EVENTS = 100.0, 20.0, 120
 NVME, OBJECT = Tier.NVME, Tier.OBJECT

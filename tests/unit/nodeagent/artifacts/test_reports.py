@@ -21,12 +21,12 @@ from kybernate.errors import (
     RetryableError,
 )
 from kybernate.ports import Line
-from kybernate.testing import machine as fakes
-from kybernate.testing.clock import run_virtual
 from kybernate.types import Tier
 from nodeagent.artifacts.lines import OwnSuccession
 from nodeagent.artifacts.reporting import ReportingVault
 from nodeagent.artifacts.reports import REPORT, Kind, Report, Reports
+from tests.kit import machine as fakes
+from tests.kit.clock import run_virtual
 
 SAVED = "team-a/llama-0@20260131T120000Z-00c0ffee"
 FACTS = Facts(

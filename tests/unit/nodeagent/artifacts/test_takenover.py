@@ -12,11 +12,11 @@ from kybernate.errors import (
     RefusedError,
     RetryableError,
 )
-from kybernate.testing.machine import FakeJournal
 from kybernate.types import PodRef, Tier
 from nodeagent.migration.taken import TAKEN
 from nodeagent.seat.offloading import whole_in
 from nodeagent.seat.parts.saved import Begins
+from tests.kit.machine import FakeJournal
 from tests.unit.nodeagent.twonodes import LIMIT, POD, delivered, two_nodes
 
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from kybernate.testing.clock import run_virtual
 from kybernate.types import SeatState
+from tests.kit.clock import run_virtual
 from tests.unit.nodeagent.watched import Watched
 
 ACTIVE, PARKED, WAITING = SeatState.ACTIVE, SeatState.PARKED, SeatState.WAITING
@@ -57,7 +57,7 @@ async def test_a_seat_that_is_awake_is_not_watched(rig, proxy):
 
 
 def test_one_that_died_while_the_agent_was_away_is_noticed(rig):
-    from kybernate.testing.machine import Machine  # noqa: PLC0415
+    from tests.kit.machine import Machine  # noqa: PLC0415
 
     async def before():
         r, _, a, _ = await two_seats(rig)

@@ -28,9 +28,6 @@ from kybernate.adapters.kernel.memory import KernelMemory
 from kybernate.adapters.kernel.pidfds import Pidfds
 from kybernate.adapters.kernel.procfs import Procfs
 from kybernate.settings.agent import AgentSettings
-from kybernate.testing import machine as fakes
-from kybernate.testing.inits import EveryInit
-from kybernate.testing.warden import FakeAnnouncer
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, PodRef, PodUid, SeatName, SeatState
 from nodeagent.app.loop import Loop
 from nodeagent.app.recover import recover
@@ -40,6 +37,9 @@ from nodeagent.guard.warden import Warden
 from nodeagent.seat.leases import Leases
 from nodeagent.seat.node import Inventory, Node, World
 from nodeagent.seat.record import Seat, SeatIdentity
+from tests.kit import machine as fakes
+from tests.kit.inits import EveryInit
+from tests.kit.warden import FakeAnnouncer
 
 ROOT = Path(__file__).resolve().parents[4]
 MOUNT = Path("/sys/fs/cgroup")

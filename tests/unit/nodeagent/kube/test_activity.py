@@ -6,12 +6,12 @@ import asyncio
 from dataclasses import replace
 
 from kybernate.core.swap.activity import HOURS, Recorder
-from kybernate.testing.clock import run_virtual
 from kybernate.types import PodUid, SeatState
 from nodeagent.app.recover import recover
 from nodeagent.kube.activity import Activity
 from nodeagent.kube.publish import Publisher
 from nodeagent.seat.record import Seat
+from tests.kit.clock import run_virtual
 
 START = 1_700_000_000
 

@@ -9,12 +9,12 @@ import yaml
 from kybernate.api.gpunodes import MOST_SAVED, ArtifactRow
 from kybernate.core.artifacts.holds import PersonHold
 from kybernate.core.seat.operations import Kind
-from kybernate.testing.clock import run_virtual
 from kybernate.types import Tier
 from nodeagent.kube.attendance import Attendance
 from nodeagent.kube.publish import Publisher
 from nodeagent.operations.operations import Operations
 from nodeagent.operations.record import Ask
+from tests.kit.clock import run_virtual
 from tests.unit.nodeagent.offloading import ACTIVE, GIB, TIERS, down, two, when
 from tests.unit.nodeagent.operations.test_saves import ended
 

@@ -8,11 +8,11 @@ import pytest
 
 from kybernate.core.seat.operations import Progress
 from kybernate.errors import NotFoundError, RefusedError, RetryableError
-from kybernate.testing.clock import run_virtual
-from kybernate.testing.machine import Machine
 from kybernate.types import SeatState
 from nodeagent.migration.cancel import CALL_OFF
 from nodeagent.migration.journal import MOVE
+from tests.kit.clock import run_virtual
+from tests.kit.machine import Machine
 from tests.unit.nodeagent.moving import MEMORY, There, begun, ended, killed, move, next_agent
 from tests.unit.nodeagent.offloading import when
 

@@ -9,11 +9,11 @@ import pytest
 
 from kybernate.core.seat.operations import Kind, Progress
 from kybernate.errors import ConflictError, RefusedError, RetryableError
-from kybernate.testing.clock import run_virtual
-from kybernate.testing.machine import Machine
 from kybernate.types import ArtifactId, PodUid
 from nodeagent.migration.journal import MOVE, may_be_elsewhere
 from nodeagent.operations.record import OPERATION, Ask
+from tests.kit.clock import run_virtual
+from tests.kit.machine import Machine
 from tests.unit.nodeagent.moving import (
     ACTIVE,
     MEMORY,

@@ -7,10 +7,10 @@ import gc
 
 from kybernate.core.seat.operations import Kind, Progress
 from kybernate.errors import NotFoundError, RefusedError, RetryableError
-from kybernate.testing.clock import run_virtual
-from kybernate.testing.machine import Machine
 from kybernate.types import Tier
 from nodeagent.operations.record import Ask
+from tests.kit.clock import run_virtual
+from tests.kit.machine import Machine
 from tests.unit.nodeagent.moving import (
     ACTIVE,
     GIB,

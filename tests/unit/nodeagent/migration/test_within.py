@@ -10,11 +10,11 @@ from kybernate.core.artifacts.holds import ARRIVED
 from kybernate.core.artifacts.restores import RestoreWish
 from kybernate.core.seat.operations import Kind, Progress
 from kybernate.errors import DeadlineError, RefusedError
-from kybernate.testing.clock import run_virtual
-from kybernate.testing.machine import Machine
 from kybernate.types import SeatState, Tier
 from nodeagent.migration.journal import MOVE
 from nodeagent.operations.record import Ask
+from tests.kit.clock import run_virtual
+from tests.kit.machine import Machine
 from tests.unit.nodeagent.moving import ACTIVE, GIB, MEMORY, NVME, ended, move
 from tests.unit.nodeagent.offloading import app_of, when
 from tests.unit.nodeagent.within import A, B, begun, holders, inline, next_agent

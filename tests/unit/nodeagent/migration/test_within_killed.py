@@ -10,11 +10,11 @@ import pytest
 
 from kybernate.core.artifacts.holds import ARRIVED
 from kybernate.core.seat.operations import Kind, Progress
-from kybernate.testing.clock import run_virtual
-from kybernate.testing.machine import Crash, FakeJournal, Machine
 from kybernate.types import SeatState
 from nodeagent.migration.journal import MOVE
 from nodeagent.offload.dumps import Dumps
+from tests.kit.clock import run_virtual
+from tests.kit.machine import Crash, FakeJournal, Machine
 from tests.unit.nodeagent.moving import ACTIVE, MEMORY, ended, move
 from tests.unit.nodeagent.offloading import app_of, when
 from tests.unit.nodeagent.within import (

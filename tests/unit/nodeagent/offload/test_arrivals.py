@@ -9,9 +9,9 @@ import pytest
 
 from kybernate.core.swap.traffic import Connection, Traffic
 from kybernate.ports import WatchReport
-from kybernate.testing.clock import run_virtual
 from kybernate.types import SeatState
 from nodeagent.offload.arrivals import DOUBT, SOCKETS
+from tests.kit.clock import run_virtual
 
 ACTIVE, PARKED, DRAINING = SeatState.ACTIVE, SeatState.PARKED, SeatState.DRAINING
 

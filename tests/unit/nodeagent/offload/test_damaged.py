@@ -8,8 +8,8 @@ import pytest
 
 from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
 from kybernate.errors import CorruptError
-from kybernate.testing.machine import FakeVault
 from kybernate.types import SeatState
+from tests.kit.machine import FakeVault
 from tests.unit.nodeagent.offloading import ACTIVE, NVME, TIERS, app_of, reasons
 from tests.unit.nodeagent.succession import left, went
 

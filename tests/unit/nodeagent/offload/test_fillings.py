@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from kybernate.errors import CorruptError, DeadlineError, RetryableError
-from kybernate.testing.clock import run_virtual
-from kybernate.testing.machine import FakeVault
 from kybernate.types import Tier
 from nodeagent.seat.record import Seat
+from tests.kit.clock import run_virtual
+from tests.kit.machine import FakeVault
 from tests.unit.nodeagent.offloading import ACTIVE, TIERS, WAITING, down, reasons, two, when
 
 

@@ -19,10 +19,10 @@ from kybernate.adapters.kernel.procfs import Procfs
 from kybernate.core.swap.drivermemory import Grown, read
 from kybernate.gen.criuimages_pb2 import MapHead
 from kybernate.settings.agent import AgentSettings
-from kybernate.testing.criuimages import entry, write_page_map
 from nodeagent.offload.helper import Noting, command, notes_of
 from nodeagent.offload.images.dumper import AgentDumper
 from nodeagent.offload.images.first import Marks, first_of
+from tests.kit.criuimages import entry, write_page_map
 from tests.unit.adapters.cuda.fake_driver import FakeDriver
 
 if TYPE_CHECKING:

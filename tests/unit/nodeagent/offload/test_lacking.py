@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kybernate.errors import CorruptError, NotFoundError
-from kybernate.testing.machine import FakeVault
 from nodeagent.offload.transfers import BELIEVED_AFTER
+from tests.kit.machine import FakeVault
 from tests.unit.nodeagent.offloading import (
     ACTIVE,
     OBJECT,

@@ -6,11 +6,11 @@ import asyncio
 
 from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
 from kybernate.core.seat.lazily import Rates
-from kybernate.testing.clock import run_virtual
-from kybernate.testing.machine.saved import Snapshot
 from kybernate.types import SeatState, Tier
 from nodeagent.offload import lazies
 from nodeagent.seat.record import from_record
+from tests.kit.clock import run_virtual
+from tests.kit.machine.saved import Snapshot
 from tests.unit.nodeagent.offloading import (
     ACTIVE,
     NVME,

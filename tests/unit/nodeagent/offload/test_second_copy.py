@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from kybernate.errors import CorruptError, RetryableError
-from kybernate.testing.machine import FakeVault
 from kybernate.types import Tier
+from tests.kit.machine import FakeVault
 from tests.unit.nodeagent.offloading import (
     ACTIVE,
     NVME,

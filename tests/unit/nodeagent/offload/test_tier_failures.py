@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from kybernate.ports import DumpState
-from kybernate.testing.clock import run_virtual
 from kybernate.types import SeatState, Tier
+from tests.kit.clock import run_virtual
 from tests.unit.nodeagent.offloading import (
     ACTIVE,
     NVME,

@@ -9,11 +9,11 @@ import pytest
 
 from kybernate.core.artifacts.holds import PersonHold
 from kybernate.ports import DumpState
-from kybernate.testing.clock import run_virtual
-from kybernate.testing.machine import Crash, Machine, Snapshot
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier
 from nodeagent.app.recoveroffload import clear_of_the_gone
 from nodeagent.seat.record import Seat
+from tests.kit.clock import run_virtual
+from tests.kit.machine import Crash, Machine, Snapshot
 from tests.unit.nodeagent.offloading import (
     ACTIVE,
     GIB,

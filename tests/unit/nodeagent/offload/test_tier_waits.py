@@ -11,8 +11,8 @@ import pytest
 
 from kybernate.adapters.criu.record import FILE, Record
 from kybernate.errors import DeadlineError, LockedError, RestoreError, RetryableError
-from kybernate.testing.machine import FakeDumper, FakeVault
 from kybernate.types import SeatState, Tier
+from tests.kit.machine import FakeDumper, FakeVault
 from tests.unit.nodeagent.offloading import (
     ACTIVE,
     NVME,

@@ -9,12 +9,12 @@ import pytest
 
 from kybernate.core.seat.operations import Kind, Progress, Verdict
 from kybernate.errors import ConflictError, NotFoundError, RefusedError, RetryableError
-from kybernate.testing.clock import run_virtual
-from kybernate.testing.machine import Crash
 from kybernate.types import PodUid, SeatState
 from nodeagent.app.recover import recover
 from nodeagent.operations.operations import Operations
 from nodeagent.operations.record import OPERATION, Ask
+from tests.kit.clock import run_virtual
+from tests.kit.machine import Crash
 
 
 async def begun(rig, *names, tell=lambda *_: None, **settings):

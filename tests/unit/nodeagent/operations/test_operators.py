@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from kybernate.testing.clock import run_virtual
 from kybernate.types import PodUid, SeatState
 from nodeagent.seat.record import from_record
+from tests.kit.clock import run_virtual
 
 ACTIVE, PARKED, WAITING = SeatState.ACTIVE, SeatState.PARKED, SeatState.WAITING
 

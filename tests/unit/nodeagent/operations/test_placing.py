@@ -13,13 +13,13 @@ import pytest
 from kybernate.core.artifacts.placed import Placed
 from kybernate.core.seat.operations import Kind, Progress
 from kybernate.errors import ConflictError, RefusedError, RetryableError
-from kybernate.testing.clock import run_virtual
-from kybernate.testing.machine import Crash, Machine
 from kybernate.types import SeatState, Tier
 from nodeagent.artifacts.reports import Kind as Told
 from nodeagent.operations.operations import Operations
 from nodeagent.operations.placing import EVERY_S, Placing
 from nodeagent.operations.record import Ask
+from tests.kit.clock import run_virtual
+from tests.kit.machine import Crash, Machine
 
 GIB = 1 << 30
 MEMORY = {"GPU-0": 80 * GIB, "GPU-1": 80 * GIB}

@@ -13,12 +13,12 @@ import pytest
 from kybernate.core.artifacts.holds import SAVED
 from kybernate.core.seat.operations import Kind, Progress
 from kybernate.errors import RefusedError
-from kybernate.testing.clock import run_virtual
-from kybernate.testing.machine import Crash, Machine
 from kybernate.types import SeatState, Tier
 from nodeagent.operations.operations import Operations
 from nodeagent.operations.record import Ask, from_record
 from nodeagent.operations.wire import operation_message
+from tests.kit.clock import run_virtual
+from tests.kit.machine import Crash, Machine
 
 GIB = 1 << 30
 WRITES = 36

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from kybernate.testing.clock import run_virtual
-from kybernate.testing.machine import Machine
 from kybernate.types import SeatState
+from tests.kit.clock import run_virtual
+from tests.kit.machine import Machine
 
 
 def machine():

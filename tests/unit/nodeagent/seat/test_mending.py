@@ -9,9 +9,9 @@ import pytest
 
 from kybernate.core.swap.swap import Action, ActionKind
 from kybernate.errors import DeadlineError, RefusedError
-from kybernate.testing.clock import run_virtual
-from kybernate.testing.machine import FakeHelper, Machine
 from kybernate.types import Group, SeatState
+from tests.kit.clock import run_virtual
+from tests.kit.machine import FakeHelper, Machine
 
 ACTIVE, PARKED, WAITING = SeatState.ACTIVE, SeatState.PARKED, SeatState.WAITING
 MEMORY = {"GPU-0": 80 << 30, "GPU-1": 80 << 30}

@@ -8,12 +8,12 @@ import pytest
 
 from kybernate.core.policy.shares import NOTHING, Share, Used
 from kybernate.runtime.policies import Shares
-from kybernate.testing.clock import run_virtual
 from kybernate.types import SeatState
 from nodeagent.app.recover import recover
 from nodeagent.app.wiring import Agent
 from nodeagent.seat.quotas import Quotas
 from nodeagent.seat.usage import Usage
+from tests.kit.clock import run_virtual
 
 GIB = 1 << 30
 HOUR = 3600.0

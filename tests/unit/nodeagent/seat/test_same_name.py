@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from kybernate.errors import KybernateError, NotFoundError
 from kybernate.ports import Holder
-from kybernate.testing.clock import run_virtual
 from kybernate.types import GroupName, PodRef, PodUid
 from nodeagent.api.prepare import Preparer
 from nodeagent.kube.pods import PodCache, PodFacts
+from tests.kit.clock import run_virtual
 
 RESOURCE = "kyb.ai/gpu-1x-seat"
 GROUPS = {"old": "G0", "new": "G1"}

@@ -8,12 +8,12 @@ import pytest
 from prometheus_client import REGISTRY
 
 from kybernate.errors import DeadlineError, DriverError, NotFoundError
-from kybernate.testing.clock import run_virtual
 from kybernate.types import SeatState
 from nodeagent import metrics
 from nodeagent.app.recover import recover
 from nodeagent.seat.steps import Reverted
 from nodeagent.seat.usage import Usage
+from tests.kit.clock import run_virtual
 
 GIB_HOUR = (1 << 30) * 3600
 

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from kybernate.ports import Phases
-    from kybernate.testing.machine.processes import FakeProcess
-    from kybernate.testing.machine.world import Machine
     from kybernate.types import GpuUuid, PodUid
+    from tests.kit.machine.processes import FakeProcess
+    from tests.kit.machine.world import Machine
 
 _LOCK, _CHECKPOINT = "cuCheckpointProcessLock", "cuCheckpointProcessCheckpoint"
 _RESTORE, _GET_STATE = "cuCheckpointProcessRestore", "cuCheckpointProcessGetState"

@@ -8,12 +8,12 @@ import uuid
 from typing import TYPE_CHECKING
 
 from kybernate.errors import RetryableError
-from kybernate.testing.simgpu import layout
+from kybernate.local.simgpu import layout
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kybernate.testing.simgpu.spec import GpuSpec, NodeSpec
+    from kybernate.local.simgpu.spec import GpuSpec, NodeSpec
 
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
 TOOL = "simgpu"

@@ -9,7 +9,7 @@ from kybernate.errors import NotFoundError, RefusedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kybernate.testing.machine.world import Machine
+    from tests.kit.machine.world import Machine
 
 
 class FakeGatekeeper:

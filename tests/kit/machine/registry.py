@@ -13,8 +13,8 @@ from kybernate.types import ArtifactId, PodUid, Tier
 
 if TYPE_CHECKING:
     from kybernate.core.artifacts.manifest import Manifest
-    from kybernate.testing.machine.elsewhere import Copy, Elsewhere
-    from kybernate.testing.machine.world import Machine
+    from tests.kit.machine.elsewhere import Copy, Elsewhere
+    from tests.kit.machine.world import Machine
 
 
 class FakeRegistry:

@@ -14,15 +14,15 @@ from kybernate.errors import (
     RestoreError,
 )
 from kybernate.ports import DumpState, ProcessState
-from kybernate.testing.machine.saved import Snapshot
+from tests.kit.machine.saved import Snapshot
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from kybernate.ports import Phases
-    from kybernate.testing.machine.processes import FakeProcess
-    from kybernate.testing.machine.world import Machine
     from kybernate.types import PodUid
+    from tests.kit.machine.processes import FakeProcess
+    from tests.kit.machine.world import Machine
 
 _GLANCE = 0.5
 _HELD_OPEN = (ProcessState.RUNNING, ProcessState.LOCKED, ProcessState.FAILED)

@@ -17,14 +17,14 @@ from kybernate.errors import (
     RetryableError,
 )
 from kybernate.ports import DumpState, Sealed
-from kybernate.testing.machine.saved import FACTS, Keeping
 from kybernate.types import ArtifactId, PodUid, Tier
+from tests.kit.machine.saved import FACTS, Keeping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from kybernate.core.artifacts.into import Into
-    from kybernate.testing.machine.world import Machine
+    from tests.kit.machine.world import Machine
 
 _LOCAL = Tier.NVME
 _DAY = "20260131T120000Z"

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kybernate.core.artifacts.succession import PodRecord
-    from kybernate.testing.machine.processes import FakeProcess
-    from kybernate.testing.machine.saved import Keeping, Snapshot
     from kybernate.types import ArtifactId
+    from tests.kit.machine.processes import FakeProcess
+    from tests.kit.machine.saved import Keeping, Snapshot
 
     Copy = tuple[str, Tier]
 

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from kybernate.ports import Holder, ImageCommand, SeatSpec
-    from kybernate.testing.machine.world import Machine
     from kybernate.types import PodUid
+    from tests.kit.machine.world import Machine
 
 T = TypeVar("T")
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from kybernate.core.seat.budget import MemoryLevel
-    from kybernate.testing.machine import FakeProcess, Machine
     from kybernate.types import PodRef, PodUid
+    from tests.kit.machine import FakeProcess, Machine
 
 
 class FakeCulprits:

@@ -13,8 +13,8 @@ from kybernate.core.artifacts.privileges import Privileges
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kybernate.testing.machine.processes import FakeProcess
     from kybernate.types import PodUid, Tier
+    from tests.kit.machine.processes import FakeProcess
 
 FACTS = Facts(
     *("", "", "", "main", "sha256:1", "9f2c", "6.18", "4.2.1", "x86_64", 100),

@@ -9,9 +9,9 @@ from kybernate.errors import DeadlineError, NotFoundError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kybernate.testing.machine.processes import FakeProcess
-    from kybernate.testing.machine.world import Machine
     from kybernate.types import PodUid
+    from tests.kit.machine.processes import FakeProcess
+    from tests.kit.machine.world import Machine
 
 
 class FakeFreezer:

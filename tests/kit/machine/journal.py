@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Generator, Mapping
 
-    from kybernate.testing.machine.world import Machine
+    from tests.kit.machine.world import Machine
 
 
 class FakeJournal:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from kybernate.errors import ConfigError
-from kybernate.testing.simgpu.layout import MAX_GPUS, PAGE
+from kybernate.local.simgpu.layout import MAX_GPUS, PAGE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kybernate.ports import CooperationPhase, SeatListener
-    from kybernate.testing.machine.world import Machine
     from kybernate.types import PodUid
+    from tests.kit.machine.world import Machine
 
 _VISIBLE: Final = f"{keys.ENV_CUDA_VISIBLE}="
 

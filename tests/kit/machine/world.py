@@ -17,15 +17,15 @@ from kybernate.ports import (
     ProcessState,
     SeatSpec,
 )
-from kybernate.testing.machine.elsewhere import Elsewhere
-from kybernate.testing.machine.processes import App, FakeProcess
+from tests.kit.machine.elsewhere import Elsewhere
+from tests.kit.machine.processes import App, FakeProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from kybernate.ports import SeatListener
-    from kybernate.testing.machine.saved import Keeping, Snapshot
     from kybernate.types import ArtifactId, GpuUuid, PodUid
+    from tests.kit.machine.saved import Keeping, Snapshot
 
 STEP = 0.004
 """Virtual seconds that each driver call takes."""

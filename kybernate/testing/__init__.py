@@ -1,1 +1,0 @@
-"""Fakes at our own ports, and a virtual clock."""
