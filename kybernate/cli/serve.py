@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kybernate.errors import KybernateError
-from kybernate.local.folders import folders
+from kybernate.local.folders import Numbers, folders
 
 if TYPE_CHECKING:
     from kybernate.adapters.cuda.driver import CudaHelpers
@@ -65,7 +65,7 @@ def _run(file: Path, helpers: CudaHelpers, *, keep: bool, log_level: str) -> Non
     own = folders(os.environ)
     if file == own.config / _FILE and not file.exists():
         _begin(file)
-    source = Source(file, own.state / "ports.json")
+    source = Source(file, Numbers(own.state / "ports.json", "ports"))
     source.load()
     try:
         asyncio.run(serve(source, own, helpers, keep=keep))
@@ -76,7 +76,7 @@ def _run(file: Path, helpers: CudaHelpers, *, keep: bool, log_level: str) -> Non
 def _begin(file: Path) -> None:
     """The first run: say what there is, and write it down."""
     from kybernate.adapters.nvml import Nvml  # noqa: PLC0415 - slow
-    from kybernate.local.firstrun import look, text, write  # noqa: PLC0415 - once in a box's life
+    from kybernate.local.importing.firstrun import look, text, write  # noqa: PLC0415 - once in a box's life
 
     try:
         gpus = Nvml().devices()

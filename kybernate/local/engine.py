@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from kybernate import keys
-from kybernate.adapters.container.seatsocket import SeatSockets
 from kybernate.adapters.files.journal import FileJournal
 from kybernate.adapters.kernel.memory import KernelMemory
 from kybernate.adapters.kernel.pidfds import Pidfds
@@ -35,10 +34,12 @@ from kybernate.errors import (
 )
 from kybernate.lib.rounds import rounds
 from kybernate.local.box import GpuRow, ModelRow
+from kybernate.local.folders import Numbers
 from kybernate.local.launch import Command, Launcher
 from kybernate.local.link import Link
 from kybernate.local.logs import Log
-from kybernate.local.nobody import NoContainers, NoEvents
+from kybernate.local.measured import Measured
+from kybernate.local.ports import Doors, NoContainers, NoEvents
 from kybernate.local.processes import BoxInits, BoxProcs
 from kybernate.local.specs import any_of, declared, group_of, placed, seat_of, why_left_out
 from kybernate.types import PodUid, SeatState
@@ -55,11 +56,13 @@ from nodeagent.seat.leases import Leases
 from nodeagent.seat.node import Inventory, Node, World
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
     from kybernate.adapters.cuda.driver import CudaHelpers
     from kybernate.local.folders import Folders
+    from kybernate.local.ports import Servers
     from kybernate.local.specs import ModelSpec
+    from kybernate.ports import CooperationPhase
     from kybernate.settings.agent import AgentSettings
     from kybernate.types import Gpu
     from nodeagent.seat.record import Seat
@@ -90,8 +93,7 @@ class _Model:
 class Engine:
     """Implements `kybernate.local.box.Box`. Make it on a running event loop.
 
-    `helpers` are started by the caller, before all else, for their slow import. `healthy` asks a
-    model that listens whether it serves: its address and path.
+    `helpers` are started by the caller, before all else, for their slow import.
     """
 
     def __init__(
@@ -99,12 +101,12 @@ class Engine:
         folders: Folders,
         helpers: CudaHelpers,
         settings: AgentSettings,
-        healthy: Callable[[str, str], Awaitable[bool]],
+        servers: Servers,
         kyb_init: Path,
     ) -> None:
         folders.make()
         self._folders = folders
-        self._ask_health = healthy
+        self._servers = servers
         self._nvml = Nvml(renews=True)
         procs, inits = BoxProcs(folders.seats), BoxInits()
         self._procs = procs
@@ -114,7 +116,7 @@ class Engine:
             helpers=helpers,
             freezer=SignalFreezer(lambda pid: procs.pod_uid_of(pid) is not None, procs),
             procs=procs,
-            doors=SeatSockets(folders.seats, procs, inits),
+            doors=Doors(folders.seats, procs, inits, self._do_part),
             specs=none,
             pod_resources=none,
             images=none,
@@ -132,6 +134,7 @@ class Engine:
         self.loop = Loop(self.node, memory=memory, pinned=self._pinned)
         outside = Outside(procs, memory, Pidfds(), NoEvents(), Roster(), lambda: True)
         self._activity = Activity(self.node)
+        self._measured = Measured(Numbers(folders.state / "vram.json", "vram"), self.node)
         self._warden = Warden(self.loop, outside)
         program = install_kyb_init(kyb_init, folders.state / "bin")
         self._launcher = Launcher(program, folders.seats, self._ended)
@@ -149,6 +152,7 @@ class Engine:
         records = await recover(self.loop)
         self._activity.resume(records)
         self.node.observe(self._activity)
+        self.node.observe(self._measured)
         self.node.hear_demand(self._activity)
         self.node.set_inventory(await self._look())
         running = self._procs.inits()
@@ -184,6 +188,7 @@ class Engine:
         for old in before.values():
             if old.uid not in {model.uid for model in models.values()}:
                 self._end_left(old.uid, None)
+        self._measured.only(one.uid for one in models.values() if one.spec.vram is None)
         self._regroup()
         known = {old.uid for old in before.values()}
         for model in models.values():
@@ -238,6 +243,7 @@ class Engine:
 
     def _model(self, spec: ModelSpec, gpus: tuple[Gpu, ...]) -> _Model:
         uid = spec.uid(gpus)
+        spec = replace(spec, measured=self._measured.of(uid))
         return _Model(spec, gpus, uid, Log(self._folders.logs / f"{uid}.log"), spec.pin)
 
     async def _have(self, model: _Model, *, fresh: bool, running: Mapping[PodUid, int]) -> None:
@@ -346,7 +352,13 @@ class Engine:
         model = self._models.get(seat.identity.model)
         if model is None or model.uid != seat.uid or not model.spec.check:
             return True
-        return await self._ask_health(model.spec.address, model.spec.check)
+        return await self._servers.serves(model.spec.address, model.spec.check)
+
+    async def _do_part(self, uid: PodUid, phase: CooperationPhase, limit: float) -> str:
+        model = next((one for one in self._models.values() if one.uid == uid), None)
+        if model is None or not model.spec.cooperate:
+            return ""
+        return await self._servers.do_part(model.spec, phase, limit)
 
     def _pinned(self) -> Mapping[PodUid, str]:
         why = "it is pinned (pin: true in the file, or POST /api/models/pin/MODEL)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _APP = "kybernate"
+_FORMAT = 1
 _PACKAGE = Path(kybernate.__file__).parent
 
 
@@ -44,6 +46,33 @@ class Folders:
                 problem = f"belongs to user {found.st_uid}; choose a folder of your own"
                 raise ConfigError(str(folder), problem)
             folder.chmod(0o700)
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Numbers by their names in a file of a box's state, under the key `what`."""
+
+    path: Path
+    what: str
+
+    def read(self) -> dict[str, int]:
+        """None, if the file isn't there or of another format."""
+        try:
+            kept = json.loads(self.path.read_bytes())
+        except (OSError, ValueError):
+            return {}
+        whole = isinstance(kept, dict) and kept.get("format") == _FORMAT
+        numbers = kept.get(self.what) if whole else None
+        if not isinstance(numbers, dict):
+            return {}
+        return {name: one for name, one in numbers.items() if isinstance(one, int)}
+
+    def write(self, numbers: Mapping[str, int]) -> None:
+        """Just these from now on; at no moment half of them."""
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fresh = self.path.with_name(f".{self.path.name}")
+        fresh.write_text(json.dumps({"format": _FORMAT, self.what: dict(numbers)}))
+        fresh.rename(self.path)
 
 
 def folders(environment: Mapping[str, str]) -> Folders:

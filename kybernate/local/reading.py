@@ -8,8 +8,6 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import orjson
-
 from kybernate.api.models import read, without
 from kybernate.api.turns import ALWAYS
 from kybernate.errors import ConfigError, KybernateError
@@ -20,22 +18,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kybernate.api.models import Model, ModelsFile
+    from kybernate.local.folders import Numbers
 
 log = logging.getLogger(__name__)
 
 _EVERY = 1.0
-_FORMAT = 1
-"""Of the file of ports."""
 _CONTAINERS = frozenset({"docker", "podman", "nerdctl"})
 
 
 @dataclass(slots=True)
 class Source:
-    """The file at `path`. `file`: as it counts now. The ports that models were given are kept at
-    `ports`, so that models keep them, and with them their processes, when others come and go."""
+    """The file at `path`. `file`: as it counts now. `ports` keeps those that models were given, so
+    that models keep them, and with them their processes, when others come and go."""
 
     path: Path
-    ports: Path
+    ports: Numbers
     file: ModelsFile | None = None
     _given: dict[str, int] = field(default_factory=dict)
     _stamp: tuple[int, int, int] | None = None
@@ -51,7 +48,7 @@ class Source:
             raise ConfigError(str(self.path), f"can't be read: {error.strerror}") from error
         except UnicodeDecodeError as error:
             raise ConfigError(str(self.path), f"is not UTF-8, at byte {error.start}") from error
-        found = read(text, os.environ, self._given or self._ports_before())
+        found = read(text, os.environ, self._given or self.ports.read())
         for warning in (*found.warnings, *unmet(found.file)):
             log.warning("%s", warning)
         self._keep({**self._given, **found.ports})
@@ -77,25 +74,10 @@ class Source:
             else:
                 log.info("%s was read again", self.path)
 
-    def _ports_before(self) -> dict[str, int]:
-        try:
-            kept = orjson.loads(self.ports.read_bytes())
-        except (OSError, ValueError):
-            return {}
-        whole = isinstance(kept, dict) and kept.get("format") == _FORMAT
-        ports = kept.get("ports") if whole else None
-        if not isinstance(ports, dict):
-            return {}
-        return {name: port for name, port in ports.items() if isinstance(port, int)}
-
     def _keep(self, ports: dict[str, int]) -> None:
-        if ports == self._given:
-            return
-        self._given = ports
-        self.ports.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fresh = self.ports.with_name(f".{self.ports.name}")
-        fresh.write_bytes(orjson.dumps({"format": _FORMAT, "ports": ports}))
-        fresh.rename(self.ports)
+        if ports != self._given:
+            self._given = ports
+            self.ports.write(ports)
 
     def _look(self) -> tuple[int, int, int] | None:
         try:
@@ -148,7 +130,7 @@ def _unmet_groups(file: ModelsFile) -> Iterator[str]:
             yield f"groups.{name}.swap: members that fit beside each other are active together"
         unsaid = [name for name in group.members if file.models[name].vram is None]
         if not group.swap and unsaid and len(group.members) > 1:
-            said = "without vram a model has its GPUs to itself, and members take turns"
+            said = "without vram a model has its GPUs to itself until its first park measures it"
             yield f"groups.{name}.swap: {said}: state it for {', '.join(unsaid)}"
         if group.exclusive:
             yield f"groups.{name}.exclusive: others leave only where their GPU memory is needed"
@@ -164,6 +146,8 @@ def specs(file: ModelsFile) -> list[ModelSpec]:
             argv=model.argv,
             address=model.address,
             env=tuple(model.env),
+            base=model.base,
+            cooperate=model.cooperate or "",
             check="" if model.check_endpoint == "none" else model.base + model.check_endpoint,
             gpus=model.devices,
             vram=model.vram,

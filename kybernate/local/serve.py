@@ -18,6 +18,7 @@ from kybernate.errors import DriverError, RefusedError
 from kybernate.local.engine import Engine
 from kybernate.local.folders import native
 from kybernate.local.front.serving import Serving
+from kybernate.local.ports import Servers
 from kybernate.local.reading import specs
 from kybernate.local.rights import refusal
 from kybernate.settings.agent import AgentSettings
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_HEALTH_LIMIT = 1.0
 _NVML_LIMIT = 10.0
 _TRY = "try Kybernate without a GPU: kybernate serve --simulate"
 _WITHOUT = f"mend that, or {_TRY}"
@@ -56,8 +56,8 @@ async def serve(source: Source, folders: Folders, helpers: CudaHelpers, *, keep:
     async with aiohttp.ClientSession() as session:
         nvml = Nvml()
         gpus = await devices(nvml)
-        settings, healthy = _settings(file, folders, gpus), Health(session)
-        engine = Engine(folders, helpers, settings, healthy, native("kyb-init"))
+        settings, servers = _settings(file, folders, gpus), Servers(session)
+        engine = Engine(folders, helpers, settings, servers, native("kyb-init"))
         serving = await _begin(engine, file)
         try:
             following = asyncio.create_task(_follow(source, engine, serving))
@@ -111,22 +111,6 @@ async def _follow(source: Source, engine: Engine, serving: Serving) -> None:
             await source.reload(changed)
     finally:
         watching.cancel()
-
-
-class Health:
-    """Asks a model that listens whether it serves."""
-
-    def __init__(self, session: aiohttp.ClientSession) -> None:
-        self._session = session
-
-    async def __call__(self, address: str, path: str) -> bool:
-        """Whether it answers 200."""
-        limit = aiohttp.ClientTimeout(total=_HEALTH_LIMIT)
-        try:
-            async with self._session.get(f"http://{address}{path}", timeout=limit) as answer:
-                return answer.status == 200
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            return False
 
 
 def _settings(file: ModelsFile, folders: Folders, gpus: Iterable[Gpu]) -> AgentSettings:

@@ -30,8 +30,10 @@ class ModelSpec:
     each of them, None for all of them. Seconds: `ttl` until it is parked for idleness, 0 for never;
     `grace` between SIGTERM and SIGKILL. `preload`: it is started at once. `secrets`: values; no
     variable that has one is passed on to it. `weight`: of one that takes turns: it is active also
-    while nobody asks it; None of others. `ready_within`: seconds after which an answer comes too
-    late, None if nobody says so."""
+    while nobody asks it; None of others. `cooperate`: how its server does its own part of a park
+    and a wake, "" if it has none; `base`: what its paths begin with. `measured`: bytes as `vram`,
+    where the file says nothing, None before its first park. `ready_within`: seconds after which an
+    answer comes too late, None if nobody says so."""
 
     name: str
     argv: tuple[str, ...]
@@ -48,6 +50,9 @@ class ModelSpec:
     priority: int = 0
     secrets: frozenset[str] = frozenset()
     weight: float | None = None
+    cooperate: str = ""
+    base: str = ""
+    measured: int | None = None
     ready_within: float | None = None
 
     @property
@@ -110,7 +115,7 @@ def seat_of(spec: ModelSpec, gpus: tuple[Gpu, ...], now: float, wall: float) -> 
         name=SeatName(spec.name),
         group=GroupName(ANY) if spec.anywhere else group.name,
         gpus=group.gpus,
-        vram=spec.vram,
+        vram=spec.measured if spec.vram is None else spec.vram,
         model=spec.name,
         image="",
         port=spec.port,

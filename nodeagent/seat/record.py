@@ -89,8 +89,9 @@ _read_plain = attrgetter(*_PLAIN.values())
 class SeatIdentity:
     """What a seat is. `vram` in bytes per GPU, None for the whole GPU.
 
-    Only `gpus` ever change, and only of a seat that may be `anywhere`: on any one GPU of its node,
-    one at a time. They are those where it is, was last, or goes now.
+    `gpus` change only of a seat that may be `anywhere`: on any one GPU of its node, one at a time.
+    They are those where it is, was last, or goes now. `vram` changes only of a box's model that
+    does not say what it needs: it is measured.
 
     `device_id` is the kubelet's token; `port` the first containerPort; `has_args` whether the
     pod names arguments (then the image's CMD is not used); `priority` is the pod's, and
@@ -177,6 +178,11 @@ class Seat:
 
     def _has(self, gpus: tuple[GpuUuid, ...]) -> None:
         self.identity = replace(self.identity, gpus=gpus)
+        self._shown = None
+
+    def measured(self, vram: int) -> None:
+        """It holds so many bytes on each of its GPUs; nobody has declared how many."""
+        self.identity = replace(self.identity, vram=vram)
         self._shown = None
 
     def stays(self, why: str) -> None:

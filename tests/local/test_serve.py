@@ -94,6 +94,32 @@ def test_models_that_always_want_their_gpu_take_turns_unasked(box: Box):
     assert box.never_two()
 
 
+def test_a_model_without_vram_shares_its_gpu_once_it_was_measured(box: Box):
+    for name in "ab":
+        box.has(name, size=20, vram=None)
+    box.start()
+    for name in "aba":
+        box.ask(name)
+    assert box.log.count("parked in RAM") == 2, "each has its GPU to itself until its first park"
+    box.ask("b"), box.ask("a")
+    assert box.log.count("parked in RAM") == 2
+    box.end()
+    box.start()
+    box.ask("a"), box.ask("b")
+    assert box.log.count("parked in RAM") == 2, "the next start knows what they take"
+
+
+def test_a_model_that_cooperates_does_its_part(box: Box):
+    box.has("a", cooperate="http")
+    box.has("b", cooperate="vllm")
+    box.start()
+    for name in "aba":
+        box.ask(name)
+    asked = [line for line in box.get("/logs").decode().splitlines() if '"asked"' in line]
+    assert asked == ['{"asked": "/kyb/park"}', '{"asked": "/kyb/wake"}']
+    assert "its part of the park: POST /sleep?level=1 is answered 400; continuing" in box.log
+
+
 def test_an_idle_model_is_parked(box: Box):
     box.has("a", ttl=1)
     box.start()

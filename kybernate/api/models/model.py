@@ -179,7 +179,8 @@ class Model(Part):
     )
     vram: Bytes | None = Field(
         default=None,
-        description="Most GPU memory that the model takes on each of its GPUs; absent: all of each",
+        description="Most GPU memory that the model takes on each of its GPUs; absent: all of each "
+        "until its first park, and from then on what it held there, which the box remembers",
     )
     ttl: Seconds = Field(
         default=-1.0,
@@ -194,6 +195,12 @@ class Model(Part):
         "twice the model's own wake. Models that can still answer in time come first",
     )
     idle: Idle = Field(default=Idle(), description="when it leaves the tiers below VRAM")
+    cooperate: Literal["vllm", "sglang", "http"] | None = Field(
+        default=None,
+        description="How the model's server does its own part of a park and a wake: by vLLM's or "
+        "SGLang's sleep, or by POST /kyb/park and /kyb/wake (http); absent: the driver does all, "
+        "as for llama.cpp",
+    )
     unload_timeout: Seconds = Field(
         default=0.0,
         ge=0,

@@ -1,1 +1,2 @@
-"""models.yaml made of what somebody has for another server: llama-swap's file, Ollama's models."""
+"""models.yaml made of what somebody has: llama-swap's file, Ollama's models, what a box has at the
+first run."""

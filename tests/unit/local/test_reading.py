@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from kybernate.errors import ConfigError, RefusedError
+from kybernate.local.folders import Numbers
 from kybernate.local.reading import Source, specs, unmet
 
 
@@ -15,7 +16,7 @@ def source(tmp_path):
     def made(text: str) -> Source:
         path = tmp_path / "models.yaml"
         path.write_text(text)
-        return Source(path, tmp_path / "state" / "ports.json")
+        return Source(path, Numbers(tmp_path / "state" / "ports.json", "ports"))
 
     return made
 
@@ -64,8 +65,8 @@ def test_ports_stay_where_they_are_when_models_come_and_go(source):
 @pytest.mark.parametrize("spoilt", ["", "[]", '{"format": 9}', '{"format": 1, "ports": [1]}', "{"])
 def test_a_list_of_ports_that_cant_be_read_is_made_anew(source, spoilt):
     one = source(models("a"))
-    one.ports.parent.mkdir()
-    one.ports.write_text(spoilt)
+    one.ports.path.parent.mkdir()
+    one.ports.path.write_text(spoilt)
     assert one.load().models["a"].port == 5800
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kybernate.api.models import read
-from kybernate.local.firstrun import Found, look, text, write
+from kybernate.local.importing.firstrun import Found, look, text, write
 from kybernate.types import Gpu, GpuUuid
 
 GPU = Gpu(GpuUuid("GPU-0"), 0, "NVIDIA RTX 4090", 24 << 30)
