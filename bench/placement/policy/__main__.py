@@ -57,13 +57,17 @@ class Trial:
 
 
 def sustained(trial: Trial, name: str) -> float:
-    """The highest of the rates up to which the policy of this name is in time."""
-    best = 0.0
-    for rate in trial.rates:
-        if not sustains(trial, rate, name):
-            break
-        best = rate
-    return best
+    """The highest of the rates that the policy of this name sustains, found by halving: who
+    sustains one is taken to sustain those below it. 0 if it sustains none."""
+    low, high = 0, len(trial.rates)
+    middle = high  # Where the highest is too much, that is soon known.
+    while low < high:
+        if sustains(trial, trial.rates[middle - 1], name):
+            low = middle
+        else:
+            high = middle - 1
+        middle = (low + high + 1) // 2
+    return trial.rates[low - 1] if low else 0.0
 
 
 def sustains(trial: Trial, rate: float, name: str) -> bool:
@@ -89,8 +93,11 @@ def in_time(trial: Trial, rate: float, name: str) -> float:
 
 def needed(case: Case, name: str, seeds: Iterable[int], data: Path) -> float:
     """GPUs for the case, the most of any seed; one for each model where fewer never do."""
-    found = [gpus_needed(trace_of(case, s, data), Costs(), ALL[name], _SHARE) for s in seeds]
-    return max(case.models if one is None else one for one in found)
+    most = 1
+    for seed in seeds:
+        trace = trace_of(case, seed, data)
+        most = gpus_needed(trace, Costs(), ALL[name], _SHARE, most) or case.models
+    return most
 
 
 def beyond(trial: Trial) -> float | None:
@@ -150,8 +157,8 @@ def main(  # noqa: PLR0913 - its options
     ]
     with ProcessPoolExecutor(jobs) as pool:
         asked = {name: pool.submit(needed, standard, name, seeds, data) for name in ALL}
-        bound = pool.submit(beyond, trials[0])
         plays = [{name: pool.submit(sustained, trial, name) for name in ALL} for trial in trials]
+        bound = pool.submit(beyond, trials[0])
         gpus = {name: one.result() for name, one in asked.items()}
         for name, wanted in gpus.items():
             say(f"  {name:16} needs {wanted:g} GPUs for the standard case at 0.5 requests/s")

@@ -8,7 +8,7 @@ import math
 import random
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from kybernate.core.simulate.trace import Trace
@@ -39,6 +39,7 @@ class Case:
         return f"{self.models} models, Zipf {self.skew:g}, {how}"
 
 
+@lru_cache(maxsize=32)
 def trace_of(case: Case, seed: int, conversations: Path) -> Trace:
     """The case's requests; the same for the same seed."""
     rng = random.Random(f"{case} {seed}")

@@ -45,7 +45,8 @@ class Ours:
 
     def act(self, world: World) -> float:
         """See `world.Policy`."""
-        if not world.waiting and self._has_spare(world):
+        asked = any(world.state[m] is Where.PARKED for m in world.waiting)
+        if not asked and self._has_spare(world):
             return math.inf
         while True:
             view = self._view(world)

@@ -68,20 +68,23 @@ def late_share(
 
 
 def gpus_needed(
-    trace: Trace, costs: Costs, policy: Callable[[World], Policy], share: float = 0.99
+    trace: Trace,
+    costs: Costs,
+    policy: Callable[[World], Policy],
+    share: float = 0.99,
+    least: int = 1,
 ) -> int | None:
-    """The fewest GPUs with which this share of requests is in time; None if even one for each
-    model is too few."""
-    low, high, most = 1, len(trace.sizes), 1 - share + _TINY
-    if late_share(trace, high, costs, policy, most) > most:
-        return None
+    """The fewest GPUs, of `least` and more, with which this share of requests is in time; None if
+    even one for each model is too few."""
+    low, high, most = least, len(trace.sizes) + 1, 1 - share + _TINY
+    middle = low  # Where there are too few, that is soon known.
     while low < high:
-        middle = (low + high) // 2
         if late_share(trace, middle, costs, policy, most) <= most:
             high = middle
         else:
             low = middle + 1
-    return high
+        middle = min((low + high) // 2, 2 * low)
+    return high if high <= len(trace.sizes) else None
 
 
 def outcome_of(world: World) -> Outcome:

@@ -28,6 +28,7 @@ why.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
@@ -38,7 +39,7 @@ from kybernate.core.tiers.tiering import lodges
 from kybernate.types import SeatState, Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Hashable, Iterable, Mapping
 
     from kybernate.core.swap.swapview import SeatView, SwapPolicy, SwapView
     from kybernate.types import GpuUuid, PodUid
@@ -103,7 +104,7 @@ def next_check(view: SwapView, policy: SwapPolicy, now: float) -> float | None:
         time
         for seat in view.seats
         if seat.state in _TURNING
-        for time in _turning_points(seat, view, policy, parks)
+        for time in _turning_points(seat, view, policy, parks, now)
         if now < time < math.inf
     ]
     return min(times, default=None)
@@ -206,12 +207,12 @@ def _excuse(other: SeatView, seat: SeatView, view: SwapView, policy: SwapPolicy,
 
 def wants(seat: SeatView) -> bool:
     """Whether the seat asks for its turn: at the gate, or parked and wake-requested, or always."""
-    if seat.leave:
+    if seat.state not in _ASKING or seat.leave:
         return False
-    asks = _called(seat) or seat.turn is not None
+    asks = seat.waiting > 0 or seat.asked_since is not None or seat.turn is not None
     if seat.state is SeatState.WAITING:
         return seat.connected and (asks or not seat.on_demand)
-    return seat.state in TIER_OF and asks
+    return asks
 
 
 def takes_turns(seat: SeatView, view: SwapView) -> bool:
@@ -236,6 +237,7 @@ def _called(seat: SeatView) -> bool:
     return seat.waiting > 0 or seat.asked_since is not None
 
 
+_ASKING: Final = frozenset({SeatState.WAITING, *TIER_OF})
 _NO_CLAIM: Final = Claim()
 _TURNING: Final = frozenset({SeatState.WAITING, SeatState.ACTIVE, SeatState.DRAINING, *TIER_OF})
 """In other states time alone changes nothing."""
@@ -246,15 +248,16 @@ def _claim(seat: SeatView, view: SwapView) -> Claim:
 
 
 def _turning_points(
-    seat: SeatView, view: SwapView, policy: SwapPolicy, parks: Iterable[float]
+    seat: SeatView, view: SwapView, policy: SwapPolicy, parks: Iterable[float], now: float
 ) -> Iterable[float]:
-    """Times at which the decision may change for this seat, where others take `parks` to leave."""
+    """Times at which the decision may change for this seat, where others take `parks` to leave;
+    some that have passed, too."""
     claim = _claim(seat, view)
     if wants(seat):
         yield seat.not_before
-        yield asks_since(seat) + policy.longest_wait(seat)
-        if seat.within is not None:
-            latest = latest_start(seat)
+        asks = asks_since(seat)
+        yield asks + policy.longest_wait(seat)
+        if seat.within is not None and (latest := _start_by(seat, asks)) >= now:
             yield math.nextafter(latest, math.inf)  # then it can't be in time any more
             yield from [latest - park for park in parks]
         yield claim.due + policy.longest_wait(seat)
@@ -294,7 +297,11 @@ def asks_since(seat: SeatView) -> float:
 def latest_start(seat: SeatView) -> float:
     """When its wake must begin to answer its oldest request in time; where nobody said what is in
     time, since when it wants to be awake."""
-    return asks_since(seat) + (0.0 if seat.within is None else seat.within - seat.wakes_in)
+    return _start_by(seat, asks_since(seat))
+
+
+def _start_by(seat: SeatView, asks: float) -> float:
+    return asks + (0.0 if seat.within is None else seat.within - seat.wakes_in)
 
 
 def _fits(
@@ -312,10 +319,9 @@ def _fits(
 
 def _fits_on(seat: SeatView, gpu: GpuUuid, there: Collection[SeatView], view: SwapView) -> bool:
     """Whether the seat could use the GPU beside these, which do."""
-    memory = view.gpu_memory.get(gpu)
-    if memory is None:
+    free = view.free(gpu)
+    if free is None:
         return False
-    free = memory - view.reserve - view.foreign.get(gpu, 0)
     need = free if seat.vram is None else seat.vram
     slots = view.active_slots.get(seat.group, 1)
     for other in there:
@@ -354,29 +360,65 @@ def _worth(seat: SeatView) -> float:
     return 0.0 if seat.state in _LEAVES else seat.calls * (1.0 + seat.wakes_in)
 
 
+class _Load:
+    """What of one GPU is taken: by whom, how many bytes by those who declare them, how many take
+    the whole GPU, and how many may be active beside each other."""
+
+    __slots__ = ("bytes", "seats", "slots", "whole")
+
+    def __init__(self) -> None:
+        self.seats: list[SeatView] = []
+        self.bytes = self.whole = 0
+        self.slots: float = math.inf
+
+    def add(self, seat: SeatView, slots: int) -> None:
+        """One more, in a group with so many slots."""
+        self.seats.append(seat)
+        if seat.vram is None:
+            self.whole += 1
+        else:
+            self.bytes += seat.vram
+        self.slots = min(self.slots, slots)
+
+
 class _Seats:
     """Seats by each of their GPUs."""
 
-    def __init__(self, seats: Iterable[SeatView] = ()) -> None:
-        self._on: dict[GpuUuid, list[SeatView]] = {}
+    def __init__(self, view: SwapView, seats: Iterable[SeatView] = ()) -> None:
+        self._slots = view.active_slots
+        self._on: dict[GpuUuid, _Load] = {}
         for seat in seats:
             self.add(seat)
 
     def add(self, seat: SeatView) -> None:
         """One more."""
+        slots = self._slots.get(seat.group, 1)
         for gpu in seat.gpus:
-            self._on.setdefault(gpu, []).append(seat)
+            load = self._on.get(gpu)
+            if load is None:
+                load = self._on[gpu] = _Load()
+            load.add(seat, slots)
+
+    def load(self, gpu: GpuUuid) -> _Load | None:
+        """What they take of this GPU."""
+        return self._on.get(gpu)
 
     def on(self, gpu: GpuUuid) -> Collection[SeatView]:
         """Those that have this GPU."""
-        return self._on.get(gpu, ())
+        load = self._on.get(gpu)
+        return () if load is None else load.seats
 
     def on_any(self, gpus: Collection[GpuUuid]) -> Collection[SeatView]:
         """Those that have one of these GPUs, each once."""
         if len(gpus) == 1:
             (gpu,) = gpus
-            return self._on.get(gpu, ())
+            return self.on(gpu)
         return tuple({seat.uid: seat for gpu in gpus for seat in self.on(gpu)}.values())
+
+
+_Like = tuple[object, ...]
+_Harm = tuple[list["SeatView"], int, float, float]
+"""Who would leave a place, how well that can be, what it costs, and seconds of their parks."""
 
 
 class _Decision:
@@ -386,16 +428,22 @@ class _Decision:
         self._view = view
         self._policy = policy
         self._now = now
-        self._occupying = _Seats([seat for seat in view.seats if seat.state in OCCUPYING])
-        self._held = _Seats()
-        self._held_for_starts = _Seats()
-        self._unclear = {gpu for seat in view.seats for gpu in _unclear(seat)}
+        self._occupying = _Seats(view, [seat for seat in view.seats if seat.state in OCCUPYING])
+        self._held = _Seats(view)
+        self._held_for_starts = _Seats(view)
+        self._free = {gpu: view.free(gpu) for gpu in view.gpu_memory}
+        self._unclear = {gpu for seat in view.seats if seat.unverified for gpu in _unclear(seat)}
         self._next_turns: list[SeatView] = []
         self._needed: set[PodUid] = set()
         self._room = math.inf if view.park_room is None else view.park_room
         self._parks: dict[PodUid, PodUid | None] = {}
         self._found: dict[frozenset[GpuUuid], list[SeatView]] = {}
         """Of the demander that is served, its victims in each place."""
+        self._judged: dict[frozenset[GpuUuid], dict[_Like, _Harm]] = {}
+        """In each place, the harm that room for a seat like this would do."""
+        self._shut: dict[Hashable, bool] = {}
+        """Seats like this find no place any more; whether they would find none without others."""
+        self._parks_in = sorted({seat.parks_in for seat in view.seats})
         self._leaving: dict[tuple[PodUid, PodUid], bool] = {}
         self._without_room: set[PodUid] = set()
         self._stuck: dict[PodUid, str] = {}
@@ -472,13 +520,18 @@ class _Decision:
             if self._lacks_room(seat):
                 self._without_room.add(seat.uid)
             self._parks[seat.uid] = whom
-            self._room -= self._size(seat)
+            self._take_room(self._size(seat))
         return seat.uid not in self._without_room
 
     def _keep_way_up(self, seat: SeatView) -> None:
         """Keep RAM for its own state, too: a later park might never leave that again."""
         if seat.state in _OFFLOADED and seat.uid in self._parked:
-            self._room -= self._parked[seat.uid].size
+            self._take_room(self._parked[seat.uid].size)
+
+    def _take_room(self, size: int) -> None:
+        if size:
+            self._room -= size
+            self._judged.clear()
 
     def demand(self) -> list[SeatView]:
         """Who may be served now, whose turn it is first."""
@@ -486,21 +539,22 @@ class _Decision:
         return sorted(asking, key=self._rank)
 
     def _rank(self, seat: SeatView) -> tuple[int, float, float, float, float, str]:
-        if self._aged(seat):
-            return 0, 0, 0, 0, self._asks_since(seat), seat.uid
+        turns = takes_turns(seat, self._view)
+        asks = _claim(seat, self._view).due if turns else asks_since(seat)
+        if self._now >= asks + self._policy.longest_wait(seat):
+            return 0, 0, 0, 0, asks, seat.uid
         last = seat.uid in self._view.last
-        if takes_turns(seat, self._view):
+        if turns:
             return 2, last, 0, *_claim(seat, self._view).place, seat.uid
         # Who can't be in time any more comes after those who can.
-        late = seat.within is not None and self._now > latest_start(seat)
-        return 1, -seat.priority, last, late, latest_start(seat), seat.uid
-
-    def _asks_since(self, seat: SeatView) -> float:
-        turns = takes_turns(seat, self._view)
-        return _claim(seat, self._view).due if turns else asks_since(seat)
+        start = _start_by(seat, asks)
+        late = seat.within is not None and self._now > start
+        return 1, -seat.priority, last, late, start, seat.uid
 
     def _aged(self, seat: SeatView) -> bool:
-        return self._now >= self._asks_since(seat) + self._policy.longest_wait(seat)
+        turns = takes_turns(seat, self._view)
+        asks = _claim(seat, self._view).due if turns else asks_since(seat)
+        return self._now >= asks + self._policy.longest_wait(seat)
 
     def _waits_its_turn(self, seat: SeatView) -> bool:
         """Whether it wants its GPUs only for its turn's sake, and has not been kept out of it."""
@@ -509,15 +563,11 @@ class _Decision:
     def _serve(self, seat: SeatView) -> None:
         starts = seat.state is SeatState.WAITING
         held = (self._held, self._held_for_starts) if starts else (self._held,)
-        self._found.clear()
-        place = self._place(seat, held) if seat.places else seat.gpus
-        unclear = not self._unclear.isdisjoint(place)
-        if unclear or not self._fits_beside(seat, place, held):
-            if unclear or not _fits(seat, (), self._view, place):
-                self._stuck[seat.uid] = ""
+        place = self._open_place(seat, held)
+        if place is None:
             return
         if place != seat.gpus:
-            seat = replace(seat, gpus=place)
+            seat = seat.on(place)
         if seat.state not in _ENTERS and self._waits_its_turn(seat):
             if not self._lodged(seat) and not self._comes_up(seat, ()):
                 self._stuck.setdefault(seat.uid, self._crowded(seat, ()))
@@ -530,21 +580,46 @@ class _Decision:
                 self._stuck[seat.uid] = self._crowded(seat, ())
                 return
             self._occupying.add(seat)
+            self._changed(seat)
             self._keep_way_up(seat)
             if seat.state in _ENTERS:
                 self._act(*_entry(seat))
             return
         self._make_room(seat)
 
+    def _open_place(self, seat: SeatView, held: Collection[_Seats]) -> frozenset[GpuUuid] | None:
+        """Where it is to be, if nothing is held there for older demand that leaves it no room."""
+        alike = seat.vram, seat.group, id(seat.places), len(held)
+        stuck = self._shut.get(alike) if seat.places else None
+        if stuck is None:
+            self._found.clear()
+            place = self._place(seat, held) if seat.places else seat.gpus
+            unclear = not self._unclear.isdisjoint(place)
+            if not unclear and self._fits_beside(seat, place, held):
+                return place
+            # What is held only grows.
+            stuck = self._shut[alike] = unclear or not _fits(seat, (), self._view, place)
+        if stuck:
+            self._stuck[seat.uid] = ""
+        return None
+
     def _fits_beside(
         self, seat: SeatView, gpus: frozenset[GpuUuid], beside: Collection[_Seats]
     ) -> bool:
         """Whether the seat could be active on these GPUs beside all of those."""
         for gpu in gpus:
-            there: list[SeatView] = []
+            free = self._free.get(gpu)
+            if free is None:
+                return False
+            need, many = free if seat.vram is None else seat.vram, 0
+            slots: float = self._view.active_slots.get(seat.group, 1)
             for seats in beside:
-                there += seats.on(gpu)
-            if not _fits_on(seat, gpu, there, self._view):
+                load = seats.load(gpu)
+                if load is not None:
+                    need += load.bytes + load.whole * free
+                    many += len(load.seats)
+                    slots = min(slots, load.slots)
+            if need > free or many >= slots:
                 return False
         return True
 
@@ -559,18 +634,46 @@ class _Decision:
             return max(free, key=lambda p: sum([s.vram or 0 for t in there for s in t.on_any(p)]))
         if not open_to_it:
             return (places or seat.places)[0]
-        return min(open_to_it, key=lambda p: self._harm(seat, p))
+        if len(open_to_it) == 1:
+            return open_to_it[0]
+        like, start = self._like(seat), latest_start(seat)
+        return min(open_to_it, key=lambda p: self._harm(seat, p, like, start))
 
-    def _harm(self, seat: SeatView, place: frozenset[GpuUuid]) -> tuple[int, float]:
+    def _harm(
+        self, seat: SeatView, place: frozenset[GpuUuid], like: _Like, start: float
+    ) -> tuple[int, float]:
         """What making room there would do: it can't be now, or would be too late; and what it costs
         those who must leave."""
-        victims = self._found[place] = self._victims(seat, place)
+        judged = self._judged.setdefault(place, {})
+        if like not in judged:
+            judged[like] = self._judge(seat, place)
+        victims, rank, cost, parks = judged[like]
+        self._found[place] = victims
+        if not rank and seat.within is not None and self._now <= start < self._now + parks:
+            rank = 1  # it would be in time but for these parks
+        return rank, cost
+
+    def _judge(self, seat: SeatView, place: frozenset[GpuUuid]) -> _Harm:
+        victims = self._victims(seat, place)
         if not victims:
-            return 3, 0.0
-        cost = _value(victims)
-        if not all(v.state in _LEAVES or self._may_leave(v, seat) for v in victims):
-            return 2, cost
-        return int(self._late(victims, seat)), cost
+            return victims, 3, 0.0, 0.0
+        able = all(v.state in _LEAVES or self._may_leave(v, seat) for v in victims)
+        return victims, 0 if able else 2, _value(victims), sum([v.parks_in for v in victims])
+
+    def _like(self, seat: SeatView) -> _Like:
+        """For seats of which this is the same, others leave a place alike."""
+        if seat.turn is not None:
+            return (seat.uid,)
+        soon = -1
+        if seat.within is not None:
+            start = latest_start(seat)
+            soon = bisect_left(self._parks_in, True, key=lambda park: self._now >= start - park)
+        return seat.vram, seat.group, seat.priority, self._aged(seat), soon
+
+    def _changed(self, seat: SeatView) -> None:
+        """Others' places on its GPUs are judged again."""
+        for place in [p for p in self._judged if not p.isdisjoint(seat.gpus)]:
+            del self._judged[place]
 
     def _keep_spare(self) -> None:
         """Empty places whose seats are idle, so that whoever is called next waits for no park."""
@@ -582,9 +685,9 @@ class _Decision:
         found = []
         for place in every if want else ():
             there = [*self._occupying.on_any(place), *self._held.on_any(place)]
-            stay = [s for s in there if s.state is not SeatState.PARKING]
-            if self._all_rest(stay):
-                found.append((_value(stay), sorted(place), stay))
+            stay = [s for s in there if s.state is not SeatState.PARKING] if there else there
+            if not stay or self._all_rest(stay):
+                found.append((_value(stay) if stay else 0.0, sorted(place), stay))
         for _, _, stay in sorted(found, key=lambda one: one[:2])[:want]:
             for seat in stay:
                 if not self._lacks_room(seat) and self._gets_room(seat, None):
@@ -607,12 +710,6 @@ class _Decision:
                 return False
         return True
 
-    def _late(self, victims: Iterable[SeatView], seat: SeatView) -> bool:
-        """Whether it would be in time but for the parks of these."""
-        start = latest_start(seat)
-        parks = sum(v.parks_in for v in victims)
-        return seat.within is not None and self._now <= start < self._now + parks
-
     def _make_room(self, seat: SeatView) -> None:
         if self._waits_its_turn(seat) and not _fits(seat, self._next_turns, self._view):
             return
@@ -632,6 +729,7 @@ class _Decision:
             self._stuck[seat.uid] = ""
             return
         self._held.add(seat)
+        self._changed(seat)
         # Who has no room in RAM yet continues serving.
         able = [victim for victim in victims if self._gets_room(victim, seat.uid)]
         self._keep_way_up(seat)
@@ -719,12 +817,12 @@ class _Decision:
         """The fewest seats, in order of preference, without which this one fits; or none.
         `without`: those who are no choice."""
         gpus = place or seat.gpus
-        there = self._occupying.on_any(gpus)
+        there, held = self._occupying.on_any(gpus), self._held.on_any(gpus)
         candidates = [s for s in there if s.uid not in without and self._yields(s, seat)]
         if len(candidates) > 1:
             candidates.sort(key=lambda candidate: self._preference(candidate, seat))
         chosen: list[SeatView] = []
-        stay = [*there, *self._held.on_any(gpus)]
+        stay = [*there, *held]
         for candidate in candidates:
             if self._fits_among(seat, gpus, stay):
                 break

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.placement.policy import __main__ as bench
 from bench.placement.policy.baselines import BASELINES, Ttl
 from bench.placement.policy.queued import Queued
+from bench.placement.policy.workload import Case
 from kybernate.core.simulate.fifo import Fifo
 from kybernate.core.simulate.trace import Trace
 from kybernate.core.simulate.world import Costs, Where, World
@@ -48,3 +50,12 @@ def test_who_is_unused_for_long_leaves_by_itself():
     least = world_of([(0.0, 0, 1.0), (200.0, 1, 1.0), (400.0, 1, 1.0)], 1)
     least.run(Queued(least))
     assert least.state[0] is Where.ACTIVE
+
+
+@pytest.mark.parametrize("top", range(len(bench.RATES) + 1))
+def test_the_highest_rate_is_found_by_five_trials_at_most(top, monkeypatch, tmp_path):
+    most = bench.RATES[top - 1] if top else 0.0
+    tried = []
+    monkeypatch.setattr(bench, "sustains", lambda _, rate, __: tried.append(rate) or rate <= most)
+    assert bench.sustained(bench.Trial(Case(), 8, [0], bench.RATES, tmp_path), "lru") == most
+    assert len(tried) <= 5

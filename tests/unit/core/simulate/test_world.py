@@ -11,11 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kybernate.core.simulate import ours
 from kybernate.core.simulate.fifo import Fifo
 from kybernate.core.simulate.ours import Fixed, Ours
 from kybernate.core.simulate.outcome import POLICIES, gpus_needed, late_share, outcome_of, simulate
 from kybernate.core.simulate.trace import Trace, read_models, read_trace
 from kybernate.core.simulate.world import Costs, Where, World
+from kybernate.core.swap.swap import decide
 from kybernate.core.swap.swapview import SwapPolicy
 from kybernate.errors import ConfigError
 
@@ -125,6 +127,16 @@ def test_a_spare_gpu_is_emptied_before_anybody_calls():
     assert (kept.wait_max, full.wait_max) == (pytest.approx(3.5), pytest.approx(7.0))
 
 
+def test_nothing_is_decided_while_all_who_wait_are_on_their_way_up(monkeypatch):
+    decided = []
+    monkeypatch.setattr(ours, "decide", lambda *view: decided.append(view) or decide(*view))
+    calls = [(0.0, 0, 0.5), (0.1, 1, 5.0), (1.0, 0, 0.5), (1.1, 0, 0.2), (1.2, 1, 1.0)]
+    world = World(trace(*calls, sizes=(8.0, 70.0)), 3, Costs())
+    world.run(Ours(world))
+    assert world.swaps == 2
+    assert len(decided) == 4
+
+
 def test_a_fixed_model_waits_for_its_own_gpu_beside_an_empty_one():
     """Models 0 and 2 have GPU 0, model 1 has GPU 1 and is never called."""
     calls = trace((0.0, 0, 30.0), (10.0, 2, 1.0), sizes=(70.0, 70.0, 70.0))
@@ -140,6 +152,8 @@ def test_gpus_needed_are_the_fewest_that_do():
     assert most is not None
     assert simulate(played, most, Costs(), Ours).in_time >= 0.99
     assert most == 1 or simulate(played, most - 1, Costs(), Ours).in_time < 0.99
+    assert gpus_needed(played, Costs(), Ours, least=most) == most
+    assert gpus_needed(played, Costs(), Ours, least=most + 1) == most + 1
 
 
 @given(found=requests, gpus=st.integers(1, 3), share=st.sampled_from([0.5, 0.9, 0.99]))
