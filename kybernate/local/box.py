@@ -72,6 +72,10 @@ class Box(Protocol):
         """The box's GPUs, in the driver's order; quick."""
         ...
 
+    def count(self) -> None:
+        """Set the metrics that nobody sets as things happen: seats by state; quick."""
+        ...
+
     def join(self, desk: Desk) -> None:
         """The desk's requests are for this box's models; once, on the running loop."""
         ...

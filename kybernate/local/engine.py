@@ -378,6 +378,10 @@ class Engine:
             for gpu in inventory.gpus
         )
 
+    def count(self) -> None:
+        """See `Box.count`."""
+        self.node.count_states()
+
     def join(self, desk: Desk) -> None:
         """See `Box.join`."""
         self._link = Link(self.loop.proxies, desk)

@@ -11,7 +11,7 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-from tests.local.conftest import PATIENCE, Box, eventually, lives
+from tests.local.conftest import MIB, PATIENCE, Box, eventually, lives
 
 
 def act(box: Box, path: str) -> tuple[int, str]:
@@ -65,6 +65,27 @@ def test_a_pinned_model_is_not_parked_for_another(box: Box):
     assert act(box, "unpin/a")[0] == 200
     assert box.ask("b")["counter"] == 1
     assert model(box, "a")["state"] == "parked"
+
+
+def metrics(box: Box) -> dict[str, float]:
+    rows = [row for row in box.get("/metrics").decode().splitlines() if not row.startswith("#")]
+    return {name: float(value) for name, _, value in (row.rpartition(" ") for row in rows)}
+
+
+def test_metrics_count_seats_swaps_and_tiers(box: Box):
+    box.has("a")
+    box.has("b")
+    box.start()
+    for name in "aba":
+        box.ask(name)
+    seen = metrics(box)
+    for state, number in (("active", 1), ("parked", 1), ("waiting", 0)):
+        assert seen[f'kyb_agent_seats{{state="{state}"}}'] == number
+    assert seen['kyb_agent_swaps_total{group="any"}'] == 1
+    assert seen['kyb_agent_step_seconds_count{operation="park",phase="all"}'] == 2
+    assert seen['kyb_proxy_requests_total{model="a",status="200"}'] == 2
+    held = eventually(lambda: metrics(box).get('kyb_agent_tier_bytes{tier="ram"}'))
+    assert held >= 40 * MIB
 
 
 def test_what_a_model_writes_is_kept(box: Box):

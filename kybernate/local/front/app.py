@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 from aiohttp import web
+from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from kybernate.errors import DeadlineError, NotFoundError, RefusedError
@@ -22,7 +23,9 @@ from proxy.page.door import Door, is_page
 from proxy.relay.visits import refusal_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from prometheus_client.core import Metric
 
     from kybernate.api.models import ModelsFile
     from kybernate.local.box import Box
@@ -216,7 +219,8 @@ class Front:
 
     async def _scrape(self, request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        body = encode(self._metrics.registry)
+        self._box.count()
+        body = encode(_Shown(self._metrics.registry))
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def _alive(self, request: web.Request) -> web.Response:
@@ -246,6 +250,20 @@ class Front:
     async def _let_read(self, request: web.Request, response: web.StreamResponse) -> None:
         with contextlib.suppress(ValueError):
             await self.access.let_read(request, response)
+
+
+class _Shown(CollectorRegistry):
+    """The proxy's metrics, and the agent's, which are those of this process."""
+
+    def __init__(self, proxys: CollectorRegistry) -> None:
+        super().__init__()
+        self._proxys = proxys
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._proxys.collect()
+        for family in REGISTRY.collect():
+            if family.name.startswith("kyb_agent_"):
+                yield family
 
 
 def answer(data: Any) -> web.Response:

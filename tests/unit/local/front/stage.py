@@ -43,6 +43,9 @@ class Box:
     def gpus(self):
         return (GpuRow("GPU-0", 0, "toy", 1 << 30),)
 
+    def count(self):
+        self.counted = True
+
     def join(self, desk):
         self._desk = desk
         desk.links[NODE] = self

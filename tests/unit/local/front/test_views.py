@@ -98,11 +98,18 @@ def test_logs_are_plain_text_and_follow(play):
     play(scenario)
 
 
+OURS = ("kyb_proxy_", "kyb_agent_", "process_")
+
+
 def test_metrics_and_health(play):
     async def scenario(stage):
         await stage.post("/v1/completions", json={"model": "org/a"})
         _, text = await stage.get("/metrics")
         assert 'kyb_proxy_requests_total{model="a",status="200"} 1.0' in text
+        assert stage.box.counted
+        assert text.count("# HELP process_start_time_seconds") == 1
+        for line in text.splitlines():
+            assert line.removeprefix("# HELP ").removeprefix("# TYPE ").startswith(OURS)
         assert await stage.get("/") == (200, "Kybernate is running\n")
         assert await stage.get("/health") == (200, "Kybernate is running\n")
 
