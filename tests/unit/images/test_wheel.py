@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sysconfig
+import tempfile
 import tomllib
 import venv
 import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 
 from images import wheel
 from images.cache import REPOSITORY
+from tests.local.__main__ import ask, free_port, until_it_listens
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.slow]
 
@@ -95,6 +103,48 @@ def test_each_program_begins(installed):
     for program in set(PROGRAMS) - {COMPLETES}:
         assert "Usage:" in said(installed, program, "--help")
     assert said(installed, COMPLETES, "sea").splitlines()[-1] == ":4"
+
+
+def models(python: Path, port: int) -> str:
+    """Two toy servers, of which the simulated GPU holds one. They are none of the wheel's."""
+    toy = f"{python} -m tests.workloads.toy_server --host 127.0.0.1 --port ${{PORT}}"
+    made = {
+        name: {
+            "cmd": f"{toy} --model {name} --bytes 300MiB --fill 1MiB",
+            "env": [f"PYTHONPATH={REPOSITORY}"],
+            "vram": "300MiB",
+            "gpus": 1,
+        }
+        for name in "ab"
+    }
+    first = free_port() % 20000 + 10000  # none that a client's connection may get
+    return yaml.safe_dump({"listen": f"127.0.0.1:{port}", "startPort": first, "models": made})
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """With a path that is short enough for sockets in it."""
+    with tempfile.TemporaryDirectory(prefix="kyb-wheel-") as made:
+        yield Path(made)
+
+
+def test_it_serves_and_swaps(installed, home):
+    port, file, log = free_port(), home / "models.yaml", home / "log"
+    file.write_text(models(installed / "python", port))
+    own = {"PATH": os.environ["PATH"], "HOME": str(home), "XDG_RUNTIME_DIR": str(home)}
+    words = [installed / "kybernate", "serve", "--simulate=1", file]
+    with log.open("wb") as output:
+        serving = subprocess.Popen(words, cwd="/", env=own, stdout=output, stderr=output)
+    try:
+        until_it_listens(port, serving, log)
+        told = [ask(port, name) for name in "aba"]
+        assert [one["counter"] for one in told] == [1, 1, 2], log.read_text()
+        assert all(one["checksum"] == one["expected"] for one in told)
+        assert told[0]["pid"] == told[2]["pid"], "it was parked and not ended"
+    finally:
+        serving.send_signal(signal.SIGTERM)
+        assert serving.wait(60) == 0
+    assert not any(Path(f"/proc/{one['pid']}").exists() for one in told)
 
 
 def test_the_services_names_are_free_for_others(installed):
