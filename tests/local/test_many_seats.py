@@ -157,6 +157,17 @@ def test_the_timeline_shows_the_lanes_that_are_scrolled_to(page: Page):
     assert swaps.evaluate("(element) => element.clientHeight <= 400")
 
 
+def test_a_page_that_only_shows_has_no_column_of_acts(page: Page):
+    expect(page.get_by_role("columnheader", name="Wakes")).to_be_visible()
+    expect(page.get_by_role("columnheader", name="Actions")).to_have_count(0)
+    free = page.evaluate("""() => {
+        const right = (element) => element.getBoundingClientRect().right;
+        const wakes = document.querySelector("th:nth-child(8)");
+        return right(document.querySelector("table")) - right(wakes);
+    }""")
+    assert 0 <= free < 20
+
+
 def test_a_filter_leaves_what_it_names(page: Page):
     page.keyboard.press("/")
     page.keyboard.type("model-123")

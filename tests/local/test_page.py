@@ -286,6 +286,9 @@ def test_its_texts_can_be_read_in_light_and_dark(box: Box, page: Page, scheme: s
     page.set_viewport_size({"width": 360, "height": 700})
     assert contrast_of(page) == []
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    left = "(element) => element.getBoundingClientRect().left"
+    name, state = row(page, "a").locator(".where"), row(page, "a").locator(".state")
+    assert name.evaluate(left) == state.evaluate(left)
 
 
 def test_a_page_that_is_left_open_takes_nothing_more(box: Box, page: Page):

@@ -30,6 +30,8 @@ export function begin() {
 
 export function draw() {
   const wanted = filter.value.trim().toLowerCase();
+  // Without anything to do, there is no column for it.
+  body.parentElement.classList.toggle("shows", !state.acts.length && !state.logs);
   let visible = 0;
   for (const [uid, row] of rows) {
     if (uid in state.seats) continue;
