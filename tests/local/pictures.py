@@ -50,7 +50,11 @@ def main() -> None:
             over.set()
             for one in threads:
                 one.join()
+        except BaseException:
+            print((Path(name) / "log").read_text())
+            raise
         finally:
+            over.set()
             process.send_signal(signal.SIGTERM)
             process.wait()
 
