@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _LONGEST_WHY = 500
 _LEAST_S = 120.0
 """Seconds that any copy gets beyond those for its bytes."""
+_SIZE = 8 << 30
+"""Bytes that a copy is taken to have of which nobody tells any."""
 
 
 class Mode(StrEnum):
@@ -85,17 +87,18 @@ class Pace:
     def stalled(self, copied: Copied, began_at: float, now: float, limit: int = 0) -> str:
         """Why what began then has taken too long, in a sentence; empty if it has not. `limit`: the
         bytes that its pod may have, whatever its agent tells; 0 if nobody knows."""
-        if copied.done >= copied.total:
-            return ""
-        if copied.since and now - copied.since > self.idle:
-            return f"no byte came for {self.idle:g} s, {copied.done} of {copied.total} are there"
         size = min(copied.total, limit or copied.total)
         most = self.seconds(size)
-        return f"its {size} bytes took {most:.0f} s" if now - began_at > most else ""
+        if now - began_at > most:
+            # All that an agent tells of may be there, and yet nothing comes of it.
+            return f"its {size} bytes took {most:.0f} s"
+        if copied.done < copied.total and copied.since and now - copied.since > self.idle:
+            return f"no byte came for {self.idle:g} s, {copied.done} of {copied.total} are there"
+        return ""
 
     def seconds(self, size: int) -> float:
-        """For how long so many bytes may be put away."""
-        return _LEAST_S + self.per_gib * size / (1 << 30)
+        """For how long so many bytes may be put away; 0 if nobody knows how many there are."""
+        return _LEAST_S + self.per_gib * (size or _SIZE) / (1 << 30)
 
 
 @dataclass(frozen=True, slots=True)

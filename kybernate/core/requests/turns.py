@@ -71,7 +71,7 @@ def _moves(status: Status, now: float, pace: Pace) -> bool:
     if status.reason is Reason.AGENT_UNREACHABLE:
         return now - max(status.began_at, copied.since if copied else 0.0) <= pace.idle
     size = status.limit or (copied.total if copied else 0)
-    return not size or ago <= pace.seconds(size)
+    return ago <= pace.seconds(size)
 
 
 def no_policy(_: Request) -> Policy | None:

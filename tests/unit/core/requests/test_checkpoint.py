@@ -172,7 +172,15 @@ def test_an_eviction_of_which_no_byte_comes_is_cancelled():
 def test_an_eviction_has_so_long_for_each_gib():
     assert stalled(5, NOW + 260, NOW + 270).act is None
     assert stalled(5, NOW + 260, NOW + 271).act is Act.CANCEL
-    assert stalled(GIB, NOW, NOW + 900).act is None, "all bytes are there; it is sealed"
+    assert stalled(GIB, NOW, NOW + 270).act is None, "all bytes are there; it is sealed"
+    assert stalled(GIB, NOW, NOW + 271).act is Act.CANCEL, "and that takes no longer"
+
+
+@pytest.mark.parametrize("limit", [0, GIB])
+def test_an_agent_that_tells_of_one_byte_of_one_has_as_long_as_any(limit):
+    one = look(Copied(1, 1, since=NOW), Copied(1, 1), NOW + 120, limit=limit)
+    assert one.act is None
+    assert look(Copied(1, 1, since=NOW), Copied(1, 1), NOW + 121, limit=limit).act is Act.CANCEL
 
 
 def test_more_bytes_than_the_pod_may_have_give_an_agent_no_more_time():
@@ -183,9 +191,9 @@ def test_more_bytes_than_the_pod_may_have_give_an_agent_no_more_time():
     assert decide(seen, NOW + 271).act is Act.CANCEL
 
 
-def look(copied, figures, now):
+def look(copied, figures, now, limit=0):
     """What is known of a copy at one look, given what was before and what its agent tells."""
-    told = replace(EVICTED, status=replace(EVICTED.status, copied=copied))
+    told = replace(EVICTED, status=replace(EVICTED.status, copied=copied, limit=limit))
     going = Operation(Progress.RUNNING, "goes", copied=figures)
     return decide(Observed(told, operation=going), now)
 

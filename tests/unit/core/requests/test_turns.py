@@ -163,6 +163,13 @@ def test_an_agent_takes_a_turn_no_longer_than_the_pods_memory_can_take(copied):
     assert not eviction_waits(last, [*rogue, last], Limits(), NOW + 271)
 
 
+def test_without_a_limit_and_without_bytes_one_takes_a_turn_as_long_as_8_gib_would():
+    quiet = [evicting(n, began_at=NOW, reason=Reason.RUNNING) for n in range(5)]
+    last = evicting(9, "n2")
+    assert eviction_waits(last, [*quiet, last], Limits(), NOW + 1320)
+    assert not eviction_waits(last, [*quiet, last], Limits(), NOW + 1321)
+
+
 def test_what_a_budget_keeps_takes_no_turn_from_those_who_make_room():
     assert takes_turn(evicting(1, reason=Reason.QUEUED), NOW)
     assert not takes_turn(evicting(1, reason=Reason.DISRUPTION_BUDGET), NOW)
