@@ -259,7 +259,8 @@ class Regular:
 @dataclass(frozen=True, slots=True)
 class EvictionLimits:
     """How states of the policy's pods are put away into the object store so that the pods may go:
-    by drains, plans, preemption and people. They count beside those of the controller."""
+    by drains, people and scaling to zero. They count beside those of the controller, and not for
+    preemption and RebalanceRequests."""
 
     __pydantic_config__ = checked(
         rule(
@@ -296,7 +297,12 @@ class Rebalance:
     """Pods move to a less busy group of GPUs of their node, without an approval. To write this
     takes the verb `approve` for RebalanceRequests."""
 
-    __pydantic_config__ = CAMEL
+    __pydantic_config__ = checked(
+        rule(
+            "!has(self.every) || duration(self.every) >= duration('1m')",
+            "every is 1m at least",
+        )
+    )
     above: Annotated[
         int,
         number(
@@ -311,7 +317,8 @@ class Rebalance:
     every: Annotated[
         str,
         _duration(
-            f"One pod moves in this time at most, of the policy and on a node, such as {_EVERY}."
+            "One pod moves in this time at most, of the policy and on a node, from 1m, such as "
+            f"{_EVERY}."
         ),
     ] = _EVERY
     seconds: Annotated[
@@ -493,7 +500,10 @@ def _rule(given: object) -> Rule | None:
     if given is None:
         return None
     said = mapping(given)
-    every = parse_duration(text(said.get("every")) or _EVERY, "spec.rebalance.every")
+    told = text(said.get("every")) or _EVERY
+    every = parse_duration(told, "spec.rebalance.every")
+    if every < _LEAST_EVERY_S:
+        raise ConfigError("spec.rebalance.every", f"{told!r} is less than 1m")
     return Rule(whole(said.get("above"), _ABOVE) / 100, every, whole(said.get("seconds")))
 
 

@@ -58,6 +58,8 @@ def api(control_plane: Cluster, namespace: str) -> Iterator[Api]:
         ({"turn": {"minResidency": "5"}}, "should match"),
         ({"prefetch": "0"}, "should match"),
         ({"limits": {}}, "write parallel, secondsPerGiB or noProgress"),
+        ({"rebalance": {"every": "59s"}}, "every is 1m at least"),
+        ({"rebalance": {"every": "0s"}}, "every is 1m at least"),
         ({"limits": {"parallel": 0}}, "greater than or equal to 1"),
         ({"turn": {"mode": "Always"}}, "Unsupported value"),
         ({"turn": {"mode": "on-request", "weight": 2}}, "leave weight out"),

@@ -88,6 +88,15 @@ def test_one_that_says_what_can_not_be_is_refused_by_the_field(
         read_policy(item(**spec))
 
 
+@pytest.mark.parametrize("every", ["0s", "59s", "900ms"])
+def test_pods_move_once_in_a_minute_at_most(every: str) -> None:
+    with pytest.raises(ConfigError, match=rf"spec.rebalance.every: '{every}' is less than 1m"):
+        read_policy(item(rebalance={"every": every}))
+    found = read_policy(item(rebalance={"every": "1m"})).rebalance
+    assert found is not None
+    assert found.every == 60.0
+
+
 def test_limits_of_what_is_put_away() -> None:
     assert read_policy(item()).limits == PutAway()
     limits = {"parallel": 2, "secondsPerGiB": 30, "noProgress": "1m"}
