@@ -12,18 +12,15 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from controller.base.kinds import REBALANCE
 from controller.base.lasting import Objects, write_lasting
 from controller.base.worker import Shift
 from controller.checkpoints.agents import forget
 from kybernate import keys
 from kybernate.api import pods
-from kybernate.api.asked import owned_by
 from kybernate.api.lenient import mapping, mappings, text, texts
 from kybernate.api.policies import dump_policy_status, read_policy
-from kybernate.api.rebalances.reading import by_policy
 from kybernate.api.templates.pod import slim_pod as of_templates
-from kybernate.core.policy.balance import BalanceReason, Pod, Scene, Tried, balance
+from kybernate.core.policy.balance import Pod
 from kybernate.core.policy.effective import SPOKEN_OF, Policy, PutAway, governing, in_order
 from kybernate.core.policy.findings import (
     Findings,
@@ -33,21 +30,21 @@ from kybernate.core.policy.findings import (
     governed_by,
 )
 from kybernate.core.policy.snapshots import Governed, Made, Plan, plan
+from kybernate.core.requests.evictions import is_for_others
 from kybernate.core.requests.reasons import Reason
-from kybernate.core.requests.rebalance import RebalanceReason
 from kybernate.core.requests.turns import STUCK
 from kybernate.errors import RefusedError
 from kybernate.lib.keyed import Keyed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
+    from controller.balances import Balances
     from controller.base.cluster import Cluster
-    from controller.base.known import Nodes, Requests
+    from controller.base.known import Requests
     from controller.base.lasting import Lasting
     from controller.base.queue import Key, Queue
     from controller.checkpoints.agents import Agents
-    from kybernate.core.policy.balance import Rule, Verdict
     from kybernate.core.requests import rebalance
     from kybernate.core.requests.checkpoint import Request
     from kybernate.runtime.lead import Fence
@@ -103,10 +100,12 @@ class Policies(Objects[Policy]):
         super().__init__(keys.CHECKPOINT_POLICIES_PATH, read_policy, due)
         self._told = told
         self._pods: Keyed[Seated] = Keyed()
+        self._counting: dict[str, tuple[Policy, ...]] = {}
 
     def on_event(self, kind: str, item: Json) -> None:
         """Take in an event of the watch of policies: it may change whom others govern."""
         before, now = self.saw(kind, item)
+        self._sort(str(item["metadata"]["namespace"]))
         if before is None or now is None or now.generation != before.generation:
             self.touch(str(item["metadata"]["namespace"]))
 
@@ -125,17 +124,31 @@ class Policies(Objects[Policy]):
 
     def counting(self, namespace: str) -> tuple[Policy, ...]:
         """Those of a namespace that count, in their order."""
-        every = (one.says for one in self.of(namespace))
-        return in_order(one for one in every if one is not None)
+        return self._counting.get(namespace, ())
 
     def limiting(self, request: Request) -> Policy | None:
-        """The policy that governs the pod of an eviction; None, too, where none of its namespace
-        has limits: there may be thousands of evictions."""
-        every = [one.says for one in self.of(request.namespace) if one.says]
+        """The policy whose limits count for the pod of an eviction. None where no policy of its
+        namespace has any, since there may be thousands of evictions, and for what the controller
+        has asked for: a tenant's limits slow no preemption, and no node's emptying."""
         pod = self._pods.get(request.namespace, request.status.pod_uid)
-        if pod is None or all(one.limits == PutAway() for one in every):
+        every = self.counting(request.namespace)
+        if pod is None or is_for_others(request) or all(one.limits == PutAway() for one in every):
             return None
-        return governing(in_order(every), pod.labelled.labels)
+        return governing(every, pod.labelled.labels)
+
+    def moves(self, request: rebalance.Request) -> str:
+        """Why a move that a policy has asked for is not its wish any more, in a sentence; empty if
+        it is, and for what no policy has asked for."""
+        if not request.policy:
+            return ""
+        every = self.counting(request.namespace)
+        policy = next((one for one in every if one.uid == request.policy), None)
+        if policy is None or policy.rebalance is None:
+            return "the CheckpointPolicy that asked for it is gone, or has pods moved no more"
+        pod = self._named(request.namespace, request.pod)
+        if pod is not None and governing(every, pod.labelled.labels) is not policy:
+            return f"CheckpointPolicy {policy.name} governs pod {request.pod} no more"
+        return ""
 
     def pods(self, namespace: str) -> tuple[Seated, ...]:
         """A namespace's pods with seats."""
@@ -144,6 +157,17 @@ class Policies(Objects[Policy]):
     def all_pods(self) -> tuple[Seated, ...]:
         """The pods with seats of all namespaces."""
         return self._pods.all()
+
+    def _sort(self, namespace: str) -> None:
+        """Of policies that changed, for all who ask: there may be thousands of evictions."""
+        every = [one.says for one in self.of(namespace) if one.says is not None]
+        self._counting[namespace] = in_order(every)
+        if not every:
+            del self._counting[namespace]
+
+    def _named(self, namespace: str, name: str) -> Seated | None:
+        there = self.pods(namespace)
+        return next((one for one in there if one.labelled.name == name and not one.leaving), None)
 
     def names(self) -> dict[str, str]:
         """The names of all policies, by UID."""
@@ -161,8 +185,7 @@ class PolicyWorker(Shift):
         queue: Queue,
         policies: Policies,
         requests: Requests[Request],
-        rebalances: Requests[rebalance.Request],
-        nodes: Nodes,
+        balances: Balances,
         cluster: Cluster,
         agents: Agents,
         fence: Fence,
@@ -171,8 +194,7 @@ class PolicyWorker(Shift):
         super().__init__(queue, fence)
         self._policies = policies
         self._requests = requests
-        self._rebalances = rebalances
-        self._nodes = nodes
+        self._balances = balances
         self._cluster = cluster
         self._agents = agents
         self._wall = wall
@@ -203,41 +225,16 @@ class PolicyWorker(Shift):
         found = findings(policy, counting, len(mine), matched, made, problem)
         if counts is not None and policy.rebalance is not None:
             uids = {one.uid for one in mine}
-            movable = [one for one in there if one.labelled.uid in uids and _moves(one)]
-            verdict = self._balance(policy, policy.rebalance, movable)
+            movable = [
+                Pod(one.labelled.uid, f"{policy.namespace}/{one.labelled.name}", one.node)
+                for one in there
+                if one.labelled.uid in uids and _moves(one)
+            ]
+            verdict = self._balances.look(policy, policy.rebalance, movable)
             again = min(again, verdict.again, max(policy.rebalance.every, 1.0), _LOOK_S)
             found = replace(found, balanced=verdict)
         self._queue.add(key, again)
         self._write(seen, found)
-
-    def _balance(self, policy: Policy, rule: Rule, movable: Sequence[Seated]) -> Verdict:
-        """What of the policy's pods is to move, once that is asked for."""
-        now = self._wall()
-        pods = [
-            Pod(one.labelled.uid, f"{policy.namespace}/{one.labelled.name}", one.node)
-            for one in movable
-        ]
-        loads = {node: self._nodes.load(node) for node in {one.node for one in pods}}
-        asked = [one for one in self._rebalances.all() if one.policy]
-        tried = [_tried(one) for one in asked]
-        verdict = balance(rule, Scene(policy.uid, pods, loads, tried), now)
-        if verdict.move is None:
-            return verdict
-        self._fence.check()
-        path = REBALANCE.path(policy.namespace)
-        try:
-            made = self._cluster.create(path, by_policy(policy, rule, verdict.move, now))
-        except RefusedError as error:
-            log.warning("policy %s/%s: no move: %s", policy.namespace, policy.name, error)
-            why = f"it can't be asked for: {error}"
-            return replace(verdict, reason=BalanceReason.NO_BETTER_PLACE, message=why)
-        if made:
-            log.info("policy %s/%s: %s", policy.namespace, policy.name, verdict.message)
-            about = owned_by(keys.CHECKPOINT_POLICY_KIND, policy.name, policy.uid)
-            about = {name: about[name] for name in ("apiVersion", "kind", "name", "uid")}
-            about["namespace"] = policy.namespace
-            self._cluster.say(about, "Rebalancing", verdict.message, warning=False)
-        return verdict
 
     def _carry_out(
         self, policy: Policy, wanted: Plan, asked: dict[str, Request]
@@ -321,13 +318,6 @@ def _seated(pod: pods.Pod) -> Seated:
 def _moves(one: Seated) -> bool:
     """Whether a pod is made in its place, so that it may be evicted."""
     return bool(one.owner.uid) and bool(one.node) and not one.leaving and one.since < math.inf
-
-
-def _tried(one: rebalance.Request) -> Tried:
-    status, node = one.status, one.target.node if one.target else ""
-    at = max(status.ended_at, one.created_at) if one.ended else 0.0
-    failed = one.ended and status.reason is not RebalanceReason.MOVED
-    return Tried(f"{one.namespace}/{one.pod}", one.policy, node, at, failed=failed)
 
 
 def _made(request: Request) -> Made:

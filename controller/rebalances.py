@@ -21,8 +21,8 @@ from kybernate.api.requests import to_evict, to_wake
 from kybernate.core.plans.steps import Kind
 from kybernate.core.requests import rebalance
 from kybernate.core.requests.asked import Decision
+from kybernate.core.requests.evictions import STEP, is_step
 from kybernate.core.requests.rebalance import (
-    MADE,
     Act,
     NoPlan,
     Observed,
@@ -99,7 +99,8 @@ def _question(request: rebalance.Request, within: str) -> str:
 
 class RebalanceWorker(RequestWorker[rebalance.Request]):
     """Carries out RebalanceRequests; what needs a plan goes into `plans`. `made` are all
-    CheckpointRequests, `pods` all with seats; `standing` as for `decide`."""
+    CheckpointRequests, `pods` all with seats; `standing` as for `decide`; `withdrawn`: why who
+    asked for a move wants it no more, in a sentence, empty if that is not so."""
 
     kind = "rebalance"
 
@@ -115,9 +116,11 @@ class RebalanceWorker(RequestWorker[rebalance.Request]):
         wall: Callable[[], float] = time.time,
         *,
         standing: int,
+        withdrawn: Callable[[rebalance.Request], str] = lambda _: "",
     ) -> None:
         super().__init__(queue, requests, cluster, fence, wall)
         self._made = made
+        self._withdrawn = withdrawn
         self._pods = pods
         self._plans = plans
         self._standing = standing
@@ -136,11 +139,20 @@ class RebalanceWorker(RequestWorker[rebalance.Request]):
 
     def observed(self, request: rebalance.Request) -> Observed:
         """The request, and what was seen for it."""
-        others = self._requests.of(request.namespace)
-        older = (one for one in others if _age(one) < _age(request))
-        ahead = sum(not (one.ended or one.status.began_at) for one in older)
         made = self._of(request, current(request))
-        return Observed(request, pods=self._pods.all(), checkpoint=made, ahead=ahead)
+        return Observed(
+            request,
+            pods=self._pods.all(),
+            checkpoint=made,
+            ahead=0 if request.policy else self._ahead(request),
+            withdrawn=self._withdrawn(request),
+        )
+
+    def _ahead(self, request: rebalance.Request) -> int:
+        """What policies ask for needs no approval: it waits for no person, nor holds one up."""
+        others = (one for one in self._requests.of(request.namespace) if not one.policy)
+        older = (one for one in others if _age(one) < _age(request))
+        return sum(not (one.ended or one.status.began_at) for one in older)
 
     def call_off(self, request: rebalance.Request) -> None:
         """No more steps begin; the one under way is taken back."""
@@ -159,7 +171,7 @@ class RebalanceWorker(RequestWorker[rebalance.Request]):
 
     def tidy(self) -> None:
         """Take back what requests have left that are gone. Raises KybernateError."""
-        mine = [one for one in self._made.all() if _is_mine(one)]
+        mine = [one for one in self._made.all() if is_step(one)]
         for one, act in orphans(mine, self._requests.wanted(), self._pods.all()):
             self._fence.check()
             log.info("pod %s/%s: %s is taken back", one.namespace, one.pod, one.name)
@@ -176,7 +188,7 @@ class RebalanceWorker(RequestWorker[rebalance.Request]):
         if step is None:
             return None
         seen = self._made.get((step.namespace, made_name(request, step)))
-        return seen.request if seen is not None and _is_mine(seen.request) else None
+        return seen.request if seen is not None and is_step(seen.request) else None
 
     def _carry_out(self, act: Act, request: rebalance.Request, step: Step) -> str:
         """Why it could not be done, in a sentence; empty if it is."""
@@ -195,7 +207,7 @@ class RebalanceWorker(RequestWorker[rebalance.Request]):
         except RefusedError as error:
             return str(error)
         known = self._made.get((step.namespace, name))
-        if not made and known is not None and not _is_mine(known.request):
+        if not made and known is not None and not is_step(known.request):
             return f"somebody else has made CheckpointRequest {name}"
         return ""
 
@@ -245,7 +257,7 @@ def have_looked_at(
     made: checkpoint.Request, requests: Requests[rebalance.Request], queue: Queue
 ) -> None:
     """Put the request whose step the CheckpointRequest is into its `queue`: it has changed."""
-    if made.name.startswith(MADE):
+    if made.name.startswith(STEP):
         for one in requests.all():
             if is_made_by(made, one.uid):
                 queue.add((one.namespace, one.name))
@@ -253,8 +265,3 @@ def have_looked_at(
 
 def _age(request: rebalance.Request) -> tuple[float, str]:
     return request.created_at, request.uid
-
-
-def _is_mine(one: checkpoint.Request) -> bool:
-    """Anyone may choose such a name."""
-    return one.name.startswith(MADE) and one.by == keys.CONTROLLER_USER

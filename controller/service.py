@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from controller import metrics
+from controller.balances import Balances
 from controller.base.cluster import Cluster
 from controller.base.kinds import CHECKPOINT, REBALANCE, RESTORE
 from controller.base.known import Nodes, PodsSeen, Requests, slim_node, slim_request
@@ -97,7 +98,8 @@ class Service:
         self._leader, fence = self._lead(settings)
         cluster = Cluster(self._api, settings.api_timeout_s)
         policies = PolicyWorker(
-            *(self._policy_queue, self._policies, self._requests, self._rebalances, self._nodes),
+            *(self._policy_queue, self._policies, self._requests),
+            Balances(self._rebalances, self._nodes, cluster, fence),
             *(cluster, self._agents, fence),
         )
         zero = ZeroWorker(
@@ -208,6 +210,7 @@ class Service:
             *(self._rebalance_queue, requests, self._requests, self._pods, self._plan_queue),
             *(cluster, fence),
             standing=standing,
+            withdrawn=self._policies.moves,
         )
         plans = PlanWorker(
             *(self._plan_queue, self._rebalance_queue, requests, worker),

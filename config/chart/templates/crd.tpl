@@ -568,7 +568,8 @@ spec:
               limits:
                 description: |-
                   How states of the policy's pods are put away into the object store so that the pods may go:
-                  by drains, plans, preemption and people. They count beside those of the controller.
+                  by drains, people and scaling to zero. They count beside those of the controller, and not for
+                  preemption and RebalanceRequests.
                 properties:
                   parallel:
                     description: How many of the policy's pods are put away at a time.
@@ -606,7 +607,7 @@ spec:
                     type: integer
                     default: 50
                   every:
-                    description: One pod moves in this time at most, of the policy and on a node, such as 30m.
+                    description: One pod moves in this time at most, of the policy and on a node, from 1m, such as 30m.
                     maxLength: 32
                     minLength: 1
                     pattern: ^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$
@@ -617,6 +618,9 @@ spec:
                     minimum: 0
                     type: integer
                 type: object
+                x-kubernetes-validations:
+                - message: every is 1m at least
+                  rule: '!has(self.every) || duration(self.every) >= duration(''1m'')'
               onPreempt:
                 description: 'What happens to a pod whose seat a pod of higher priority gets. pause: its state goes into the object store, and the pod that replaces
                   it continues. kill: it is deleted.'

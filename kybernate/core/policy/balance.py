@@ -10,13 +10,14 @@ more without it.
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 _MARGIN = 0.2
 """What a move must better the load by, as a part of the load from which on pods move."""
@@ -30,6 +31,7 @@ class BalanceReason(StrEnum):
     MOVING = "Moving"
     SETTLING = "Settling"
     NO_BETTER_PLACE = "NoBetterPlace"
+    REFUSED = "Refused"
 
 
 BALANCE_MEANINGS: Mapping[BalanceReason, str] = MappingProxyType(
@@ -38,6 +40,7 @@ BALANCE_MEANINGS: Mapping[BalanceReason, str] = MappingProxyType(
         BalanceReason.MOVING: "a RebalanceRequest moves a pod to a group that is less busy",
         BalanceReason.SETTLING: "a pod has moved less than spec.rebalance.every ago",
         BalanceReason.NO_BETTER_PLACE: "a GPU is busier, and no move of one of its pods betters it",
+        BalanceReason.REFUSED: "a move can't be asked for; the message says why",
     }
 )
 
@@ -82,25 +85,17 @@ class Load:
     groups: tuple[Group, ...] = ()
     uses: tuple[Use, ...] = ()
 
-    def by_gpu(self) -> dict[str, float]:
-        """How busy each GPU is."""
-        found = {gpu: 0.0 for group in self.groups for gpu in group.gpus}
-        groups = {one.name: one for one in self.groups}
-        for use in self.uses:
-            if (group := groups.get(use.group)) is not None:
-                for gpu in group.gpus:
-                    found[gpu] += use.busy / max(group.slots, 1)
-        return found
-
 
 class Tried(NamedTuple):
-    """A move that a policy has asked for. `at`: its end, 0 while it is under way."""
+    """A move that a policy has asked for. `at`: its end, 0 while it is under way or may yet begin;
+    `began`: it was more than asked for."""
 
     pod: str
     policy: str
     node: str
     at: float
     failed: bool = False
+    began: bool = True
 
 
 class Pod(NamedTuple):
@@ -153,18 +148,39 @@ class Scene:
     tried: Collection[Tried] = field(default=())
 
 
+class _Node:
+    """What a node tells, looked through once for all its pods: it may name hundreds of groups."""
+
+    def __init__(self, load: Load) -> None:
+        self.groups = {one.name: one for one in load.groups}
+        self.uses = {one.uid: one for one in load.uses if one.group in self.groups}
+        self.taken = Counter(one.group for one in load.uses)
+        self.busy = defaultdict[str, float](float)
+        """How busy each GPU is."""
+        for use in load.uses:
+            if (group := self.groups.get(use.group)) is not None:
+                for gpu in group.gpus:
+                    self.busy[gpu] += use.busy / max(group.slots, 1)
+
+    def most(self, group: Group) -> float:
+        """How busy the busiest GPU of a group is."""
+        return max((self.busy[gpu] for gpu in group.gpus), default=0.0)
+
+
 def balance(rule: Rule, scene: Scene, now: float) -> Verdict:
     """Which pod is to move now (in seconds since 1970)."""
     if own := next((one for one in scene.tried if _is_own(one, scene) and not one.at), None):
         return Verdict(BalanceReason.MOVING, f"pod {own.pod} moves to another group")
     last = max((one.at for one in scene.tried if _is_own(one, scene)), default=0.0)
-    busy = [one for one in _busy(rule, scene) if one[1] >= rule.above]
+    nodes = {name: _Node(load) for name, load in scene.loads.items()}
+    busy = [one for one in _busy(scene, nodes) if one[1] >= rule.above]
     if not busy:
         return Verdict(BalanceReason.EVEN, BALANCE_MEANINGS[BalanceReason.EVEN])
     if (left := last + rule.every - now) > 0 and last:
         return _settling(left)
     free, waits = _free_nodes(rule, scene, now)
-    moves = [move for pod, load in busy if pod.node in free for move in _moves(rule, scene, pod)]
+    there = [(pod, nodes[pod.node]) for pod, _ in busy if pod.node in free]
+    moves = [move for pod, node in there for move in _moves(rule, scene, pod, node)]
     if moves:
         best = min(moves, key=lambda one: (one[0].after, one[1], one[0].pod.uid, one[0].target))
         return Verdict(BalanceReason.MOVING, best[0].told, best[0])
@@ -183,14 +199,12 @@ def _is_own(one: Tried, scene: Scene) -> bool:
     return one.policy == scene.policy
 
 
-def _busy(rule: Rule, scene: Scene) -> Iterator[tuple[Pod, float]]:
+def _busy(scene: Scene, nodes: Mapping[str, _Node]) -> Iterator[tuple[Pod, float]]:
     """The pods that may move, each with the load of the busiest of its GPUs."""
     for pod in scene.pods:
-        load = scene.loads.get(pod.node, Load())
-        use = next((one for one in load.uses if one.uid == pod.uid), None)
-        group = use and next((one for one in load.groups if one.name == use.group), None)
-        if group:
-            yield pod, _most(load.by_gpu(), group.gpus)
+        node = nodes.get(pod.node)
+        if node is not None and (use := node.uses.get(pod.uid)) is not None:
+            yield pod, node.most(node.groups[use.group])
 
 
 def _free_nodes(rule: Rule, scene: Scene, now: float) -> tuple[set[str], float]:
@@ -198,30 +212,36 @@ def _free_nodes(rule: Rule, scene: Scene, now: float) -> tuple[set[str], float]:
     nodes = {one.node for one in scene.pods}
     waits: dict[str, float] = {}
     for one in scene.tried:
+        if one.at and not one.began:
+            continue  # nothing has moved
         left = one.at + rule.every - now if one.at else rule.every
         if one.node in nodes and left > 0:
             waits[one.node] = max(left, waits.get(one.node, 0.0))
     return nodes - set(waits), min(waits.values(), default=0.0)
 
 
-def _moves(rule: Rule, scene: Scene, pod: Pod) -> Iterator[tuple[Move, int]]:
+def _stays(scene: Scene, pod: Pod) -> bool:
+    """Whether its move was tried and came to nothing: begun for whomever, or asked for by this
+    policy, which would ask for the same one each time."""
+    return any(
+        one.failed and (one.began or _is_own(one, scene))
+        for one in scene.tried
+        if (one.pod, one.node) == (pod.name, pod.node)
+    )
+
+
+def _moves(rule: Rule, scene: Scene, pod: Pod, node: _Node) -> Iterator[tuple[Move, int]]:
     """The moves of a pod that better the load by the margin, each with the bytes that it costs."""
-    load = scene.loads[pod.node]
-    use = next(one for one in load.uses if one.uid == pod.uid)
-    own = next(one for one in load.groups if one.name == use.group)
-    if any((one.pod, one.node, one.failed) == (pod.name, pod.node, True) for one in scene.tried):
+    if _stays(scene, pod):
         return
-    by_gpu, share = load.by_gpu(), use.busy / max(own.slots, 1)
-    before = _most(by_gpu, own.gpus)
-    for group in load.groups:
-        taken = sum(one.group == group.name for one in load.uses)
-        if group.resource != own.resource or group.gpus & own.gpus or taken >= group.seats:
+    use = node.uses[pod.uid]
+    own = node.groups[use.group]
+    before, share = node.most(own), use.busy / max(own.slots, 1)
+    for group in node.groups.values():
+        full = node.taken[group.name] >= group.seats
+        if group.resource != own.resource or group.gpus & own.gpus or full:
             continue
-        there = _most(by_gpu, group.gpus) + use.busy / max(group.slots, 1)
+        there = node.most(group) + use.busy / max(group.slots, 1)
         after = max(before - share, there)
         if after + rule.above * _MARGIN <= before:
             yield Move(pod, own.name, group.name, before, after), use.size
-
-
-def _most(by_gpu: Mapping[str, float], gpus: Iterable[str]) -> float:
-    return max((by_gpu.get(gpu, 0.0) for gpu in gpus), default=0.0)

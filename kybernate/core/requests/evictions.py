@@ -31,6 +31,8 @@ EVICTION = "evict-"
 LOST = "lost-"
 """Before a pod's UID: the name of a request that the controller makes for a pod that is lost."""
 
+STEP = "rbal-"
+"""Before the UIDs of a RebalanceRequest and of a pod: the name of a step's request."""
 PREEMPTED = "preempt-"
 """Before the UIDs of a pod that waits and of one that makes room for it: the name of a request."""
 ROOM_S = 300.0
@@ -234,6 +236,16 @@ def _is_taken(request: Request, seen: Seen) -> bool:
 def is_preemption(request: Request) -> bool:
     """Whether the controller has made it for a more important pod. Anyone may choose the name."""
     return request.name.startswith(PREEMPTED) and request.by == keys.CONTROLLER_USER
+
+
+def is_for_others(request: Request) -> bool:
+    """Whether the controller has made it so that other pods get room or a node is emptied."""
+    return is_preemption(request) or is_step(request)
+
+
+def is_step(request: Request) -> bool:
+    """Whether the controller has made it for a RebalanceRequest. Anyone may choose the name."""
+    return request.name.startswith(STEP) and request.by == keys.CONTROLLER_USER
 
 
 def continues(request: Request) -> bool:

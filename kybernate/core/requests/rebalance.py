@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from kybernate.core.plans.steps import Kind
 from kybernate.core.requests.asked import Decision, Timed, ends, rests
 from kybernate.core.requests.checkpoint import Mode
-from kybernate.core.requests.evictions import continues
+from kybernate.core.requests.evictions import STEP, continues
 from kybernate.core.requests.reasons import DONE, OPEN, OVER, Reasoned
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from kybernate.core.requests import checkpoint
     from kybernate.core.requests.checkpoint import Target
 
-MADE = "rbal-"
-"""Before the UIDs of a RebalanceRequest and of a pod: the name of a step's CheckpointRequest."""
 _WAKE = "-wake"
 SAVE_S = 3600.0
 """Seconds that a state may take into the object store."""
@@ -69,6 +67,11 @@ class RebalanceReason(Reasoned):
     RING = "Ring", OVER, "pods would have to wait for each other's places; make a seat free first"
     STEP_FAILED = "StepFailed", OVER, "a step came to nothing; no more begin"
     DISPLACED = "Displaced", OVER, "a pod continues elsewhere than planned, as its place was taken"
+    WITHDRAWN = (
+        "Withdrawn",
+        OVER,
+        "it had not begun when its policy was gone or governed the pod no more",
+    )
     DEADLINE_EXCEEDED = (
         "DeadlineExceeded",
         OVER,
@@ -201,7 +204,7 @@ class Observed:
     """A request and what was seen for it. `found`: a plan of just now, None if none was asked for.
     `checkpoint`: the CheckpointRequest of the step under way; `pods` by UID; `held`: why the
     act of just now could not be done; `ahead`: older requests of its namespace that have begun
-    nothing yet."""
+    nothing yet; `withdrawn`: why who asked for it wants it no more, in a sentence."""
 
     request: Request
     found: Plan | NoPlan | None = None
@@ -209,6 +212,7 @@ class Observed:
     pods: Mapping[str, PodSeen] = field(default_factory=dict)
     held: str = ""
     ahead: int = 0
+    withdrawn: str = ""
 
 
 class Act(StrEnum):
@@ -243,7 +247,7 @@ def current(request: Request) -> Step | None:
 
 def made_name(request: Request, step: Step) -> str:
     """The CheckpointRequest that puts the state of the step's pod away."""
-    return f"{MADE}{request.uid}-{step.uid}"
+    return f"{STEP}{request.uid}-{step.uid}"
 
 
 def wake_name(name: str) -> str:
@@ -253,7 +257,7 @@ def wake_name(name: str) -> str:
 
 def is_made_by(made: checkpoint.Request, uid: str) -> bool:
     """Whether the name of a CheckpointRequest is that of a step of the RebalanceRequest `uid`."""
-    return made.name.startswith(f"{MADE}{uid}-")
+    return made.name.startswith(f"{STEP}{uid}-")
 
 
 def orphans(
@@ -279,6 +283,8 @@ def _stays(pod: PodSeen | None) -> bool:
 
 def _unbegun(seen: Observed, now: float, standing: int) -> Decision[Status, Act]:
     request = seen.request
+    if seen.withdrawn:
+        return _over(request, RebalanceReason.WITHDRAWN, seen.withdrawn, now)
     left = request.left(now)
     if left <= 0:
         why = f"not begun within {request.deadline_s:g} s of its creation; create another"

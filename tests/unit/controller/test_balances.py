@@ -3,6 +3,7 @@ its budget."""
 
 from __future__ import annotations
 
+from controller.balances import Balances
 from controller.base.kinds import CHECKPOINT, REBALANCE
 from controller.base.known import Nodes, Requests, slim_node, slim_request
 from controller.base.queue import Queue
@@ -15,9 +16,9 @@ PAIR = keys.seat_resource(2)
 OWNER = {"kind": "ReplicaSet", "name": "rs", "uid": "rs", "controller": True}
 
 
-def policy(**rebalance):
-    meta = {"namespace": "shop", "name": "p", "uid": "u-p", "generation": 1}
-    spec = {"selector": {"matchLabels": {"app": "a"}}, "rebalance": rebalance}
+def policy(name="p", app="a", **rebalance):
+    meta = {"namespace": "shop", "name": name, "uid": f"u-{name}", "generation": 1}
+    spec = {"selector": {"matchLabels": {"app": app}}, "rebalance": rebalance}
     return {"metadata": {**meta, "resourceVersion": "1"}, "spec": spec}
 
 
@@ -64,12 +65,14 @@ class World:
         for one in (pod("a"), pod("b"), pod("c", owner=None), pod("d", app="d")):
             self.policies.on_pod("ADDED", one)
         self.policies.on_event("ADDED", policy(above=50, every="30m", seconds=60))
-        parts = self.queue, self.policies, Requests(CHECKPOINT, lambda _: None), self.moves
-        self.worker = PolicyWorker(*parts, self.nodes, self, self, Open(), lambda: self.now)
+        self.meanwhile = lambda: None
+        balances = Balances(self.moves, self.nodes, self, Open(), lambda: self.now)
+        parts = self.queue, self.policies, Requests(CHECKPOINT, lambda _: None), balances
+        self.worker = PolicyWorker(*parts, self, self, Open(), lambda: self.now)
 
-    def look(self, **busy):
+    def look(self, name="p", **busy):
         self.nodes.on_event("MODIFIED", node(**busy))
-        self.worker.look(("shop", "p"))
+        self.worker.look(("shop", name))
         found = {one["type"]: one for one in self.written[-1]["conditions"]}
         return found["Balanced"]
 
@@ -92,6 +95,7 @@ class World:
         if body["metadata"]["name"] in known:
             return False
         self.posted.append((path, body))
+        self.meanwhile()
         return True
 
     def say(self, about, reason, message, *, warning):
@@ -146,8 +150,51 @@ def test_what_may_not_be_asked_for_is_told_and_holds_up_nothing():
     world = World()
     world.refuses = "exceeded quota"
     found = world.look(a=400, b=300)
-    assert (found["reason"], world.said) == ("NoBetterPlace", [])
+    assert (found["status"], found["reason"], world.said) == ("False", "Refused", [])
     assert "exceeded quota" in found["message"]
+    world.refuses = ""
+    assert world.look(a=400, b=300)["reason"] == "Moving"
+
+
+def test_of_two_policies_that_are_looked_at_at_once_one_moves_a_pod_of_the_node():
+    world, told = World(), []
+    world.policies.on_event("ADDED", policy("q", app="d", above=50, every="30m"))
+
+    def meanwhile():
+        world.meanwhile = lambda: None
+        told.append(world.look("q", a=300, d=300)["reason"])
+
+    world.meanwhile = meanwhile
+    world.look(a=300, d=300)
+    assert (told, len(world.posted)) == (["Settling"], 1), "another thread looks at it"
+    assert world.look("q", a=300, d=300)["reason"] == "Settling", "no watch has told of it yet"
+    world.now += 61
+    assert world.look("q", a=300, d=300)["reason"] == "Moving", "it was gone at once"
+
+
+def test_what_never_began_leaves_the_node_to_other_policies():
+    world = World()
+    world.policies.on_event("ADDED", policy("q", app="d", above=50, every="30m"))
+    world.look(a=300, d=300)
+    ends = {"completionTime": "2026-01-02T00:00:00Z"}
+    ends["conditions"] = [{"type": "Complete", "status": "False", "reason": "NoPlan"}]
+    world.asked(**ends)
+    assert world.look(a=300, d=300)["reason"] == "Settling", "it asks once in its interval"
+    assert world.look("q", a=300, d=300)["reason"] == "Moving"
+
+
+def test_who_takes_a_moves_name_is_told_of():
+    world = World()
+    world.look(a=400, b=300)
+    taken = {**world.posted[-1][1]["metadata"], "namespace": "shop", "ownerReferences": []}
+    meta = {**taken, "uid": "r2", "resourceVersion": "2"}
+    meta["creationTimestamp"] = "2026-01-02T00:00:00Z"
+    spec = {**world.posted[-1][1]["spec"], "requestedBy": "mallory"}
+    world.moves.on_event("ADDED", {"metadata": meta, "spec": spec})
+    for _ in range(2):
+        found = world.look(a=400, b=300)
+        assert (found["status"], found["reason"]) == ("False", "Refused")
+        assert f"RebalanceRequest {taken['name']} is there" in found["message"]
 
 
 def test_a_request_that_claims_to_be_a_policys_is_not_believed():

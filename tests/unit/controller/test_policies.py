@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 
+import pytest
+
+from controller.balances import Balances
 from controller.base.kinds import CHECKPOINT, REBALANCE
 from controller.base.known import Nodes, Requests, slim_request
 from controller.base.queue import Queue
 from controller.policies import Policies, PolicyWorker, slim_pod
 from kybernate import keys
 from kybernate.core.policy.effective import PutAway
+from kybernate.core.requests import rebalance
+from kybernate.core.requests.checkpoint import Mode, Request, Status, Target
 from kybernate.errors import RefusedError
 from kybernate.runtime.lead import Open
+from kybernate.types import Tier
 
 
 def policy(name="p", generation=1, **spec):
@@ -125,17 +130,9 @@ class World:
         self.say(**wanted)
         for number in range(snapshots):
             self.requests.on_event("ADDED", sealed(f"s{number}", number))
-        self.rebalances, self.nodes = Requests(REBALANCE, lambda _: None), Nodes()
-        parts = (
-            Queue(),
-            self.policies,
-            self.requests,
-            self.rebalances,
-            self.nodes,
-            self,
-            self,
-            Open(),
-        )
+        moves = Requests(REBALANCE, lambda _: None)
+        balances = Balances(moves, Nodes(), self, Open(), lambda: self.now)
+        parts = Queue(), self.policies, self.requests, balances, self, self, Open()
         self.worker = PolicyWorker(*parts, lambda: self.now)
 
     def say(self, generation=1, **wanted):
@@ -250,7 +247,7 @@ def test_who_takes_a_snapshots_name_holds_up_no_other():
 def test_the_policy_whose_limits_count_for_an_eviction():
     policies, _ = known()
     policies.on_pod("ADDED", slim_pod(pod(labels={"app": "llm"})))
-    evicted = SimpleNamespace(namespace="shop", status=SimpleNamespace(pod_uid="u1"))
+    evicted = eviction()
     policies.on_event("ADDED", policy(turn={"mode": "auto"}, limits={"parallel": 1}))
     assert policies.limiting(evicted).limits == PutAway(1)
     others = {"matchLabels": {"app": "web"}}
@@ -260,3 +257,40 @@ def test_the_policy_whose_limits_count_for_an_eviction():
     assert policies.limiting(evicted).limits == PutAway(), "one policy governs, and it has none"
     policies.on_pod("DELETED", slim_pod(pod()))
     assert policies.limiting(evicted) is None
+
+
+def eviction(name="evict-u1-1", by=keys.WEBHOOK_USER):
+    told = Status("u1", "n1", "ckpt-r1")
+    asked = ("r1", "shop", name, "a", Mode.EVICT, Tier.OBJECT, by, 1.0, 300.0)
+    return Request(*asked, keep_s=None, status=told)
+
+
+@pytest.mark.parametrize("name", ["preempt-u9-u1", "rbal-r9-u1"])
+def test_a_tenants_limits_slow_no_preemption_and_no_nodes_emptying(name):
+    policies, _ = known()
+    policies.on_pod("ADDED", slim_pod(pod(labels={"app": "llm"})))
+    policies.on_event("ADDED", policy(turn={"mode": "auto"}, limits={"parallel": 1}))
+    assert policies.limiting(eviction(name, keys.CONTROLLER_USER)) is None
+    assert policies.limiting(eviction(name, "mallory")).limits == PutAway(1), "names are anybody's"
+    assert policies.limiting(eviction("zero-u1", keys.CONTROLLER_USER)).limits == PutAway(1)
+
+
+def move(policy_uid="u-p", name="a"):
+    spot = Target("n1", "G23")
+    asked = ("m1", "shop", "balance-1", name, spot, "", rebalance.Budget(), "", "c", 1.0, 900.0)
+    return rebalance.Request(*asked, None, rebalance.Status(), policy=policy_uid)
+
+
+def test_until_when_a_move_is_its_policys_wish():
+    policies, _ = known()
+    assert policies.moves(move("")) == "", "a person's"
+    assert "is gone" in policies.moves(move())
+    policies.on_pod("ADDED", slim_pod(pod(labels={"app": "llm"})))
+    policies.on_event("ADDED", policy(rebalance={"above": 50}))
+    assert policies.moves(move()) == ""
+    assert policies.moves(move(name="unknown")) == "", "its pod is for the plan to find"
+    policies.on_event("ADDED", policy("q", precedence=9, prefetch="never"))
+    assert policies.moves(move()) == "CheckpointPolicy p governs pod a no more"
+    policies.on_event("DELETED", policy("q"))
+    policies.on_event("MODIFIED", policy(generation=2, prefetch="never"))
+    assert "has pods moved no more" in policies.moves(move())

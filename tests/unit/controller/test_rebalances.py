@@ -104,7 +104,8 @@ class Site:
         self.now, wall = 1767225600.0, lambda: self.now
         self.steps, self.plans = Queue(wall), Queue(wall)
         parts = self.steps, self.requests, self.made, self.pods, self.plans, world, world
-        self.worker = RebalanceWorker(*parts, wall, standing=2)
+        self.withdrawn, asked = "", lambda _: self.withdrawn
+        self.worker = RebalanceWorker(*parts, wall, standing=2, withdrawn=asked)
         parts = self.plans, self.steps, self.requests, self.worker, planner, world, world
         self.planning = PlanWorker(*parts, wall, standing=2)
         self.told()
@@ -210,6 +211,35 @@ def test_a_plan_that_nobody_approves_is_asked_for_once_however_often_it_is_touch
     assert site.world.item["status"]["planTime"] == "2026-01-01T00:00:00Z"
     site.now += 3600.0
     assert reason(site.look()) == "DeadlineExceeded"
+
+
+def test_what_policies_ask_for_waits_for_no_person_and_holds_none_up(site):
+    owner = {"kind": keys.CHECKPOINT_POLICY_KIND, "name": "p", "uid": "p1", "controller": True}
+    owner["apiVersion"] = keys.API_VERSION
+    for number in range(4):
+        other = item()
+        other["metadata"] |= {"name": f"x{number}", "uid": f"q{number}"}
+        other["metadata"] |= {"ownerReferences": [owner]}
+        other["spec"] |= {"requestedBy": keys.CONTROLLER_USER}
+        site.requests.on_event("ADDED", other)
+    assert reason(site.look()) == "AwaitingApproval", "theirs don't count"
+    last = item()
+    last["metadata"] |= {"name": "z", "uid": "z1", "ownerReferences": [owner]}
+    last["metadata"]["creationTimestamp"] = "2026-01-01T00:01:00Z"
+    last["spec"] |= {"requestedBy": keys.CONTROLLER_USER}
+    for number in range(2):
+        older = item()
+        older["metadata"] |= {"name": f"y{number}", "uid": f"y{number}"}
+        site.requests.on_event("ADDED", older)
+    site.requests.on_event("ADDED", last)
+    seen = site.requests.get(("shop", "z")).request
+    assert (seen.policy, site.worker.observed(seen).ahead) == ("p1", 0)
+
+
+def test_a_move_that_its_policy_wants_no_more_does_not_begin(site):
+    site.withdrawn = "its policy is gone"
+    assert reason(site.look()) == "Withdrawn"
+    assert site.world.posted == []
 
 
 def test_a_namespace_has_so_many_plans_that_nobody_has_approved(site):

@@ -110,6 +110,36 @@ def test_whose_move_failed_stays_and_another_one_goes():
     assert balance(RULE, scene(*ABC, tried=[failed]), NOW).move.pod.uid == "c"
 
 
+def test_what_ended_before_it_began_leaves_the_node_to_others():
+    unbegun = Tried("shop/a", "p2", "n1", NOW - 10, failed=True, began=False)
+    assert balance(RULE, scene(*ABC, tried=[unbegun]), NOW).move.pod.uid == "a"
+    assert balance(RULE, scene(*ABC, tried=[unbegun._replace(at=0.0)]), NOW).move is None
+    own = unbegun._replace(policy="p1")
+    assert balance(RULE, scene(*ABC, tried=[own]), NOW).reason is BalanceReason.SETTLING
+    later = balance(RULE, scene(*ABC, tried=[own._replace(at=NOW - 1800)]), NOW)
+    assert later.move.pod.uid == "c", "its plan was refused; another one is asked for"
+
+
+class Counted(tuple):
+    """Rows that count how often they are looked through."""
+
+    looks = 0
+
+    def __iter__(self):
+        Counted.looks += 1
+        return super().__iter__()
+
+
+def test_a_nodes_load_is_looked_through_once_for_all_its_pods():
+    looks = {}
+    for pods in (10, 200):
+        uses = tuple(Use(f"u{n}", "G01", 0.9) for n in range(pods))
+        Counted.looks = 0
+        balance(RULE, scene(*uses, groups=Counted((G01, G23))), NOW)
+        looks[pods] = Counted.looks
+    assert looks[10] == looks[200]
+
+
 def served(demand, places):
     """What each seat serves: all that it is asked, or its part of a group that is asked too
     much."""

@@ -134,6 +134,15 @@ def test_what_can_not_be_carried_out_never_begins(found, reason):
     assert bool(decision.status.ended_at) is (reason.standing is not Standing.RETRYABLE)
 
 
+def test_what_its_policy_wants_no_more_ends_before_it_begins_and_not_after():
+    why = "the policy is gone"
+    found = decide(Observed(request(policy="p"), found=plan(step()), withdrawn=why), NOW)
+    assert (found.status.reason, found.status.message) == (RebalanceReason.WITHDRAWN, why)
+    assert (found.status.ended_at, found.act) == (NOW, None)
+    under_way = Observed(begun(step()), pods=AT_HOME, withdrawn=why)
+    assert decide(under_way, NOW).status.plan.steps[0].stage is Stage.SAVING
+
+
 def test_a_step_is_written_down_before_each_act():
     one, pods = step(), {"uid-a": PodSeen("n1", "G0", ready=True)}
     seen = Observed(begun(one), pods=pods)
