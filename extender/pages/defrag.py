@@ -115,7 +115,7 @@ class Defragmenter:
         if there and not model:
             at = seats[0].claim
             raise RefusedError(f"pod {at.pod} is on node {node}, group {at.group}; name another")
-        wanted = [_goes(one, group) for one in seats if one.claim.pod.uid not in there]
+        wanted = [_goes(_may_go(one), group) for one in seats if one.claim.pod.uid not in there]
         others = (one for one in self._snapshot.names() if one != node)
         closed = dict.fromkeys(others, f"it is to go to node {node}")
         moving = {pod.ref.uid: pod for pod in pods if pod.ref.uid not in there}
@@ -137,16 +137,13 @@ class Defragmenter:
         return sorted(found, key=lambda one: one.ref.name)
 
     def _seat(self, pod: SeatPod) -> Seated:
-        """Raises NotFoundError, and RefusedError if the pod must stay."""
+        """Raises NotFoundError."""
         view = self._snapshot.views([pod.node])[pod.node] if pod.node else None
         claims = view.claims if view else ()
         claim = next((one for one in claims if one.pod.uid == pod.ref.uid), None)
         if view is None or claim is None:
             raise NotFoundError(f"no GPUNode tells of the seat of pod {pod.ref}")
-        seat = seat_of(view, claim, pod)
-        if seat.seconds is None:
-            raise RefusedError(f"pod {pod.ref} must stay: of such pods, {seat.why}")
-        return seat
+        return seat_of(view, claim, pod)
 
     def _answer(
         self,
@@ -193,6 +190,13 @@ class Defragmenter:
         if pod.node is not None:
             raise RefusedError(f"pod {pod.ref} is bound to {pod.node} and waits for nothing")
         return Pending(pod.ref, pod.demand)
+
+
+def _may_go(seat: Seated) -> Seated:
+    """Raises RefusedError if its pod must stay."""
+    if seat.seconds is None:
+        raise RefusedError(f"pod {seat.claim.pod} must stay: of such pods, {seat.why}")
+    return seat
 
 
 def seat_of(view: NodeView, claim: Claim, pod: SeatPod | None, namespace: str = _ALL) -> Seated:

@@ -327,3 +327,10 @@ def test_a_model_that_can_not_go_says_why(fleet):
     fleet._snapshot.pod_event("ADDED", pod("bare", node="n1", notes=notes))
     with pytest.raises(RefusedError, match="pod default/bare must stay"):
         fleet.moved("default", "*", ("n2", ""), Budget(), "birch")
+
+
+def test_a_pod_of_a_model_that_must_stay_stays_where_the_model_goes(fleet):
+    notes = {keys.ASSIGNED_GROUP: "G0", keys.MODEL: "birch"}
+    fleet._snapshot.pod_event("ADDED", pod("bare", node="n2", notes=notes))
+    found = fleet.moved("default", "*", ("n2", ""), Budget(), "birch")
+    assert [one["uid"] for one in found["steps"]] == ["uid-a", "uid-b"]
