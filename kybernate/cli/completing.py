@@ -64,12 +64,16 @@ def node_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> l
 
 
 def pin_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """What `unpin` takes: the pods of pins, and tpl/NAME of other TierPlacements."""
+    """What `unpin` takes: the pods of pins, and tpl/NAME of other TierPlacements, those of models and
+    artifacts included."""
     del param
     found = _names(ctx, lambda link: link.all_of(keys.TIER_PLACEMENTS_PATH), "")
+    names = [str(one.value) for one in found]
+    others = ("pin-model-", "pin-artifact-")
+    of_pod = [name.startswith("pin-") and not name.startswith(others) for name in names]
     words = (
-        name.removeprefix("pin-") if name.startswith("pin-") else f"tpl/{name}"
-        for name in (str(one.value) for one in found)
+        name.removeprefix("pin-") if plain else f"tpl/{name}"
+        for name, plain in zip(names, of_pod, strict=True)
     )
     return [CompletionItem(word) for word in words if word.startswith(incomplete)]
 

@@ -112,10 +112,15 @@ class PlacementSpec:
     ] = None
 
 
+def selecting(label: str, value: str) -> Json:
+    """The selector of artifacts whose label has this value."""
+    return {"matchLabels": {label: value}}
+
+
 def to_pin(name: str, label: str, value: str, newest: int, until: str | None) -> Json:
     """A TierPlacement of this name that keeps the newest artifacts whose label has this value, with
     a copy in the object store; `until`: RFC 3339, None for as long as it is there."""
-    spec: Json = {"selector": {"matchLabels": {label: value}}, "copies": {"object": 1}}
+    spec: Json = {"selector": selecting(label, value), "copies": {"object": 1}}
     spec |= {"newest": newest} | ({"pinnedUntil": until} if until else {})
     return to_create(keys.TIER_PLACEMENT_KIND, {"name": name}, spec)
 

@@ -10,7 +10,7 @@ import click
 
 from kybernate import keys
 from kybernate.api.events import stamp
-from kybernate.api.placements.model import to_pin
+from kybernate.api.placements.model import selecting, to_pin
 from kybernate.api.restoring.artifacts import read_artifact
 from kybernate.cli.cluster.asking import because, making_options, why_option
 from kybernate.cli.cluster.link import link_to
@@ -110,11 +110,15 @@ def unpin(
     kubectl kyb unpin training-0 -n shop
     kubectl kyb unpin tpl/birch -n shop --dry-run
     """
-    other = pod is not None and pod.startswith("tpl/")
-    name = (pod or "").removeprefix("tpl/") if other else _named(pod, model, artifact)[2]
+    by_name = pod is not None and pod.startswith("tpl/")
+    label, value, name = ("", "", (pod or "")[4:]) if by_name else _named(pod, model, artifact)
     link = link_to(options)
     path = f"{_path(link)}/{name}"
     found = link.api.get(path)
+    if not by_name and found["spec"].get("selector") != selecting(label, value):
+        raise RefusedError(
+            f"{_RESOURCE}/{name} keeps other artifacts; to delete it, write unpin tpl/{name}"
+        )
     link.api.delete(path, {"dryRun": ["All"]} if dry_run else None)
     if output != "text":
         _tell(found, output)

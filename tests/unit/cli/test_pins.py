@@ -138,6 +138,22 @@ def test_what_was_pinned_is_let_go(call):
 
 
 @pytest.mark.parametrize(
+    ("words", "there"),
+    [
+        (("unpin", "model-birch"), made("pin-model-birch", keys.MODEL, "birch")),
+        (("unpin", "--model", "birch_7"), made("pin-model-birch-7", keys.MODEL, "birch-7")),
+        (("unpin", "a", "--dry-run"), made(value="b")),
+    ],
+)
+def test_a_pin_of_something_else_whose_name_is_alike_is_not_let_go(call, words, there):
+    found = call(*words, there=[there])
+    assert (found.code, found.api.calls) == (1, [])
+    assert f"write unpin tpl/{there['metadata']['name']}" in found.err
+    named = call("unpin", f"tpl/{there['metadata']['name']}", there=[there])
+    assert named.api.calls == [("delete", f"{TIERS}/{there['metadata']['name']}", None)]
+
+
+@pytest.mark.parametrize(
     "words",
     [
         ("pin",),
@@ -158,8 +174,8 @@ def test_what_unpin_takes_is_completed(monkeypatch):
     monkeypatch.setattr("kybernate.cli.cluster.link.link_to", lambda _: Link(api, "shop"))
     ctx = SimpleNamespace(params={})
     words = [one.value for one in completing.pin_names(ctx, click.Argument(["pod"]), "")]
-    assert words == ["a", "model-birch", "tpl/oak"]
-    assert [one.value for one in completing.pin_names(ctx, click.Argument(["pod"]), "t")] == [
+    assert words == ["a", "tpl/pin-model-birch", "tpl/oak"]
+    assert [one.value for one in completing.pin_names(ctx, click.Argument(["pod"]), "tpl/o")] == [
         "tpl/oak"
     ]
 
