@@ -117,7 +117,9 @@ class NoContainers:
     def remove(self, device_id: str) -> None:
         """See `ports.Specs`."""
 
-    def release(self, device_id: str, init: int, is_there: Callable[[], bool]) -> None:
+    async def release(
+        self, device_id: str, init: int, is_there: Callable[[], bool], deadline: float
+    ) -> None:
         """See `ports.Specs`."""
 
     def ids(self) -> frozenset[str]:

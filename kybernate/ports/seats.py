@@ -161,10 +161,13 @@ class Specs(Protocol):
         """Idempotent."""
         ...
 
-    def release(self, device_id: str, init: int, is_there: Callable[[], bool]) -> None:
+    async def release(
+        self, device_id: str, init: int, is_there: Callable[[], bool], deadline: float
+    ) -> None:
         """Let the container of this process 1 open the device's GPUs, which it can't before where
         that can be kept from it. Idempotent. `is_there`: whether the number still is the process
-        that is meant. Raises NotFoundError if it is gone, OSError."""
+        that is meant. Raises NotFoundError if it is gone, RetryableError, DeadlineError after so
+        many seconds, OSError."""
         ...
 
     def ids(self) -> frozenset[str]:

@@ -70,7 +70,7 @@ class Restores:
             await cut_off(self._ground.offloading, seat)
             if self._ground.world.resizing is not None:
                 await self._ground.world.resizing.take(seat)
-            self._ground.steps.open_devices(seat)
+            await self._ground.steps.open_devices(seat)
             images = await self._images(seat)
             if seat.saved.paging:
                 self._lazies.fillings.begin(seat)

@@ -131,7 +131,7 @@ class Lifecycle:
             self._put_off(seat, SeatEvent.ENDED, unwritten)
             return
         try:
-            self._steps.open_devices(seat)
+            await self._steps.open_devices(seat)
         except (KybernateError, OSError) as error:
             why = f"its container can't be let to its GPUs: {error}"
             self._put_off(seat, SeatEvent.ENDED, why)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from kybernate import keys
@@ -38,6 +39,8 @@ T = TypeVar("T")
 NVML_DEADLINE = 5.0
 _HELPERS = 4
 _STATES_DEADLINE = 5.0
+_DEVICES_S = 5.0
+"""Seconds that the kernel gets to let a container to its devices."""
 _ROOM_PATIENCE = 0.25
 _POLL = 0.002
 _IMAGE_POLL = 0.02
@@ -268,14 +271,14 @@ class Steps:
         rows = (await self._processes(gpus)).values()
         return {pid for row in rows for pid, size in row if pid in mine and size != 0}
 
-    def open_devices(self, seat: Seat) -> None:
-        """Its container may open its GPUs. Asks the kernel alone, and at once: a wake waits for it.
-        Raises NotFoundError, RetryableError, OSError."""
+    async def open_devices(self, seat: Seat) -> None:
+        """Its container may open its GPUs. Raises NotFoundError, RetryableError, DeadlineError,
+        OSError."""
         init, procs = seat.tree.init, self._world.procs
         if init is not None:
-            self._world.specs.release(
-                seat.identity.device_id, init.pid, lambda: procs.alive(init.pid, init.start)
-            )
+            device = seat.identity.device_id
+            is_there = partial(procs.alive, init.pid, init.start)
+            await self._world.specs.release(device, init.pid, is_there, _DEVICES_S)
 
     async def wake(self, seat: Seat) -> dict[str, float]:
         """Thaw, restore, unlock, check. Returns seconds by phase; raises Broken. Reverted: the
@@ -304,7 +307,7 @@ class Steps:
         self._world.freezer.thaw(seat.tree.handle)
         # It was let to them when it began, and the runtime may have laid down its own list again.
         with contextlib.suppress(KybernateError, OSError):
-            self.open_devices(seat)
+            await self.open_devices(seat)
         if not seat.tree.cuda:
             return {}
         try:

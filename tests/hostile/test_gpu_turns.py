@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import shutil
@@ -105,6 +106,10 @@ def rules_of(node: Path) -> list[str]:
     ]
 
 
+def release(specs: CdiSpecs, pid: int, *, there: bool = True) -> None:
+    asyncio.run(specs.release("one", pid, lambda: there, 5.0))
+
+
 def test_before_its_turn_a_container_can_not_open_its_gpu(node: Path) -> None:
     specs = specs_at(node, DeviceLists())
     specs.write("one", SeatSpec((GPU,)))
@@ -112,11 +117,11 @@ def test_before_its_turn_a_container_can_not_open_its_gpu(node: Path) -> None:
     try:
         assert container.tries(node / "nvidia0") == errno.EPERM
         with pytest.raises(NotFoundError):
-            specs.release("one", container.process.pid, lambda: False)
+            release(specs, container.process.pid, there=False)
         assert container.tries(node / "nvidia0") == errno.EPERM, "its number was another's"
-        specs.release("one", container.process.pid, lambda: True)
+        release(specs, container.process.pid)
         assert container.tries(node / "nvidia0") == errno.ENXIO
-        specs.release("one", container.process.pid, lambda: True)
+        release(specs, container.process.pid)
         assert container.tries(node / "nvidia0") == errno.ENXIO
         assert container.tries(node / "nvidia1") == errno.EPERM, "it is another seat's"
     finally:
@@ -132,7 +137,7 @@ def test_what_a_container_lays_where_its_gpu_was_is_not_opened_to_it(node: Path)
         (node / "nvidia0").unlink()
         os.mknod(node / "nvidia0", 0o20666, os.makedev(MAJOR + 1, 0))
         with pytest.raises(RetryableError, match="is not the device that its number says"):
-            specs.release("one", container.process.pid, lambda: True)
+            release(specs, container.process.pid)
         assert container.tries(node / "nvidia0") == errno.EPERM
     finally:
         container.close()
@@ -144,7 +149,7 @@ def test_a_container_that_is_gone_is_told(node: Path) -> None:
     container = Container(rules_of(node))
     container.close()
     with pytest.raises(NotFoundError):
-        specs.release("one", container.process.pid, lambda: True)
+        release(specs, container.process.pid)
 
 
 @pytest.fixture
@@ -181,10 +186,10 @@ def test_with_version_2_a_program_of_ours_keeps_the_pod_from_it(
         assert container.tries(node / "nvidia1") == errno.ENXIO, "only the seat's own are shut"
         assert container.tries(Path("/dev/null")) == 0
         specs.write("one", SeatSpec((GPU,), pod=PodUid(uid)))
-        specs.release("one", container.process.pid, lambda: True)
+        release(specs, container.process.pid)
         assert container.tries(node / "nvidia0") == errno.ENXIO
         assert container.tries(node / "nvidiactl") == errno.ENXIO
-        specs.release("one", container.process.pid, lambda: True)
+        release(specs, container.process.pid)
         specs.write("one", SeatSpec((GPU,)))
         assert container.tries(node / "nvidia0") == errno.ENXIO, "it runs: it is not shut out again"
     finally:
@@ -222,4 +227,4 @@ def test_without_a_controller_of_devices_nothing_is_shut(node: Path) -> None:
     specs = specs_at(node, DeviceLists(node))
     assert "no device cgroups" in specs.write("one", SeatSpec((GPU,), pod=PodUid("5e1f")))
     assert rules_of(node) == [f"c {MAJOR}:255 rwm", f"c {MAJOR}:0 rwm"]
-    specs.release("one", os.getpid(), lambda: True)
+    release(specs, os.getpid())

@@ -14,6 +14,7 @@ until `release` lets it, when its turn comes.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import stat
@@ -25,7 +26,7 @@ import orjson
 import yaml
 
 from kybernate import keys
-from kybernate.errors import RefusedError, RetryableError
+from kybernate.errors import DeadlineError, RefusedError, RetryableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -69,6 +70,10 @@ class DeviceDoor(Protocol):
     def shut(self, uid: str, devices: Iterable[tuple[int, int]]) -> str:
         """Keep the pod from these character devices (major and minor), before its container is
         made; why that can't be done, or empty. Idempotent. Blocks. Raises OSError."""
+
+    def lets(self, init: int, devices: Iterable[tuple[int, int]]) -> bool:
+        """Whether the container of this process may open them already, as far as the kernel tells
+        anybody, and at once. Raises NotFoundError if the process is gone."""
 
     def open(
         self, init: int, devices: Iterable[tuple[int, int]], is_there: Callable[[], bool]
@@ -233,24 +238,37 @@ class CdiSpecs:
         with suppress(FileNotFoundError):
             folder.rmdir()
 
-    def release(self, device_id: str, init: int, is_there: Callable[[], bool]) -> None:
-        """Let the container of this process open what the device's file shuts. Idempotent.
+    async def release(
+        self, device_id: str, init: int, is_there: Callable[[], bool], deadline: float
+    ) -> None:
+        """Let the container of this process open what the device's file shuts. Idempotent. A thread
+        does what takes rights; a wake waits for none where all is let already.
 
         Raises RetryableError if the file isn't what was written: it is written again for the next
-        container.
+        container. DeadlineError: the kernel may do it yet.
         """
-        if self._door is None:
+        door, numbers = self._door, self._shut(device_id)
+        if door is None or not numbers or (door.lets(init, numbers) and is_there()):
             return
+        try:
+            async with asyncio.timeout(deadline):
+                await asyncio.to_thread(door.open, init, numbers, is_there)
+        except TimeoutError as error:
+            why = f"the kernel did not let process {init} to its devices within {deadline:g} s"
+            raise DeadlineError(why) from error
+
+    def _shut(self, device_id: str) -> list[tuple[int, int]]:
+        """The devices that the file shuts. Raises RetryableError for another file than ours."""
         path = self._file(device_id)
-        with suppress(FileNotFoundError):
-            try:
-                numbers = _numbers(orjson.loads(path.read_bytes()))
-            except (ValueError, LookupError, TypeError, AttributeError) as error:
-                raise RetryableError(
-                    f"{path} was changed where it lies ({error}): its container may open no GPU; "
-                    "restart it, and the file is written again"
-                ) from error
-            self._door.open(init, numbers, is_there)
+        try:
+            return _numbers(orjson.loads(path.read_bytes()))
+        except FileNotFoundError:
+            return []
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise RetryableError(
+                f"{path} was changed where it lies ({error}): its container may open no GPU; "
+                "restart it, and the file is written again"
+            ) from error
 
     def ids(self) -> frozenset[str]:
         """Device IDs that have a file or a folder."""

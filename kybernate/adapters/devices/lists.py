@@ -43,11 +43,16 @@ class DeviceLists:
         group = self._group(init)
         if not is_there():  # its number, and so the group, may be another's
             raise NotFoundError(f"There is no process {init} any more.")
-        wanted = {f"c {major}:{minor}" for major, minor in devices}
         try:
-            # A wake waits for this, and nearly always all is there.
-            if missing := wanted - _allowed(wanted, smallfile.read(f"{group}/devices.list")):
+            if missing := _missing(group, devices):
                 as_admin(lambda: _add(group / _ALLOW, missing))
+        except FileNotFoundError as error:
+            raise NotFoundError(f"The container of process {init} is gone.") from error
+
+    def lets(self, init: int, devices: Iterable[tuple[int, int]]) -> bool:
+        """See `cdi.DeviceDoor.lets`."""
+        try:
+            return not self.born_shut or not _missing(self._group(init), devices)
         except FileNotFoundError as error:
             raise NotFoundError(f"The container of process {init} is gone.") from error
 
@@ -61,6 +66,12 @@ class DeviceLists:
             if _CONTROLLER in names.split(","):
                 return self._base / path.lstrip("/")
         raise NotFoundError(f"Process {init} is in no cgroup of devices.")
+
+
+def _missing(group: Path, devices: Iterable[tuple[int, int]]) -> set[str]:
+    """Those that a cgroup's list does not let be opened. Raises FileNotFoundError."""
+    wanted = {f"c {major}:{minor}" for major, minor in devices}
+    return wanted - _allowed(wanted, smallfile.read(f"{group}/devices.list"))
 
 
 def _allowed(wanted: Iterable[str], rules: str) -> set[str]:

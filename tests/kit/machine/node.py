@@ -36,7 +36,9 @@ class FakeSpecs:
         """Dropped."""
         self._machine.specs.pop(device_id, None)
 
-    def release(self, device_id: str, init: int, is_there: Callable[[], bool]) -> None:
+    async def release(
+        self, device_id: str, init: int, is_there: Callable[[], bool], deadline: float
+    ) -> None:
         """Written down."""
         if self._machine.fault("shut-devices"):
             raise OSError(1, "Operation not permitted")

@@ -43,6 +43,7 @@ def test_a_container_that_has_them_is_left_alone(
     """No thread takes any right then."""
     door, group = _group(tmp_path, listed)
     monkeypatch.setattr(lists, "as_admin", lambda _call: pytest.fail("it wrote"))
+    assert door.lets(7, GPUS)
     door.open(7, GPUS, lambda: True)
     assert not (group / "devices.allow").read_text()
 
@@ -56,6 +57,7 @@ def test_what_is_missing_is_written(
     """Also where a runtime has laid down its own list again."""
     door, group = _group(tmp_path, listed)
     monkeypatch.setattr(lists, "as_admin", lambda call: call())
+    assert not door.lets(7, GPUS)
     door.open(7, GPUS, lambda: True)
     # A file that isn't the kernel's keeps the last line, and the longest one's rest.
     assert (group / "devices.allow").read_text().startswith("c 60:")
@@ -66,3 +68,5 @@ def test_a_number_that_is_anothers_is_not_let_in(tmp_path: Path) -> None:
     door, _ = _group(tmp_path, "")
     with pytest.raises(NotFoundError, match="no process 7"):
         door.open(7, GPUS, lambda: False)
+    with pytest.raises(NotFoundError, match="no process 8"):
+        door.lets(8, GPUS)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kybernate.adapters.container.cdi import CdiSpecs, compose, merge
-from kybernate.errors import RefusedError, RetryableError
+from kybernate.errors import DeadlineError, NotFoundError, RefusedError, RetryableError
 from kybernate.ports import SeatSpec
 from kybernate.types import Gpu, GpuUuid
 
@@ -211,3 +213,66 @@ def test_without_cdi_an_ids_folder_leads_to_its_pods(tmp_path):
     assert specs.ids() == frozenset()
     with pytest.raises(RefusedError, match="path"):
         specs.write("../x", SeatSpec((), {}, mounts, cdi=False))
+
+
+class Door:
+    """Lets a container to its devices once it may; `known`: it was let before."""
+
+    born_shut = True
+
+    def __init__(self, *, known=False):
+        self.known, self.may, self.threads = known, threading.Event(), []
+
+    def shut(self, _uid, _devices):
+        return ""
+
+    def lets(self, _init, _devices):
+        return self.known
+
+    def open(self, init, devices, is_there):
+        self.threads.append(threading.current_thread())
+        self.may.wait(60)
+        if not is_there():
+            raise NotFoundError(f"no {init}")
+
+
+@pytest.fixture
+def shut(folders):
+    """What is written with a door, of a GPU that is a character device here."""
+    vendor, out = folders
+    node = {"deviceNodes": [{"path": "/dev/null"}]}
+    spec = {**VENDOR, "devices": [{"name": A.uuid, "containerEdits": node}]}
+    (vendor / "nvidia.json").write_text(json.dumps(spec))
+
+    def made(door):
+        specs = CdiSpecs(out, [vendor], door=door)
+        specs.write("one", replace(SEAT, gpus=(A,)))
+        return specs
+
+    return made
+
+
+@pytest.mark.real_time
+async def test_a_kernel_that_does_not_answer_holds_up_nobody_else(shut):
+    door = Door()
+    specs = shut(door)
+    try:
+        with pytest.raises(DeadlineError, match=r"process 7 to its devices within 0\.05 s"):
+            await specs.release("one", 7, lambda: True, 0.05)
+        assert door.threads != [threading.current_thread()]
+    finally:
+        door.may.set()
+    await specs.release("one", 7, lambda: True, 60)
+    with pytest.raises(NotFoundError):
+        await specs.release("one", 7, lambda: False, 60)
+
+
+@pytest.mark.real_time
+async def test_a_wake_waits_for_no_thread_where_all_is_let_already(shut):
+    door = Door(known=True)
+    door.may.set()
+    specs = shut(door)
+    await specs.release("one", 7, lambda: True, 60)
+    assert door.threads == []
+    with pytest.raises(NotFoundError):
+        await specs.release("one", 7, lambda: False, 60)
