@@ -64,8 +64,8 @@ def node_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> l
 
 
 def pin_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """What `unpin` takes: the pods of pins, and tpl/NAME of other TierPlacements, those of models and
-    artifacts included."""
+    """What `unpin` takes: the pods of pins, and tpl/NAME of other TierPlacements, also those
+    of models and artifacts."""
     del param
     found = _names(ctx, lambda link: link.all_of(keys.TIER_PLACEMENTS_PATH), "")
     names = [str(one.value) for one in found]

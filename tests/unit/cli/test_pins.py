@@ -123,7 +123,7 @@ def test_one_artifact_is_pinned_by_its_name(call):
     assert (found.code, verb, body["metadata"]["name"]) == (0, "post", name)
     moment = {keys.MOMENT_LABEL: "20260130T120000Z-00c0ffee"}
     assert body["spec"]["selector"] == {"matchLabels": moment}
-    gone = call("unpin", "--artifact", OLD, there=[made(name)])
+    gone = call("unpin", "--artifact", OLD, there=[made(name, *moment.popitem())])
     assert gone.api.calls == [("delete", f"{TIERS}/{name}", None)]
 
 
