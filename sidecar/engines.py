@@ -104,7 +104,7 @@ class Engine:
         request = self._requests.get(phase)
         if request is None:
             raise OSError(f"{phase} is not known here")
-        with _connect(self._port, seconds) as connection:
+        with connect(self._port, seconds) as connection:
             self._begin_call(turn, connection)
             self._asleep = self._asleep or phase == PARK
             connection.sendall(_head(request, self._port, seconds))
@@ -121,8 +121,9 @@ class Engine:
             self._under_way = connection
 
 
-def _connect(port: int, seconds: float) -> socket.socket:
-    """The workload may listen on loopback or on the pod's address only."""
+def connect(port: int, seconds: float) -> socket.socket:
+    """A connection to the workload, which may listen on loopback or on the pod's address only.
+    Raises OSError."""
     try:
         return socket.create_connection(("127.0.0.1", port), timeout=seconds)
     except ConnectionRefusedError:

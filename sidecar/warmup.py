@@ -18,6 +18,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sidecar.engines import connect
+
 if TYPE_CHECKING:
     from typing import NoReturn
 
@@ -72,7 +74,7 @@ def _await_ready(wanted: WarmUp, until: float) -> None:
         left = _left(until, last)
         try:
             if not wanted.ready:
-                _connect(wanted.port, min(left, _LONGEST_ASK_S)).close()
+                connect(wanted.port, min(left, _LONGEST_ASK_S)).close()
                 return
             status = _ask(wanted.port, "GET", wanted.ready, "", min(left, _LONGEST_ASK_S))
             if _good(status):
@@ -102,7 +104,7 @@ def _ask(port: int, how: str, path: str, body: str, limit: float) -> int:
     until = time.monotonic() + limit
     try:
         with closing(http.client.HTTPConnection("localhost", port)) as connection:
-            connection.sock = _connect(port, limit)
+            connection.sock = connect(port, limit)
             kind = {"Content-Type": "application/json"} if body else {}
             connection.request(how, path, body or None, {**kind, "Connection": "close"})
             sock = connection.sock
@@ -113,11 +115,3 @@ def _ask(port: int, how: str, path: str, body: str, limit: float) -> int:
             return answer.status
     except (OSError, http.client.HTTPException) as error:
         raise ColdError(f"{how} {path} was not answered: {error!r}") from error
-
-
-def _connect(port: int, limit: float) -> socket.socket:
-    """The workload may listen on loopback or on the pod's address only."""
-    try:
-        return socket.create_connection(("127.0.0.1", port), timeout=limit)
-    except ConnectionRefusedError:
-        return socket.create_connection((socket.gethostname(), port), timeout=limit)

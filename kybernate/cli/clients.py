@@ -12,46 +12,33 @@ import click
 from kybernate import keys
 from kybernate.adapters.clientstore import Folder, Secret
 from kybernate.cli.cluster.link import kubeconfig
+from kybernate.cli.options import dry_run, kubeconfig_option, together
 from kybernate.core import clients
 from kybernate.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kybernate.adapters.clientstore import Store
 
 _WITHIN = "A proxy in the cluster knows within two minutes, one with --dir within two seconds."
 
 
-def _stored(command: Callable[..., None]) -> Callable[..., None]:
-    """The options that say where the records lie."""
-    for option in (
-        click.option(
-            "--namespace",
-            "home",
-            default=keys.NAMESPACE,
-            show_default=True,
-            help="The proxy's own namespace.",
-        ),
-        click.option(
-            "--kubeconfig",
-            type=click.Path(dir_okay=False, path_type=Path),
-            envvar="KUBECONFIG",
-            help="Of an account that may get, create and patch Secrets there.  (env KUBECONFIG; "
-            "without it ~/.kube/config)",
-        ),
-        click.option(
-            "--dir",
-            "folder",
-            type=click.Path(file_okay=False, path_type=Path),
-            help="A folder instead of the Secret: the clients_dir of a proxy outside a cluster.",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-_dry_run = click.option("--dry-run", is_flag=True, help="Say what would happen, and do nothing.")
+_stored = together(
+    click.option(
+        "--dir",
+        "folder",
+        type=click.Path(file_okay=False, path_type=Path),
+        help="A folder instead of the Secret: the clients_dir of a proxy outside a cluster.",
+    ),
+    kubeconfig_option("Of an account that may get, create and patch Secrets there."),
+    click.option(
+        "--namespace",
+        "home",
+        default=keys.NAMESPACE,
+        show_default=True,
+        help="The proxy's own namespace.",
+    ),
+)
+"""The options that say where the records lie."""
 
 
 @click.group("clients")
@@ -79,7 +66,7 @@ def command() -> None:
 @click.option("--of-all", is_flag=True, help="It may ask every model, and read /metrics.")
 @click.option("--certificate", is_flag=True, help="It shows a certificate with CN=NAME, no key.")
 @click.option("--replace", is_flag=True, help="Take the place of a client that has this name.")
-@_dry_run
+@dry_run
 @_stored
 def add(name: str, **options: Any) -> None:
     """Let a client in, and print its key.
@@ -120,7 +107,7 @@ def listed(**options: Any) -> None:
 
 @command.command("revoke")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@_dry_run
+@dry_run
 @_stored
 def revoke(names: tuple[str, ...], **options: Any) -> None:
     """Let clients in no more. What they have under way ends as it would have.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import click
@@ -12,21 +11,17 @@ import click
 from kybernate import keys
 from kybernate.adapters.pki import agent_leaf
 from kybernate.cli.cluster.link import kubeconfig
+from kybernate.cli.options import dry_run, kubeconfig_option
 from kybernate.core.nodeaccess import LONGEST_WHY, Access
 from kybernate.runtime.revocations import List
 
 _WITHIN = (
     "Registry, proxies and other nodes' agents know within 5 seconds, if they reach the API server."
 )
-_kubeconfig = click.option(
-    "--kubeconfig",
-    type=click.Path(dir_okay=False, path_type=Path),
-    envvar="KUBECONFIG",
-    help=f"Of an account that may get, create and patch ConfigMaps in {keys.NAMESPACE}.  (env "
-    "KUBECONFIG; without it ~/.kube/config)",
+_kubeconfig = kubeconfig_option(
+    f"Of an account that may get, create and patch ConfigMaps in {keys.NAMESPACE}."
 )
 _why = click.option("--why", default="", help="What people read later.")
-_dry_run = click.option("--dry-run", is_flag=True, help="Say what would happen, and do nothing.")
 
 
 @click.group("node")
@@ -48,7 +43,7 @@ def command() -> None:
 @command.command("revoke")
 @click.argument("node", metavar="NAME")
 @_why
-@_dry_run
+@dry_run
 @_kubeconfig
 def revoke(node: str, why: str, **options: Any) -> None:
     """Believe the agent of this node no more, and give it no certificate."""
@@ -58,7 +53,7 @@ def revoke(node: str, why: str, **options: Any) -> None:
 @command.command("admit")
 @click.argument("node", metavar="NAME")
 @_why
-@_dry_run
+@dry_run
 @_kubeconfig
 def admit(node: str, why: str, **options: Any) -> None:
     """Let a node that was revoked in again, with a new certificate."""

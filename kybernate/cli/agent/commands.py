@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from rich.console import Console
@@ -13,11 +13,9 @@ from rich.live import Live
 from kybernate import keys
 from kybernate.cli.agent import view
 from kybernate.cli.agent.link import CALL_LIMIT, as_dict, connected, find_seat
+from kybernate.cli.options import together
 from kybernate.gen import agent_pb2 as pb
 from kybernate.types import Tier
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _ENDED = ("succeeded", "failed", "cancelled")
 
@@ -37,15 +35,6 @@ _tier = click.option(
     default=None,
     help="Where its state goes, until it is next woken; without it the agent decides.",
 )
-
-
-def _options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def add(command: Any) -> Any:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
 
 
 @click.group("agent")
@@ -130,7 +119,7 @@ def _show(agent: Any, stream: Any, *, as_json: bool) -> None:
 @command.command("park")
 @_seat
 @_tier
-@_options(_dry_run, _why, _name, _no_wait, _json)
+@together(_dry_run, _why, _name, _no_wait, _json)
 @click.pass_obj
 def park(socket: str, /, seat: str, *, tier: str | None, **options: Any) -> None:
     """Move a seat's GPU memory into the host's RAM and freeze its processes.
@@ -148,7 +137,7 @@ def park(socket: str, /, seat: str, *, tier: str | None, **options: Any) -> None
 
 @command.command("wake")
 @_seat
-@_options(_dry_run, _why, _name, _no_wait, _json)
+@together(_dry_run, _why, _name, _no_wait, _json)
 @click.pass_obj
 def wake(socket: str, /, seat: str, **options: Any) -> None:
     """Bring a seat back into GPU memory as soon as its turn comes, without any request.
@@ -170,7 +159,7 @@ def wake(socket: str, /, seat: str, **options: Any) -> None:
     default=None,
     help="Seconds after which it has failed and the seat continues as before.",
 )
-@_options(_dry_run, _why, _name, _no_wait, _json)
+@together(_dry_run, _why, _name, _no_wait, _json)
 @click.pass_obj
 def evict(
     socket: str, /, seat: str, *, tier: str | None, deadline: float | None, **options: Any
@@ -196,7 +185,7 @@ def evict(
     default=None,
     help="Where it is kept; without it in the object store, or on NVMe where there is none.",
 )
-@_options(_dry_run, _why, _name, _no_wait, _json)
+@together(_dry_run, _why, _name, _no_wait, _json)
 @click.pass_obj
 def save(socket: str, /, seat: str, *, tier: str | None, **options: Any) -> None:
     """Keep a seat's state as it is now, and let the workload continue.
@@ -220,7 +209,7 @@ def save(socket: str, /, seat: str, *, tier: str | None, **options: Any) -> None
     default=None,
     help="Seconds after which it has failed, unless the successor was told to continue by then.",
 )
-@_options(_dry_run, _why, _name, _no_wait, _json)
+@together(_dry_run, _why, _name, _no_wait, _json)
 @click.pass_obj
 def move(
     socket: str, /, seat: str, *, successor: str, deadline: float | None, **options: Any
@@ -246,7 +235,7 @@ def move(
     required=True,
     help="Seconds until the node is gone.",
 )
-@_options(_dry_run, _why, _name, _no_wait, _json)
+@together(_dry_run, _why, _name, _no_wait, _json)
 @click.pass_obj
 def evacuate(socket: str, /, *, within: float, **options: Any) -> None:
     """Save what can be saved before this node is gone, the most valuable first.
@@ -262,7 +251,7 @@ def evacuate(socket: str, /, *, within: float, **options: Any) -> None:
 
 
 @command.command("drain")
-@_options(_dry_run, _why, _name, _no_wait, _json)
+@together(_dry_run, _why, _name, _no_wait, _json)
 @click.pass_obj
 def drain(socket: str, /, **options: Any) -> None:
     """Park every seat of this node; nothing starts or wakes here until `undrain`.
@@ -278,7 +267,7 @@ def drain(socket: str, /, **options: Any) -> None:
 
 
 @command.command("undrain")
-@_options(_why, _name, _no_wait, _json)
+@together(_why, _name, _no_wait, _json)
 @click.pass_obj
 def undrain(socket: str, /, **options: Any) -> None:
     """Let seats start and wake on this node again.

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from kybernate import keys
 from kybernate.cli.cluster.link import Source, cluster_options, link_to, watched
+from kybernate.cli.options import together
 from kybernate.cli.output import human, plain, text_of
 from kybernate.core.quantity import parse_duration
 from kybernate.core.requests.asked import Asked
@@ -21,7 +22,7 @@ from kybernate.core.requests.reasons import Reason, Standing
 from kybernate.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from kybernate.cli.cluster.link import Link
     from kybernate.core.requests.asked import Copied
@@ -55,19 +56,16 @@ def request_options(
     `how_long` is the help of --timeout, which is `timeout` if none is given; `tried` that of
     --dry-run and `told` that of -o.
     """
-    options = (
-        making_options(tried, told, namespaced=namespaced),
+    return together(
         click.option("--timeout", default=timeout, show_default=True, help=how_long),
+        making_options(tried, told, namespaced=namespaced),
     )
-    return lambda command: _with(command, options)
 
 
 def making_options(tried: str, told: str, *, namespaced: bool = True) -> Callable[[Any], Any]:
     """The options of commands that make an object; `tried` is the help of --dry-run and `told` that
     of -o."""
-    options = (
-        cluster_options(namespaced=namespaced),
-        click.option("--dry-run", is_flag=True, help=tried),
+    return together(
         click.option(
             "-o",
             "--output",
@@ -76,19 +74,19 @@ def making_options(tried: str, told: str, *, namespaced: bool = True) -> Callabl
             show_default=True,
             help=told,
         ),
+        click.option("--dry-run", is_flag=True, help=tried),
+        cluster_options(namespaced=namespaced),
     )
-    return lambda command: _with(command, options)
 
 
 def once_options(how_long: str, **helps: Any) -> Callable[[Any], Any]:
     """The same for those that are done at once, or say that they may be."""
     told = "Return once it is asked for."
-    options = (
-        why_option,
-        request_options(how_long, **helps),
+    return together(
         click.option("--no-wait", is_flag=True, help=told),
+        request_options(how_long, **helps),
+        why_option,
     )
-    return lambda command: _with(command, options)
 
 
 why_option = click.option(
@@ -104,12 +102,6 @@ def because(body: Json, why: str | None) -> Json:
     if not 1 <= len(why.strip()) <= _LONGEST_WHY:
         raise click.BadParameter(f"write 1 to {_LONGEST_WHY} characters", param_hint="--why")
     return {**body, "metadata": {**body["metadata"], "annotations": {keys.WHY: why.strip()}}}
-
-
-def _with(command: Any, options: Iterable[Callable[[Any], Any]]) -> Any:
-    for option in options:
-        command = option(command)
-    return command
 
 
 def limit_of(timeout: str) -> int:

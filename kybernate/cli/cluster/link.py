@@ -14,6 +14,7 @@ import click
 
 from kybernate import keys
 from kybernate.api import pods
+from kybernate.cli.options import kubeconfig_option, together
 from kybernate.errors import ConfigError, NotFoundError, RefusedError, RetryableError
 
 if TYPE_CHECKING:
@@ -72,12 +73,7 @@ NODES = Source(keys.GPU_NODES_PATH, {})
 def cluster_options(*, namespaced: bool = True) -> Callable[[Any], Any]:
     """The options that say which cluster is meant; `link_to` reads them."""
     options = [
-        click.option(
-            "--kubeconfig",
-            type=click.Path(dir_okay=False, path_type=Path),
-            envvar="KUBECONFIG",
-            help="As for kubectl.  (env KUBECONFIG; without it ~/.kube/config)",
-        ),
+        kubeconfig_option("As for kubectl."),
         click.option("--context", default=None, help="A context of it; else the current one."),
     ]
     if namespaced:
@@ -87,12 +83,7 @@ def cluster_options(*, namespaced: bool = True) -> Callable[[Any], Any]:
             )
         )
 
-    def add(command: Any) -> Any:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
+    return together(*options)
 
 
 def kubeconfig(named: Path | None) -> Path:

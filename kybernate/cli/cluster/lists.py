@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kybernate.cli.cluster.link import cluster_options, listed, watched
+from kybernate.cli.options import together
 from kybernate.cli.output import follow, output_option, show
 
 if TYPE_CHECKING:
@@ -22,12 +23,13 @@ watch_option = click.option(
 )
 
 
-def list_options(command: Any) -> Any:
-    """The options of lists of a namespace's objects, or of all namespaces'."""
-    everywhere = click.option("-A", "--all-namespaces", is_flag=True, help="Of all namespaces.")
-    for option in (cluster_options(), watch_option, output_option, everywhere):
-        command = option(command)
-    return command
+list_options = together(
+    click.option("-A", "--all-namespaces", is_flag=True, help="Of all namespaces."),
+    output_option,
+    watch_option,
+    cluster_options(),
+)
+"""The options of lists of a namespace's objects, or of all namespaces'."""
 
 
 def tell(

@@ -12,6 +12,7 @@ from kybernate import keys
 from kybernate.api.restoring.requests import ask_to_restore, read_restore
 from kybernate.cli.cluster.asking import KEPT_S, Asking, limit_of, once_options
 from kybernate.cli.completing import pod_names
+from kybernate.cli.options import together
 from kybernate.core.artifacts.restores import RestoreAs
 from kybernate.core.requests.restore import RestoreRequest
 
@@ -44,30 +45,27 @@ class Restores(Asking[RestoreRequest]):
         return f"pod/{self.read(item).pod_name if 'uid' in meta else meta.get('name', '')}"
 
 
-def _options(command: Any) -> Any:
-    for option in (
-        once_options(
-            "How long it may take at most.",
-            told="A sentence, or the request as it is at the end; name: the pod that is made.",
-        ),
-        click.option("--artifact", default=None, help="An Artifact by its name, instead of POD."),
-        click.option("--from-template", default=None, help="A SnapshotTemplate, instead of POD."),
-        click.option("--from-namespace", default=None, help="The artifact's, if another one."),
-        click.option("--name", default=None, help="The new pod's; else one is made up."),
-        click.option("--node", default=None, help="Where it is to be."),
-        click.option(
-            "-f",
-            "--template",
-            "file",
-            type=click.Path(dir_okay=False, path_type=Path),
-            default=None,
-            help="A pod's manifest to make it of; needed once the artifact's pod is gone, unless a "
-            "SnapshotTemplate is named.",
-        ),
-        click.argument("pod", required=False, shell_complete=pod_names),
-    ):
-        command = option(command)
-    return command
+_options = together(
+    click.argument("pod", required=False, shell_complete=pod_names),
+    click.option(
+        "-f",
+        "--template",
+        "file",
+        type=click.Path(dir_okay=False, path_type=Path),
+        default=None,
+        help="A pod's manifest to make it of; needed once the artifact's pod is gone, unless a "
+        "SnapshotTemplate is named.",
+    ),
+    click.option("--node", default=None, help="Where it is to be."),
+    click.option("--name", default=None, help="The new pod's; else one is made up."),
+    click.option("--from-namespace", default=None, help="The artifact's, if another one."),
+    click.option("--from-template", default=None, help="A SnapshotTemplate, instead of POD."),
+    click.option("--artifact", default=None, help="An Artifact by its name, instead of POD."),
+    once_options(
+        "How long it may take at most.",
+        told="A sentence, or the request as it is at the end; name: the pod that is made.",
+    ),
+)
 
 
 @click.command("restore")

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
+from kybernate.cli.options import together
 from kybernate.core.simulate.costs import read_costs
 from kybernate.core.simulate.world import Costs
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-F = TypeVar("F", bound="Callable[..., Any]")
 _POSITIVE = click.FloatRange(min=0, min_open=True)
 _DEFAULT = Costs()
-_OPTIONS = (
+cost_options = together(
     click.option("--costs", type=click.File("r"), help="What kybernate calibrate wrote of a node."),
     click.option(
         "--gpu-gb",
@@ -44,13 +41,7 @@ _OPTIONS = (
         help="Requests that a model works on at once.",
     ),
 )
-
-
-def cost_options(function: F) -> F:
-    """Gives a command the options that `costs_of` reads."""
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
+"""The options that `costs_of` reads."""
 
 
 def costs_of(ctx: click.Context, options: dict[str, Any]) -> Costs:
