@@ -41,9 +41,10 @@ ready: setup
 proto: setup ## generate kybernate/gen from proto/
 	$(PY) -m grpc_tools.protoc -I proto --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
 
-states: setup ## generate the pages of docs/reference that come from the code
+states: setup ## generate the pages of docs/reference, and the picture, that come from the code
 	$(PY) -m kybernate.cli states > docs/reference/node/states.md
 	$(PY) -m tests.unit.docs.reference.generated
+	$(PY) -m tests.demo.top docs/images/top.svg
 	$(PY) -m kybernate.cli states --of migration > docs/reference/node/migration.md
 
 crds: setup ## generate config/crd and config/models.schema.json from the models of kybernate/api

@@ -38,6 +38,8 @@ mkdir "$tmp/reference" "$tmp/reference/node" "$tmp/reference/serving"
 for file in "$tmp"/reference/*.md "$tmp"/reference/*/*.md; do
   compare "$file" "docs/${file#"$tmp/"}"
 done
+"$py" -m tests.demo.top "$tmp/top.svg"
+compare "$tmp/top.svg" docs/images/top.svg
 "$py" -m bench.page "$tmp/benchmarks.md"
 compare "$tmp/benchmarks.md" docs/results/benchmarks.md
 [ -z "$stale" ] || {

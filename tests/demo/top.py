@@ -1,7 +1,8 @@
-"""`python -m tests.demo.top`: draw what `kubectl kyb top` shows of two example nodes."""
+"""`python -m tests.demo.top FILE`: draw what `kubectl kyb top` shows of two example nodes."""
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -28,4 +29,4 @@ def drawn() -> str:
 
 
 if __name__ == "__main__":
-    DRAWN.write_text(drawn())
+    Path(sys.argv[1]).write_text(drawn())

@@ -8,7 +8,7 @@ from tests.demo.top import DRAWN, drawn
 
 
 def test_the_picture_is_what_the_command_shows_today():
-    assert drawn() == DRAWN.read_text(), "python -m tests.demo.top"
+    assert drawn() == DRAWN.read_text(), "make states"
 
 
 def test_the_picture_is_svg_with_each_of_the_lists():
