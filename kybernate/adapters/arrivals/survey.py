@@ -13,7 +13,7 @@ from kybernate.adapters.arrivals.duplicates import (
     places_of,
     row_of,
 )
-from kybernate.adapters.arrivals.sockdiag import ESTABLISHED, LISTEN, InetRow
+from kybernate.adapters.arrivals.sockdiag import LISTEN, InetRow
 from kybernate.core.swap.traffic import Connection, Traffic
 
 if TYPE_CHECKING:
@@ -100,7 +100,6 @@ def connection(row: InetRow, *, inbound: bool) -> Connection:
     """The row in the core's words."""
     return Connection(
         inbound=inbound,
-        peer_open=row.state == ESTABLISHED,
         unread=row.unread,
         unsent=row.unsent,
         received=row.received,

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 class Connection:
     """A TCP connection between a seat's tree and somebody outside of it.
 
-    `inbound`: the peer connected to a port on which the tree listens. `peer_open`: the peer has not
-    closed its side. Bytes: `unread` by the tree, `unsent` or not yet acknowledged, and `received`
-    and `sent` in its whole life. `since_received` and `since_sent` are seconds.
+    `inbound`: the peer connected to a port on which the tree listens. Bytes: `unread` by the tree,
+    `unsent` or not yet acknowledged, and `received` and `sent` in its whole life. `since_received`
+    and `since_sent` are seconds.
     """
 
     inbound: bool
-    peer_open: bool
     unread: int
     unsent: int
     received: int

@@ -12,7 +12,6 @@ from kybernate.core.swap.traffic import Connection, Traffic, outstanding
 
 IDLE = Connection(
     inbound=True,
-    peer_open=True,
     unread=0,
     unsent=0,
     received=10,
@@ -64,7 +63,6 @@ def test_a_tie_counts_while_it_is_young(inbound):
 CONNECTIONS = st.builds(
     Connection,
     inbound=st.booleans(),
-    peer_open=st.booleans(),
     unread=st.integers(0, 2),
     unsent=st.integers(0, 2),
     received=st.integers(0, 3),

@@ -17,7 +17,6 @@ ACTIVE, PARKED, DRAINING = SeatState.ACTIVE, SeatState.PARKED, SeatState.DRAININ
 
 BUSY = Connection(
     inbound=True,
-    peer_open=True,
     unread=0,
     unsent=0,
     received=100,
