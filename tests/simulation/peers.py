@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kybernate.errors import (
     DeadlineError,
@@ -23,9 +23,41 @@ if TYPE_CHECKING:
     from kybernate.ports import Handover
     from kybernate.types import ArtifactId
     from nodeagent.migration.target import Target
-    from tests.simulation.life import Life
+    from nodeagent.seat.node import Node
+    from tests.simulation.actors import StormProxy, StormyMachine
+    from tests.simulation.cluster import Cluster
+    from tests.simulation.plan import Plan
 
 _LATENCY = 0.001
+
+
+class Around(Protocol):
+    """The node of a storm, as its parts know it: see `life.Life`."""
+
+    plan: Plan
+    machine: StormyMachine
+    cluster: Cluster
+    proxies: list[StormProxy]
+    found: list[str]
+    node: Node | None
+    inbox: StormInbox
+    receiver: Target | None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """That of the agent that lives now."""
+        ...
+
+    @property
+    def other(self) -> Around | None:
+        """The node that its pods move to."""
+        ...
+
+    def at(self, when: float, what: Callable[[], None]) -> None:
+        """From another node: have it happen here then."""
+
+    def note(self, what: str) -> None:
+        """For a trace."""
 
 
 class StormRoom:
@@ -50,7 +82,7 @@ class StormRoom:
 class StormInbox:
     """What came from other nodes for pods of this one. In place of `checkpoint.inbox.Inbox`."""
 
-    def __init__(self, life: Life) -> None:
+    def __init__(self, life: Around) -> None:
         self._life = life
         self.room = StormRoom()
 
@@ -88,7 +120,7 @@ class StormInbox:
 class StormPeers:
     """Implements `ports.Peers`. Faults: peer-down, and peer-unheard (done, and no answer comes)."""
 
-    def __init__(self, here: Life, other: Life) -> None:
+    def __init__(self, here: Around, other: Around) -> None:
         self._here = here
         self._other = other
 

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from nodeagent.seat.node import Node
     from nodeagent.seat.record import Seat
     from tests.simulation.cluster import Pod
-    from tests.simulation.life import Life
+    from tests.simulation.peers import Around
 
 
 class Watch:
     """Observes the agents of a node: implements `nodeagent.seat.node.Observer`. `steps` counts
     changes of seats' states."""
 
-    def __init__(self, life: Life) -> None:
+    def __init__(self, life: Around) -> None:
         self._life = life
         self._states: dict[PodUid, SeatState] = {}
         self._before: dict[PodUid, int] = {}

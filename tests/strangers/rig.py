@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from images import debs
 from images.cache import silent
 from kybernate.types import SeatState, Tier
-from tests.cluster.fetched import gguf, images
+from tests.cluster.fetched import gguf
+from tests.cluster.fetched.layers import BUSYBOX
 from tests.cluster.layout import REPOSITORY
 from tests.integration.tiers.room import Pod, Room
 from tests.kit.node.cable import THERE
@@ -94,7 +95,7 @@ def _fill(upper: Path) -> None:
     )
     (upper / "etc/group").write_text("root:x:0:\nnogroup:x:65534:\n")
     (upper / "etc/hosts").write_text("127.0.0.1 localhost\n")
-    busybox = debs.unpack(images.BUSYBOX, silent).folder / "bin/busybox"
+    busybox = debs.unpack(BUSYBOX, silent).folder / "bin/busybox"
     shutil.copy2(busybox, upper / "busybox")
 
 

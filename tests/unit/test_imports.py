@@ -102,7 +102,7 @@ def test_relative_imports_count() -> None:
 
 
 def test_no_module_imports_itself_in_the_end_not_even_for_types() -> None:
-    known = modules(*TREE)
+    known = modules(*TREE, "tests")
     assert all(any(name.startswith(f"{folder}.") for name in known) for folder in TREE)
     depths(graph(known, types=True))
 

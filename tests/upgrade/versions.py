@@ -15,6 +15,7 @@ from images.build import full_name
 from images.cache import REPOSITORY, cache_root, file_lock
 from kybernate.errors import KybernateError
 from tests.cluster.fetched import images
+from tests.cluster.fetched.layers import Image
 
 RELEASES = {
     "0.1.0": "0d16993ef1475c7636f14d1078aa17e96460a220",
@@ -133,14 +134,14 @@ def _take_out(commit: str, target: Path) -> None:
     part.rename(target)
 
 
-def _sidecar(made: Version, _progress: object) -> images.Image:
+def _sidecar(made: Version, _progress: object) -> Image:
     target = made.tree.with_name(f"{made.tree.name}-sidecar.oci.tar")
     with file_lock(target.with_suffix(".lock"), MAKE_LIMIT):
         if not target.exists():
             part = target.with_suffix(".part")
             made.python(_SIDECAR, str(part), made.sidecar)
             part.rename(target)
-    return images.Image(made.sidecar, target)
+    return Image(made.sidecar, target)
 
 
 def _run(argv: list[str], tree: Path) -> str:

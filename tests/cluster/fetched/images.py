@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
-import tarfile
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,42 +10,23 @@ from images import build as ours
 from images import debs, wheels
 from images.build import folder_layer, python_layers
 from images.cache import file_lock
-from images.oci import Blob, ImageConfig, Layer, blob, write_archive
+from images.oci import ImageConfig, Layer
 from images.recipes import RECIPES
 from kybernate.errors import ConfigError, KybernateError
-from tests.cluster.fetched import binaries
+from tests.cluster.fetched import binaries, llama, nodejs, servers
+from tests.cluster.fetched.layers import APPLETS, BUSYBOX, Image, image_of, key_of, layer_of
 from tests.cluster.layout import REPOSITORY, cache_root
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from tests.cluster.layout import Progress
 
 HERE = Path(__file__).resolve().parent
 WORKLOADS = REPOSITORY / "tests" / "workloads"
-BUSYBOX = debs.DebSet("busybox", "bookworm", (("busybox-static", "1:1.35.0-4+deb12u1+b1"),))
 SCHEDULER_IMAGE = f"localhost/kube-scheduler:v{binaries.KUBERNETES_VERSION}"
 COMPILE_LIMIT = 60.0
 """Seconds that compiling one small program may take."""
-
-_WORDS = (
-    "ash cat chmod cp cut date dd df du echo env false find grep head hostname httpd id ip kill",
-    "ls mkdir mount mv nc od ping printf ps pwd readlink rm rmdir sed seq sh sha256sum sleep",
-    "sort stat sync tail tar tee test timeout touch tr true uname uniq vi wc wget xargs",
-)
-APPLETS = " ".join(_WORDS).split()
-"""Commands of busybox's that images have."""
-
-_FORMAT = 1
-"""Part of every key; raise it when a recipe below changes in a way its inputs don't show."""
-
-
-@dataclass(frozen=True, slots=True)
-class Image:
-    """An image: its full name and the archive to import."""
-
-    name: str
-    archive: Path
 
 
 def pause(progress: Progress) -> Image:
@@ -65,7 +42,7 @@ def pause(progress: Progress) -> Image:
 def pause_binary(progress: Progress) -> Path:
     """The static reaper; it is also PID 1 of every node. Raises KybernateError."""
     source = HERE / "pause.c"
-    target = cache_root() / "images" / f"pause-{_digest([source])}"
+    target = cache_root() / "images" / f"pause-{key_of([source])}"
     with file_lock(target.with_suffix(".lock")):
         if not target.exists():
             progress("compiling pause")
@@ -137,34 +114,13 @@ def of_service(name: str) -> Callable[[Progress], Image]:
     return make
 
 
-def servers(progress: Progress) -> Image:
-    """nginx, Redis and Python of Debian."""
-    from tests.cluster.fetched import servers as recipe  # noqa: PLC0415 - made of this
-
-    return recipe.build(progress)
-
-
-def llama(progress: Progress) -> Image:
-    """llama.cpp's server of Debian."""
-    from tests.cluster.fetched import llama as recipe  # noqa: PLC0415 - made of this
-
-    return recipe.build(progress)
-
-
-def node(progress: Progress) -> Image:
-    """Node.js of Debian."""
-    from tests.cluster.fetched import nodejs as recipe  # noqa: PLC0415 - made of this
-
-    return recipe.build(progress)
-
-
 BUILDERS: dict[str, Callable[[Progress], Image]] = {
     "pause": pause,
     "busybox": busybox,
     "toy": toy,
-    "servers": servers,
-    "llama": llama,
-    "node": node,
+    "servers": servers.build,
+    "llama": llama.build,
+    "node": nodejs.build,
     "kube-scheduler": scheduler,
     **{name: of_service(name) for name in RECIPES},
 }
@@ -185,43 +141,6 @@ def _skeleton(layer: Layer) -> None:
     layer.folder("tmp", 0o1777)
     layer.file("etc/passwd", b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n")
     layer.file("etc/group", b"root:x:0:\nnogroup:x:65534:\n")
-
-
-def layer_of(inputs: Sequence[Path], fill: Callable[[Layer], None], *more: str) -> Blob:
-    """A layer whose key is its inputs' content; filled only if it isn't there."""
-    target = cache_root() / "images" / f"layer-{_digest(inputs, *more, fill.__qualname__)}.tar"
-    with file_lock(target.with_suffix(".lock")):
-        if not target.exists():
-            with _replacing(target) as part, tarfile.open(part, "w") as tar:
-                fill(Layer(tar))
-    return blob(target)
-
-
-def image_of(name: str, layers: list[Blob], config: ImageConfig) -> Image:
-    """An image of these layers, written only if it isn't there."""
-    text = "".join(one.digest for one in layers) + repr(config) + name
-    stem = name.rsplit("/", 1)[1].replace(":", "-")
-    key = hashlib.sha256(text.encode()).hexdigest()[:12]
-    target = cache_root() / "images" / f"{stem}-{key}.oci.tar"
-    with file_lock(target.with_suffix(".lock")):
-        if not target.exists():
-            write_archive(target, name, layers, config)
-    return Image(name, target)
-
-
-def _digest(files: Sequence[Path], *more: str) -> str:
-    total = hashlib.sha256(f"{_FORMAT}|{'|'.join(more)}".encode())
-    for file in files:
-        total.update(f"{file.name}\0".encode())
-        total.update(hashlib.sha256(file.read_bytes()).digest())
-    return total.hexdigest()[:16]
-
-
-@contextmanager
-def _replacing(target: Path) -> Iterator[Path]:
-    part = target.with_suffix(".part")
-    yield part
-    part.replace(target)
 
 
 def _run(argv: list[str], failure: str) -> None:

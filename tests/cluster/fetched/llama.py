@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 from images import debs
 from images.oci import ImageConfig
-from tests.cluster.fetched import gguf, images
+from tests.cluster.fetched import gguf
+from tests.cluster.fetched.layers import BUSYBOX, image_of, layer_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from images.oci import Layer
+    from tests.cluster.fetched.layers import Image
     from tests.cluster.layout import Progress
 
 NAME = "localhost/llama:1"
@@ -32,11 +34,11 @@ COMMAND = (
 )
 
 
-def build(progress: Progress) -> images.Image:
+def build(progress: Progress) -> Image:
     """The image, from the cache if its inputs are the same. Raises KybernateError."""
     root = debs.unpack(PACKAGES, progress).folder
     files = sorted(_files(root))
-    busybox = debs.unpack(images.BUSYBOX, progress).folder / "bin" / "busybox"
+    busybox = debs.unpack(BUSYBOX, progress).folder / "bin" / "busybox"
 
     def fill(layer: Layer) -> None:
         for path in files:
@@ -55,8 +57,8 @@ def build(progress: Progress) -> images.Image:
         layer.file(MODEL, gguf.model())
 
     inputs = [*(path for path in files if not path.is_symlink()), busybox, Path(gguf.__file__)]
-    layer = images.layer_of(inputs, fill, NAME)
-    return images.image_of(NAME, [layer], ImageConfig(entrypoint=COMMAND))
+    layer = layer_of(inputs, fill, NAME)
+    return image_of(NAME, [layer], ImageConfig(entrypoint=COMMAND))
 
 
 def _files(root: Path) -> Iterator[Path]:

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from images import debs
 from images.oci import ImageConfig
-from tests.cluster.fetched import images
+from tests.cluster.fetched.layers import image_of, layer_of
 
 if TYPE_CHECKING:
     from images.oci import Layer
+    from tests.cluster.fetched.layers import Image
     from tests.cluster.layout import Progress
 
 NAME = "localhost/node:1"
@@ -18,7 +19,7 @@ PROGRAM = "usr/bin/node"
 LIBRARIES = ("lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "lib64")
 
 
-def build(progress: Progress) -> images.Image:
+def build(progress: Progress) -> Image:
     """The image, from the cache if its inputs are the same. Raises KybernateError."""
     root = debs.unpack(PACKAGES, progress).folder
     binaries = [*(one for name in LIBRARIES for one in (root / name).glob("*.so*"))]
@@ -39,5 +40,5 @@ def build(progress: Progress) -> images.Image:
         layer.file("etc/passwd", b"root:x:0:0:root:/:/bin/false\n")
         layer.file("etc/group", b"root:x:0:\n")
 
-    layer = images.layer_of([root / PROGRAM, *files], fill, NAME)
-    return images.image_of(NAME, [layer], ImageConfig(entrypoint=(f"/{PROGRAM}",)))
+    layer = layer_of([root / PROGRAM, *files], fill, NAME)
+    return image_of(NAME, [layer], ImageConfig(entrypoint=(f"/{PROGRAM}",)))

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from images import debs
 from images.build import python_layers
 from images.oci import ImageConfig
-from tests.cluster.fetched import images
+from tests.cluster.fetched.layers import APPLETS, BUSYBOX, image_of, layer_of
 
 if TYPE_CHECKING:
     from images.oci import Layer
+    from tests.cluster.fetched.layers import Image
     from tests.cluster.layout import Progress
 
 NAME = "localhost/servers:1"
@@ -61,10 +62,10 @@ http {
 """
 
 
-def build(progress: Progress) -> images.Image:
+def build(progress: Progress) -> Image:
     """The image, from the cache if its inputs are the same. Raises KybernateError."""
     unpacked = debs.unpack(PACKAGES, progress)
-    busybox = debs.unpack(images.BUSYBOX, progress).folder / "bin" / "busybox"
+    busybox = debs.unpack(BUSYBOX, progress).folder / "bin" / "busybox"
     root = unpacked.folder
     libraries = [
         path
@@ -81,7 +82,7 @@ def build(progress: Progress) -> images.Image:
         for path in libraries:
             layer.file(f"{LIBRARIES}/{path.name}", path.read_bytes(), 0o644)
         layer.file("bin/busybox", busybox.read_bytes(), 0o755)
-        for name in images.APPLETS:
+        for name in APPLETS:
             layer.link(f"bin/{name}", "busybox")
         layer.file("etc/nginx.conf", NGINX_CONF.encode())
         layer.file("etc/passwd", b"root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n")
@@ -92,6 +93,6 @@ def build(progress: Progress) -> images.Image:
     inputs = [busybox, *programs, *libraries]
     layers = [
         *python_layers(progress, cxx=True),
-        images.layer_of(inputs, fill, NGINX_CONF),
+        layer_of(inputs, fill, NGINX_CONF),
     ]
-    return images.image_of(NAME, layers, ImageConfig(command=("/bin/sh",)))
+    return image_of(NAME, layers, ImageConfig(command=("/bin/sh",)))

@@ -17,7 +17,7 @@ from tests.cluster.processes.control import log_tail, wait_until
 from tests.cluster.processes.supervisor import ProcessSpec
 
 if TYPE_CHECKING:
-    from tests.cluster.fetched.images import Image
+    from tests.cluster.fetched.layers import Image
     from tests.cluster.fetched.prefix import Toolbox
     from tests.cluster.layout import Layout, NodeLayout
     from tests.cluster.processes.control import Supervisor

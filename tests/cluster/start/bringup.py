@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kybernate.adapters.k8s import Api
+    from tests.cluster.fetched.layers import Image
     from tests.cluster.layout import Layout, Progress
     from tests.cluster.spec import ClusterSpec
     from tests.cluster.start.state import State
@@ -36,7 +37,7 @@ class Made:
 
     binaries: binaries.Binaries
     tools: prefix.Toolbox | None
-    images: list[images.Image]
+    images: list[Image]
     simgpu: Path | None
 
 

@@ -12,12 +12,12 @@ from kybernate import keys
 from kybernate.cli import main
 from kybernate.core.swap.activity import HOURS
 from kybernate.errors import RefusedError
-from tests.integration.extender.conftest import NAMESPACE, ONE, until
+from tests.kit.servers.extenderserver import NAMESPACE, ONE, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.integration.extender.conftest import Extender, Extenders, World
+    from tests.kit.servers.extenderserver import Extender, Extenders, World
 
 pytestmark = pytest.mark.integration
 

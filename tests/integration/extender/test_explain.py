@@ -9,12 +9,12 @@ import pytest
 from click.testing import CliRunner
 
 from kybernate.cli import main
-from tests.integration.extender.conftest import LIMIT_S, NAMESPACE, TWO, until
 from tests.integration.extender.upstream import condition, node_of, offer
+from tests.kit.servers.extenderserver import LIMIT_S, NAMESPACE, TWO, until
 
 if TYPE_CHECKING:
-    from tests.integration.extender.conftest import Extender, World
     from tests.integration.extender.upstream import Scheduler
+    from tests.kit.servers.extenderserver import Extender, World
 
 pytestmark = pytest.mark.integration
 

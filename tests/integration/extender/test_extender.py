@@ -12,14 +12,14 @@ import requests
 from kybernate import keys
 from kybernate.adapters.k8s import Watcher
 from kybernate.errors import RefusedError
-from tests.integration.extender.conftest import LIMIT_S, NAMESPACE, PODS, TWO, until
+from tests.kit.servers.extenderserver import LIMIT_S, NAMESPACE, PODS, TWO, until
 
 if TYPE_CHECKING:
     from typing import Any
 
     from tests.cluster.cluster import Cluster
     from tests.cluster.given import GivenCluster
-    from tests.integration.extender.conftest import Extender, World
+    from tests.kit.servers.extenderserver import Extender, World
 
 pytestmark = pytest.mark.integration
 

@@ -16,7 +16,7 @@ from tests.unit.extender.http.test_fuzz import WORDS, good
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.integration.extender.conftest import Extender, World
+    from tests.kit.servers.extenderserver import Extender, World
 
 pytestmark = pytest.mark.integration
 

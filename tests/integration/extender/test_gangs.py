@@ -14,15 +14,15 @@ import pytest
 from kybernate import keys
 from kybernate.errors import ConflictError
 from kybernate.runtime.lead import LEASES
-from tests.integration.extender.conftest import LIMIT_S, NAMESPACE, ONE, PODS, TWO, until
 from tests.integration.extender.upstream import condition, node_of, offer, stays
+from tests.kit.servers.extenderserver import LIMIT_S, NAMESPACE, ONE, PODS, TWO, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kybernate.adapters.k8s import Api
-    from tests.integration.extender.conftest import Extender, Extenders, World
     from tests.integration.extender.upstream import Scheduler
+    from tests.kit.servers.extenderserver import Extender, Extenders, World
 
 pytestmark = pytest.mark.integration
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.extender.conftest import LIMIT_S, until
 from tests.kit.clients.http2 import (
     END_HEADERS,
     GOAWAY,
@@ -26,11 +25,12 @@ from tests.kit.clients.http2 import (
     frames,
     head,
 )
+from tests.kit.servers.extenderserver import LIMIT_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.integration.extender.conftest import Extender, World
+    from tests.kit.servers.extenderserver import Extender, World
 
 pytestmark = pytest.mark.integration
 

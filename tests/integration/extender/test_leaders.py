@@ -15,9 +15,9 @@ import requests
 from extender.lead.endpoints import SLICES
 from kybernate.errors import ConflictError, NotFoundError
 from kybernate.runtime.lead import LEASES
-from tests.integration.extender.conftest import LIMIT_S, TWO, until
 from tests.integration.extender.relay import Relay
 from tests.integration.extender.upstream import Scheduler, node_of, offer
+from tests.kit.servers.extenderserver import LIMIT_S, TWO, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from kybernate.adapters.k8s import Api
     from tests.cluster.cluster import Cluster
-    from tests.integration.extender.conftest import Extender, Extenders, World
+    from tests.kit.servers.extenderserver import Extender, Extenders, World
 
 pytestmark = pytest.mark.integration
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kybernate import keys
-from tests.integration.extender.conftest import NAMESPACE, ONE, PODS, TWO, until
 from tests.integration.extender.upstream import (
     condition,
     node_of,
@@ -15,10 +14,11 @@ from tests.integration.extender.upstream import (
     priority_class,
     stays,
 )
+from tests.kit.servers.extenderserver import NAMESPACE, ONE, PODS, TWO, until
 
 if TYPE_CHECKING:
-    from tests.integration.extender.conftest import Extender, World
     from tests.integration.extender.upstream import Scheduler
+    from tests.kit.servers.extenderserver import Extender, World
 
 pytestmark = pytest.mark.integration
 

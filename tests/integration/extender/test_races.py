@@ -11,16 +11,16 @@ import pytest
 
 from kybernate import keys
 from kybernate.errors import RetryableError
-from tests.integration.extender.conftest import NAMESPACE, PODS, TWO, until
 from tests.integration.extender.relay import Relay
 from tests.integration.extender.upstream import stays
+from tests.kit.servers.extenderserver import NAMESPACE, PODS, TWO, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kybernate.adapters.k8s import Api
     from tests.cluster.cluster import Cluster
-    from tests.integration.extender.conftest import Extender, Extenders, World
+    from tests.kit.servers.extenderserver import Extender, Extenders, World
 
 pytestmark = pytest.mark.integration
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kybernate import keys
-from tests.integration.extender.conftest import TWO, until
 from tests.integration.extender.upstream import condition, node_of, offer, stays
+from tests.kit.servers.extenderserver import TWO, until
 
 if TYPE_CHECKING:
-    from tests.integration.extender.conftest import Extender, World
     from tests.integration.extender.upstream import Scheduler
+    from tests.kit.servers.extenderserver import Extender, World
 
 pytestmark = pytest.mark.integration
 

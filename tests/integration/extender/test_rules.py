@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kybernate import keys
-from tests.integration.extender.conftest import ONE, PODS, until
 from tests.integration.extender.upstream import condition, node_of, offer, stays
+from tests.kit.servers.extenderserver import ONE, PODS, until
 
 if TYPE_CHECKING:
-    from tests.integration.extender.conftest import World
     from tests.integration.extender.upstream import Scheduler
+    from tests.kit.servers.extenderserver import World
 
 pytestmark = pytest.mark.integration
 

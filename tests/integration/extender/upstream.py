@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.cluster.cluster import Cluster
-    from tests.integration.extender.conftest import Extender, World
+    from tests.kit.servers.extenderserver import Extender, World
 
 SHIPPED = REPOSITORY / "config" / "scheduler" / "kube-scheduler-config.yaml"
 

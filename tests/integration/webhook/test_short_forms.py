@@ -12,9 +12,9 @@ from kybernate import keys
 from kybernate.errors import RefusedError
 from kybernate.settings.plugin import parse_seats_config
 from kybernate.types import Gpu, GpuUuid
-from tests.integration.extender.conftest import Extender, Extenders
 from tests.integration.hooks import until
 from tests.integration.webhook.conftest import GPU_NODE, create, pods_path
+from tests.kit.servers.extenderserver import Extender, Extenders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
