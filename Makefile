@@ -8,7 +8,7 @@ K      ?=
 SLICE  ?=
 SLICED := $(if $(SLICE),--slice $(SLICE))
 # Half of a test is waiting. Where few are selected, most of the time is the workers' start.
-WORKERS := $(shell n=$$(nproc); [ $$n -ge 4 ] && echo 8 || echo $$(($(if $(K),1,2) * n)))
+WORKERS := $(shell n=$$(nproc); [ $$n -ge 4 ] && echo 8 || echo $$(($(if $(K),0,1) + n)))
 GPU_PYTHON ?=
 
 # Some environments forbid bytecode: each of hundreds of Pythons would compile everything again.
@@ -82,13 +82,14 @@ format: setup ## mend what ruff can: layout and imports
 	$(VENV)/bin/ruff check --fix-only .
 	$(VENV)/bin/ruff format .
 
+# All of what K= selects, unless told; without it, of the long tests a third.
 PYTEST = MAKEFLAGS= nice -n $(3) $(PY) -m pytest -o cache_dir=.pytest_cache/$(1) tests/$(1) -n $(2) \
   --dist loadfile --no-loadscope-reorder -m "not e2e and not faults" \
-  $(if $(K),-k "$(K)") $(SLICED)
+  $(if $(K),-k "$(K)" $(SLICED),--slice $(or $(SLICE),3))
 
 # What isn't built yet is built first: that takes longer than any test may.
 # While tests of servers wait, unit tests have the processors; what they say comes at the end.
-test: setup native ## unit, property and API tests (real etcd and kube-apiserver); K=expression selects
+test: setup native ## unit, property and API tests (real etcd and kube-apiserver), of the long ones a slice by commit; SLICE=1: all, K=expression selects
 	@$(PY) -m tests.kit
 	@failed=0; $(MAKE) --no-print-directory -kj2 test-unit test-servers || failed=1; \
 	cat build/unit.log; exit $$failed

@@ -1,29 +1,53 @@
-"""`python -m tests.ci FOLDER`: one JSON line of a run of .ci/run, from what it has left there.
+"""Runs of .ci/run, one JSON line each, from what they have left in build/ci.
 
-`steps` has a line of each step: its name, its seconds and its exit status. `NAME-again`
-lists the tests of a step that were run once more.
+    python -m tests.ci keep                 # adds the last run's line to docs/results/ci.jsonl
+    python -m tests.ci keep CLONE/build/ci  # that of another clone
+
+.ci/run itself calls `line` and `order`. In its folder `steps` has a line of each step: its name,
+its seconds and its exit status. `NAME-again` lists the tests of a step that were run once more.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
+from itertools import takewhile
 from pathlib import Path
 
+import click
+
 from bench.report import where
-from tests.slices import head
+from images.cache import REPOSITORY
+from tests.slices import Slice, head
+
+LOGS = REPOSITORY / "build" / "ci"
+KEPT = REPOSITORY / "docs" / "results" / "ci.jsonl"
+NAMES = click.argument("names", nargs=-1)
 
 
-def line(logs: Path, seconds: int, part: str, **ended: list[str]) -> dict[str, object]:
-    """The run. `ended`: which steps were unsteady, failed, or were left out."""
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Runs of .ci/run."""
+
+
+@main.command()
+@click.argument("logs", type=click.Path(path_type=Path))
+@click.argument("seconds", type=int)
+@click.argument("part")
+@click.option("--unsteady", default="", help="Steps that passed only when run once more.")
+@click.option("--failed", default="", help="Steps that failed.")
+@click.option("--left-out", default="", help="Steps that did not begin.")
+def line(logs: Path, seconds: int, part: str, *, unsteady: str, failed: str, left_out: str) -> None:
+    """Print the line of a run. Names of steps are separated by blanks."""
     steps: dict[str, int] = {}
     file = logs / "steps"
     for row in file.read_text().splitlines() if file.exists() else ():
         name, took, _ = row.split()
         steps[name] = int(took)
-    unsteady = {name: _again(logs, name) for name in ended.pop("unsteady")}
-    run = where(head())
-    return {**run, "slice": part, "seconds": seconds, "steps": steps, "unsteady": unsteady, **ended}
+    ended = {"failed": failed.split(), "left_out": left_out.split()}
+    again = {name: _again(logs, name) for name in unsteady.split()}
+    clean = not (again or any(ended.values()))
+    run = {**where(head()), "slice": part, "seconds": seconds, "clean": clean, "steps": steps}
+    click.echo(json.dumps({**run, "unsteady": again, **ended}))
 
 
 def _again(logs: Path, name: str) -> list[str]:
@@ -32,15 +56,30 @@ def _again(logs: Path, name: str) -> list[str]:
     return file.read_text().splitlines() if file.exists() else []
 
 
-def main() -> None:
-    """Print the line."""
-    parser = argparse.ArgumentParser(description="One JSON line of a run of .ci/run.")
-    parser.add_argument("logs", type=Path)
-    parser.add_argument("seconds", type=int)
-    parser.add_argument("part")
-    for kind in ("unsteady", "failed", "left_out"):
-        parser.add_argument(f"--{kind}", nargs="*", default=[])
-    print(json.dumps(line(**vars(parser.parse_args()))))
+@main.command()
+@click.argument("part")
+@NAMES
+def order(part: str, names: tuple[str, ...]) -> None:
+    """Print the names, beginning with another one for each commit."""
+    click.echo(" ".join(Slice.parse(part).turned(names)))
+
+
+@main.command()
+@click.argument("logs", type=click.Path(path_type=Path), default=LOGS)
+@click.option("--to", "kept", type=click.Path(path_type=Path), default=KEPT, show_default=True)
+def keep(logs: Path, kept: Path) -> None:
+    """Add the line of the last run, and say how many in a row were clean."""
+    file = logs / "run.json"
+    if not file.exists():
+        raise click.ClickException(f"there is no {file}; run .ci/run to its end first")
+    run = file.read_text().strip()
+    before = kept.read_text().splitlines() if kept.exists() else []
+    if run in before:
+        raise click.ClickException(f"{kept} has this run already")
+    with kept.open("a") as lines:
+        lines.write(f"{run}\n")
+    latest = [json.loads(one)["clean"] for one in reversed([*before, run])]
+    click.echo(f"kept; the last {len(list(takewhile(bool, latest)))} in a row were clean")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 LONG = ("slow", "e2e", "hostile")
 """Tests with one of these marks are sliced, file by file: those of one share what takes long."""
 
+SERVERS = ("tests/integration/", "tests/local/")
+"""So are all of these folders, whose tests start servers and processes of ours."""
+
 LONGEST = "upgrade"
 """Each test with this mark takes minutes by itself."""
 
@@ -71,6 +74,12 @@ class Slice:
         if self.count == 1 or not ordered:
             return list(ordered)
         return [ordered[int(self.commit, 16) % len(ordered)]]
+
+    def turned(self, ordered: Sequence[_Thing]) -> list[_Thing]:
+        """All of them, in turn. Which is first changes with the commit, and does not follow from
+        the number of its slice."""
+        first = int(self.commit, 16) // self.count % len(ordered)
+        return [*ordered[first:], *ordered[:first]]
 
     def __str__(self) -> str:
         part = f"slice {self.number + 1} of {self.count}"
@@ -118,7 +127,7 @@ def select(items: list[pytest.Item], chosen: Slice) -> tuple[list[pytest.Item], 
 
 def in_order(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     """File by file: those with long tests first, then those with the most tests."""
-    long = {_file(one) for one in items if not _marks(one).isdisjoint(LONG)}
+    long = {_file(one) for one in items if _takes_long(one)}
     count = Counter(map(_file, items))
     return sorted(items, key=lambda one: (_file(one) not in long, -count[_file(one)], _file(one)))
 
@@ -127,9 +136,12 @@ def _marks(item: pytest.Item) -> set[str]:
     return {mark.name for mark in item.iter_markers()}
 
 
+def _takes_long(item: pytest.Item) -> bool:
+    return not _marks(item).isdisjoint(LONG) or _file(item).startswith(SERVERS)
+
+
 def _is_long(item: pytest.Item) -> bool:
-    marks = _marks(item)
-    return not marks.isdisjoint(LONG) and "always" not in marks
+    return _takes_long(item) and "always" not in _marks(item)
 
 
 def _file(item: pytest.Item) -> str:

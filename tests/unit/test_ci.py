@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from typing import TYPE_CHECKING
 
+import pytest
+from click.testing import CliRunner
+
 from images.cache import REPOSITORY
+from tests import ci
 from tests.slices import head
 
 if TYPE_CHECKING:
@@ -17,12 +20,31 @@ if TYPE_CHECKING:
 RUN = (REPOSITORY / ".ci" / "run").read_text()
 
 
+def told(*words: str) -> str:
+    ran = CliRunner().invoke(ci.main, words)
+    assert ran.exit_code == 0, ran.output
+    return ran.output
+
+
 def said(logs: Path, *words: str) -> dict[str, object]:
-    command = [sys.executable, "-m", "tests.ci", str(logs), "1234", "3", *words]
-    out = subprocess.run(command, cwd=REPOSITORY, check=True, stdout=subprocess.PIPE, text=True)
-    (one,) = out.stdout.splitlines()
+    (one,) = told("line", str(logs), "1234", "3", *words).splitlines()
     found: dict[str, object] = json.loads(one)
     return found
+
+
+def functions(tmp_path: Path) -> str:
+    """Those of .ci/run."""
+    made = re.search(r"(?ms)^logs=.*?(?=^# What tests need)", RUN)
+    assert made is not None
+    return made[0].replace("build/ci", str(tmp_path / "ci"))
+
+
+def script_of(text: str, part: str, status: int = 0) -> str:
+    """What it says."""
+    words = ["bash", "-c", f"set -euo pipefail\nSLICE={part}\n{text}"]
+    ran = subprocess.run(words, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, check=False)
+    assert ran.returncode == status
+    return ran.stdout
 
 
 def test_a_run_is_one_line(tmp_path: Path) -> None:
@@ -30,7 +52,7 @@ def test_a_run_is_one_line(tmp_path: Path) -> None:
         "check 80 0\nbench-smoke 200 2\nbench-smoke-again 190 0\ntest 300 2\ne2e 400 2\n"
     )
     (tmp_path / "test-again").write_text("tests/unit/test_x.py::test_a\n")
-    words = ("--unsteady", "bench-smoke", "test", "--failed", "e2e", "--left_out", "test-upgrade")
+    words = ("--unsteady", "bench-smoke test", "--failed", "e2e", "--left-out", "test-upgrade")
     found = said(tmp_path, *words)
     assert found["commit"] == head()[:8]
     assert (found["seconds"], found["slice"]) == (1234, "3")
@@ -46,22 +68,57 @@ def test_a_run_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_run_of_which_nothing_is_told_has_no_such_names(tmp_path: Path) -> None:
-    found = said(tmp_path, "--unsteady", "--failed", "--left_out")
+    found = said(tmp_path, "--unsteady", "", "--failed", "", "--left-out", "")
     assert (found["steps"], found["unsteady"], found["failed"]) == ({}, {}, [])
 
 
-def test_the_script_tells_of_its_run_whatever_becomes_of_it(tmp_path: Path) -> None:
-    """The functions of .ci/run, with steps that end as they are told."""
-    made = re.search(r"(?ms)^logs=.*?^case ", RUN)
-    assert made is not None
-    functions = made[0].removesuffix("case ").replace("build/ci", str(tmp_path / "ci"))
-    steps = 'make() { [ "$1" != no ]; }\nmust step yes\nmust step no\nleft+=(later)\ntold\n'
-    script = f"set -euo pipefail\nSLICE=3\n{functions}\n{steps}"
-    ran = subprocess.run(
-        ["bash", "-c", script], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, check=False
+@pytest.mark.parametrize("ended", ["--unsteady", "--failed", "--left-out"])
+def test_a_run_is_clean_if_everything_passed_at_once(tmp_path: Path, ended: str) -> None:
+    assert said(tmp_path)["clean"] is True
+    assert said(tmp_path, ended, "e2e")["clean"] is False
+
+
+def test_runs_are_kept_one_after_the_other(tmp_path: Path) -> None:
+    kept = tmp_path / "ci.jsonl"
+    words = ("keep", str(tmp_path), "--to", str(kept))
+    for number, ended in enumerate(("--failed", "--unsteady", "", ""), start=1):
+        run = {**said(tmp_path, *([ended, "e2e"] if ended else [])), "seconds": number}
+        (tmp_path / "run.json").write_text(json.dumps(run) + "\n")
+        clean = max(0, number - 2)
+        assert told(*words) == f"kept; the last {clean} in a row were clean\n"
+    assert [json.loads(one)["seconds"] for one in kept.read_text().splitlines()] == [1, 2, 3, 4]
+    with pytest.raises(AssertionError, match="has this run already"):
+        told(*words)
+    with pytest.raises(AssertionError, match="to its end first"):
+        told("keep", str(tmp_path / "none"))
+
+
+def late(tmp_path: Path, commit: int, seconds: int, part: str = "3") -> list[str]:
+    """Which suites .ci/run begins if so many seconds have passed by then."""
+    script = functions(tmp_path) + (
+        "make() { :; }; told() { :; }; twice() { tests $1; }; tests() { echo $1; }\n"
+        f"SECONDS={seconds}\n{RUN[RUN.rindex('for one in ') :]}"
     )
-    assert ran.returncode == 1
+    ran = script_of(script, f"{part}@{commit:040x}")
+    return [one for one in ran.splitlines() if not one.startswith("==")]
+
+
+def test_of_the_suites_that_come_last_no_commit_leaves_out_all(tmp_path: Path) -> None:
+    """A commit of each turn, all with the same slice."""
+    found = [late(tmp_path, commit, 1801) for commit in range(0, 12, 3)]
+    assert sorted(found) == [["bench-smoke"], ["e2e"], ["test-strangers-slice"], ["test-upgrade"]]
+    assert len(late(tmp_path, 0, 0)) == 4
+
+
+def test_whoever_wants_all_gets_all(tmp_path: Path) -> None:
+    found = late(tmp_path, 0, 9999, part="1")
+    assert sorted(found) == ["bench-smoke", "e2e", "test-strangers", "test-upgrade"]
+
+
+def test_the_script_tells_of_its_run_whatever_becomes_of_it(tmp_path: Path) -> None:
+    steps = 'make() { [ "$1" != no ]; }\nmust step yes\nmust step no\nleft+=(later)\ntold\n'
+    out = script_of(functions(tmp_path) + steps, "3", status=1)
     found = json.loads((tmp_path / "ci" / "run.json").read_text())
-    assert ran.stdout.splitlines()[-1] == json.dumps(found)
+    assert out.splitlines()[-1] == json.dumps(found)
     assert found["steps"].keys() == {"yes", "no"}
     assert (found["failed"], found["left_out"]) == (["no"], ["later"])

@@ -45,11 +45,11 @@ def _commit(clone: Path) -> str:
     return git(clone, "rev-parse", "HEAD")
 
 
-def items_with(*marks: str) -> list[Any]:
+def items_with(*marks: str, folder: str = "tests") -> list[Any]:
     """Two of each of seven files, with these marks."""
     found = [SimpleNamespace(name=mark) for mark in marks]
     return [
-        SimpleNamespace(nodeid=f"tests/test_{file}.py::test_{name}", iter_markers=lambda: found)
+        SimpleNamespace(nodeid=f"{folder}/test_{file}.py::test_{name}", iter_markers=lambda: found)
         for file in range(7)
         for name in "ab"
     ]
@@ -68,6 +68,16 @@ def test_each_long_test_is_in_one_slice_beside_the_others_of_its_file(clone: Pat
     assert frozenset[str]().union(*parts) == {one.nodeid for one in items}
     for part in parts:
         assert {one.replace("test_a", "test_b") for one in part} <= part
+
+
+@pytest.mark.parametrize("folder", ["tests/integration/api", "tests/local"])
+def test_tests_with_servers_take_long(clone: Path, folder: str) -> None:
+    items = items_with("integration", folder=folder)
+    parts = {frozenset(run(items, 3, commit)) for commit in COMMITS}
+    assert sorted(len(part) for part in parts) == [4, 4, 6]
+    assert frozenset[str]().union(*parts) == {one.nodeid for one in items}
+    essential = items_with("always", folder=folder)
+    assert run(essential, 3, COMMITS[0]) == {one.nodeid for one in essential}
 
 
 def test_a_commit_has_the_same_slice_wherever_it_is_asked(clone: Path) -> None:
