@@ -78,6 +78,7 @@ def bits_of(path: Path) -> list[int]:
     return sorted({*range(8 * 40), *Random(1).sample(range(size), SAMPLES)})
 
 
+@pytest.mark.slow
 def test_the_database(whole: Path, tmp_path: Path) -> None:
     before, told = rows_of(Database(url_of(copied(whole, tmp_path / "copy")))), 0
     for bit in bits_of(whole / "registry.db"):
@@ -94,6 +95,7 @@ def test_the_database(whole: Path, tmp_path: Path) -> None:
     assert told > SAMPLES // 10
 
 
+@pytest.mark.slow
 def test_its_log(whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     before, lost = rows_of(Database(url_of(copied(whole, tmp_path / "copy")))), 0
     bits = bits_of(whole / "registry.db-wal")[::4]

@@ -44,6 +44,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quiet")
 def test_one_writer_and_one_successor_whatever_comes() -> None:
     run_state_machine_as_test(

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.simgpu import Fault
 
 from .conftest import MIB, REPOSITORY
@@ -32,6 +34,7 @@ def run(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_it_measures_both_ways(make_node: Callable[..., Node]) -> None:
     done = run(make_node(scale=1, gpus=SMALL, links=[]).environment())
     assert done.returncode == 0, done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -108,6 +109,7 @@ TwoProcesses.TestCase.settings = settings(
 )
 
 
+@pytest.mark.slow
 def test_any_order_of_calls(make_node: Callable[..., Node]) -> None:
     TwoProcesses.node = make_node(restore_oom="retry")
     TwoProcesses.caller = TwoProcesses.node.watcher()

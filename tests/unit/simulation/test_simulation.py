@@ -63,6 +63,7 @@ def test_storms_over_two_nodes_find_nothing():
     assert sum("has one successor" in line for line in said) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_storms_with_moves_run_nothing_twice_and_lose_nothing():
     said: list[str] = []
@@ -237,6 +238,7 @@ async def test_an_end_that_takes_two_tries_asks_for_a_saved_state_where_a_tree_s
     assert bool(machine.breaches) is not saved
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_kills_of_the_agent_alone_lose_nothing():
     outcomes = [run(seed, "kills") for seed in range(60)]

@@ -265,6 +265,7 @@ def test_budgets_are_kept_and_proofs_hold_within_them(scene, moves, seconds):
         play(what, found, wanted)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(scenes(), st.integers(0, 8))
 def test_with_little_effort_what_is_said_is_true_all_the_same(scene, effort):

@@ -89,6 +89,7 @@ def test_what_no_gpu_holds_and_what_takes_too_long_is_refused_by_row_and_column(
         save([workload("a", rate=1e5, seconds=0.01)], COSTS)
 
 
+@pytest.mark.slow
 def test_everybody_is_in_time_and_a_seed_gives_the_same_plan():
     some = [workload(f"w{n}", range(n, n + 9), gb=20.0 + 5 * n, p99=4.0 + 3 * n) for n in range(9)]
     found = save(some, COSTS, 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -94,6 +95,7 @@ def test_what_fits_is_what_the_plain_sums_say(view):
         assert fits(view, seat.uid) == plain_fits(view, seat)
 
 
+@pytest.mark.slow
 @settings(max_examples=250)
 @given(nodes(), TIMES, st.floats(0, 1, exclude_max=True))
 def test_where_nothing_is_to_be_done_nothing_is_until_the_next_check(view, now, share):

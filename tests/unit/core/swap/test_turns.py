@@ -353,6 +353,7 @@ def test_nothing_idles_and_swaps_stay_within_their_part(world):
         assert world.held[uid] > 0.0, f"{uid} never had a turn"
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(
     st.lists(st.sampled_from([1, 1, 2, 3, 7]), min_size=2, max_size=5),
@@ -366,6 +367,7 @@ def test_shares_converge_on_the_weights_whatever_swaps_cost(weights, costs):
         assert abs(share_of(world)[f"t{number}"] - weight / sum(weights)) < 0.05
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(
     worlds(),
@@ -397,6 +399,7 @@ def test_an_endless_stream_of_requests_leaves_everybody_a_turn_within_its_bound(
         assert world.held[name] > 0.0
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(
     st.floats(0.05, 5.0),

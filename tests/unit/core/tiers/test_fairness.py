@@ -9,6 +9,7 @@ import itertools
 import re
 from dataclasses import dataclass, field, replace
 
+import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
@@ -328,6 +329,7 @@ def narrow_nodes(draw):
     return node
 
 
+@pytest.mark.slow
 @given(nodes())
 @settings(max_examples=20, deadline=None)
 def test_whoever_asks_gets_its_turn(node):
@@ -337,6 +339,7 @@ def test_whoever_asks_gets_its_turn(node):
     assert max(max(pod.waits, default=0.0) for pod in node.pods.values()) <= PATIENCE
 
 
+@pytest.mark.slow
 @given(narrow_nodes())
 @settings(max_examples=25, deadline=None)
 def test_whoever_gets_no_turn_is_told_why(node):

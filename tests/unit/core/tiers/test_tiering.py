@@ -251,6 +251,7 @@ def nodes(draw):
     return TierView(seats, limits, pending, draw(st.none() | st.integers(0, 150 * GIB))), policy
 
 
+@pytest.mark.slow
 @dataclass
 class World:
     """A node on which what was decided is done, a step at a time, in any order."""
@@ -330,6 +331,7 @@ def test_the_promises_hold_in_any_order(node, data):
     assert all(one.tier is RAM or one.copies for one in world.view.seats)
 
 
+@pytest.mark.slow
 @given(nodes(), st.integers(500, 2500).map(float))
 @settings(max_examples=200, deadline=None)
 def test_it_comes_to_rest(node, now):
@@ -343,6 +345,7 @@ def test_it_comes_to_rest(node, now):
     raise AssertionError("something is moved for ever")
 
 
+@pytest.mark.slow
 @given(nodes(), st.integers(500, 2500).map(float))
 @settings(max_examples=200, deadline=None)
 def test_nothing_changes_before_the_time_that_is_told(node, now):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from kybernate.core.swap.swapview import Turn
 from kybernate.types import NodeName, SeatState
 from nodeagent.kube.pods import PodFacts
@@ -66,6 +68,7 @@ async def test_a_seat_that_nobody_calls_wakes_again_after_a_request_for_another(
     r.check()
 
 
+@pytest.mark.slow
 async def test_those_who_always_want_a_gpu_share_its_time_by_weight(rig):
     r = rig(min_residency_s=0.1, idle_after_s=0.1)
     r.begin()

@@ -71,6 +71,7 @@ def test_a_key_that_does_not_open_what_it_wrapped_is_told() -> None:
         tried(Forgets((os.urandom(32),)))
 
 
+@pytest.mark.slow
 def test_with_a_token_what_files_wrapped_still_opens(tmp_path: Path) -> None:
     """As the program does it: a new installation's first key, and the next one."""
     try:
