@@ -28,6 +28,9 @@ settings.register_profile(
 )
 settings.load_profile("kybernate")
 
+# Of what is collected nothing is garbage, and looking for some is a third of the time.
+gc.disable()
+
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """With -k of one word, unit tests whose files don't have it in path or text are not even read:
@@ -45,6 +48,7 @@ def pytest_collection_finish() -> None:
     """What was collected lives until the end: looking for garbage in it costs 0.2 s at a time."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
