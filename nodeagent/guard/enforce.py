@@ -182,6 +182,7 @@ class Enforcer:
             and seat.uid not in self.parking_again,
             vram=seat.identity.vram,
             wants=self._wants(seat),
+            of_file=not seat.identity.resource,
         )
 
     def _wants(self, seat: Seat) -> bool:

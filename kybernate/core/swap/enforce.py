@@ -82,6 +82,7 @@ class Standing:
     `epoch` changes with every start, wake and change of state: judgements of two epochs are never
     taken for one. `vram`: the bytes of each GPU that it declares, None for all. `wants`: it asks
     for its turn, and by what all declare it could have it beside those that are in GPU memory.
+    `of_file`: it is a model of a box's file and no pod, so that `vram` may have been measured.
     """
 
     uid: PodUid
@@ -92,6 +93,7 @@ class Standing:
     settled: bool = True
     vram: int | None = None
     wants: bool = False
+    of_file: bool = False
 
 
 class Judgement(Protocol):
@@ -213,10 +215,12 @@ def _held(sightings: Iterable[Sighting]) -> Mapping[tuple[PodUid, GpuUuid], int]
 
 
 def _excess(seat: Standing, gpu: GpuUuid, size: int, others: str, rule: IntruderRule) -> Excess:
-    said = (
-        f"it holds {size / _GIB:.1f} GiB of {gpu} and declares {(seat.vram or 0) / _GIB:.1f}; "
-        f"write kyb.ai/vram: {-(-size // _GIB)}Gi into its pod template"
-    )
+    known, most = (seat.vram or 0) / _GIB, -(-size // _GIB)
+    if seat.of_file:
+        known_as = f"is known to take {known:.1f}; write vram: {most}GiB for it into models.yaml"
+    else:
+        known_as = f"declares {known:.1f}; write kyb.ai/vram: {most}Gi into its pod template"
+    said = f"it holds {size / _GIB:.1f} GiB of {gpu} and {known_as}"
     if not others:
         return Excess(seat.uid, gpu, Remedy.REPORT, said, seat.epoch)
     said = f"{said}; seat {others} needs that GPU, too"

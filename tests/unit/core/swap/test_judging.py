@@ -106,6 +106,12 @@ def over(sightings, *others, rule="park", tolerance=GIB, **more):
     return excesses(sightings, seats, IntruderRule(rule), tolerance)
 
 
+def test_of_a_boxs_model_it_says_what_to_write_into_its_file():
+    (found,) = over([seen(size=5 * GIB + 1)], of_file=True)
+    told = "it holds 5.0 GiB of GPU-0 and is known to take 4.0; write vram: 6GiB for it into "
+    assert found.sentence == f"{told}models.yaml"
+
+
 def neighbour(state=SeatState.ACTIVE, gpu=GPU, **more):
     return Standing(PodUid("other"), "G0-seat-2", frozenset({gpu}), state, "1/0", **more)
 
