@@ -249,8 +249,12 @@ class Node:
 
     def __post_init__(self) -> None:
         one = self.settings
-        swapping, stays = one.turn_swap_percent / 100, (one.min_residency_s, one.pod_residency_s)
-        policy = TurnPolicy(swapping, stays[0], one.shares, stays[1])
+        policy = TurnPolicy(
+            swap_share=one.turn_swap_percent / 100,
+            min_residency=one.min_residency_s,
+            shares=one.shares,
+            most_residency=one.pod_residency_s,
+        )
         self.turns = Book(policy, self.world.now())
 
     def move(
@@ -392,8 +396,10 @@ class Node:
     def judge_parks(self, refused: Mapping[PodUid, str]) -> bool:
         """Note of each seat whether it could be parked now; why not, by seat. Whether any of that
         is new."""
-        seats = self.seats.items()
-        return bool(sum([seat.backoff.judged(refused.get(uid, "")) for uid, seat in seats]))
+        is_new = False
+        for uid, seat in self.seats.items():
+            is_new |= seat.backoff.judged(refused.get(uid, ""))
+        return is_new
 
     def judge_turns(self, refused: Mapping[PodUid, str]) -> None:
         """Note of each seat whether it is refused its turn, and tell people why; why, by seat."""
