@@ -93,7 +93,7 @@ class Admission:
         if len(routes) != 1:
             return [Reject(ticket, *routing.refusal(model, routes))]
         if client.known:
-            self.usage.known.add(client.name)
+            self.usage.saw(client.name)
         best = self._free(routes[0])
         if best is not None:
             return self._serve(ticket, client.name, best, now, now)

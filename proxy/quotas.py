@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from kybernate.core.rate import Bucket
 
 _MOST_BUCKETS = 10_000
+_MOST_CLIENTS = 10_000
 
 SMALL = 256 * 2**10
 """Bytes of a body up to which it may use what is kept free of larger ones."""
@@ -81,17 +82,32 @@ def _as_large(size: int) -> int:
 @dataclass(slots=True)
 class Usage:
     """What clients with a key or a certificate had of the seats, each by its name; all others
-    together by the empty one, since addresses have no end.
+    together by the empty one, since addresses have no end. So are those of whom most have come
+    since: keys and certificates are renewed under other names.
 
     `seconds`: of seats, whose time is divided among the requests that are there at once. `wakes`:
     how often a request of theirs was the first to wait for a model.
     """
 
-    known: set[str] = field(default_factory=set)
+    known: dict[str, None] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     requests: Counter[str] = field(default_factory=Counter)
     wakes: Counter[str] = field(default_factory=Counter)
     _since: dict[int, tuple[str, float]] = field(default_factory=dict)
+
+    def saw(self, client: str) -> None:
+        """A client with a key or a certificate asks for something."""
+        self.known.pop(client, None)
+        self.known[client] = None
+        if len(self.known) > _MOST_CLIENTS:
+            self._forget(next(iter(self.known)))
+
+    def _forget(self, client: str) -> None:
+        """The one that asked longest ago: what it had stays in the sum of all."""
+        del self.known[client]
+        self.seconds[""] += self.seconds.pop(client, 0.0)
+        for had in (self.requests, self.wakes):
+            had[""] += had.pop(client, 0)
 
     def begins(self, ticket: int, client: str, share: float) -> None:
         """A request went to a seat; `share`: the seat's `Seat.share` then."""
@@ -100,8 +116,9 @@ class Usage:
     def ends(self, ticket: int, share: float) -> None:
         """It is over; the same seat's share now."""
         client, before = self._since.pop(ticket)
-        self.seconds[client] += share - before
-        self.requests[client] += 1
+        name = self.name(client)
+        self.seconds[name] += share - before
+        self.requests[name] += 1
 
     def name(self, client: str) -> str:
         """Under which name a client's are counted."""

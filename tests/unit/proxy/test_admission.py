@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kybernate.types import NodeName, PodUid, SeatState
+from proxy import quotas
 from proxy.actions import (
     Abort,
     CheckAt,
@@ -465,6 +466,22 @@ def test_the_seconds_of_a_seat_are_divided_among_whose_requests_are_there():
     }
     assert admission.usage.requests == {"one": 1, "two": 1, "": 1}
     assert admission.usage.wakes == {"one": 1}
+
+
+def test_of_clients_without_end_those_of_long_ago_are_counted_together(monkeypatch):
+    monkeypatch.setattr(quotas, "_MOST_CLIENTS", 2)
+    admission = Admission(Limits())
+    admission.seat(seat(), 0)
+    admission.grant(A, 1, 0)
+    for number, name in enumerate(["old", "one", "old", "two", "three"]):
+        admission.arrive(number, "m", number * 10.0, Client(name, known=True))
+        if name != "two":
+            admission.leave(number, number * 10.0 + 2)
+    admission.leave(3, 50.0)
+    had = admission.usage.seconds
+    assert sum(had.values()) == pytest.approx(2 + 2 + 2 + 2 + 18)
+    assert set(had) == set(admission.usage.requests) == {"", "two", "three"}
+    assert admission.usage.requests == {"": 3, "two": 1, "three": 1}
 
 
 def test_what_is_in_flight_at_a_seat_that_comes_back_counts_on_as_it_did():
