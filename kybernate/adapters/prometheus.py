@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit, urlunsplit
 from urllib.request import urlopen
 
 from kybernate.core.simulate.history import History
@@ -14,13 +15,15 @@ from kybernate.errors import ConfigError, RetryableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from http.client import HTTPResponse
 
     Pod = tuple[str, str]
 
 DEADLINE_S = 30.0
-"""Of one question."""
+"""Of one question, its answer included."""
 _LONGEST = 256 << 20
 """Bytes of an answer."""
+_CHUNK = 1 << 16
 _DAY = 86_400
 _MINUTE = 60
 _BY = "namespace, pod, exported_namespace, exported_pod"
@@ -37,8 +40,16 @@ class Prometheus:
     behind it is no such server, and RetryableError if it doesn't answer now."""
 
     def __init__(self, url: str) -> None:
-        if urlsplit(url).scheme not in ("http", "https"):
-            raise ConfigError(url, "it is no URL; write http://HOST:PORT of a Prometheus")
+        scheme, place, *rest = urlsplit(url)
+        shown = urlunsplit((scheme, place.rpartition("@")[2], *rest))
+        if scheme not in ("http", "https"):
+            raise ConfigError(shown, "it is no URL; write http://HOST:PORT of a Prometheus")
+        if "@" in place:
+            problem = (
+                "no user and password can be sent; leave them out, and reach it by kubectl "
+                "port-forward"
+            )
+            raise ConfigError(shown, problem)
         self._url = url.rstrip("/")
 
     def day(self, now: float) -> list[History]:
@@ -75,9 +86,10 @@ class Prometheus:
 
     def _ask(self, what: str, **words: object) -> list[dict[str, Any]]:
         asked = f"{self._url}/api/v1/{what}?{urlencode(words)}"
+        until = time.monotonic() + DEADLINE_S
         try:
             with urlopen(asked, timeout=DEADLINE_S) as answer:  # noqa: S310 - http, as was looked at
-                found = json.loads(answer.read(_LONGEST))["data"]["result"]
+                found = json.loads(_read(answer, until))["data"]["result"]
         except HTTPError as error:
             said = error.read(500).decode(errors="replace").strip()
             raise ConfigError(self._url, f"it answers {error.code}: {said}") from error
@@ -86,6 +98,16 @@ class Prometheus:
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(self._url, "it answers as no Prometheus does") from error
         return list(found)
+
+
+def _read(answer: HTTPResponse, until: float) -> bytes:
+    """The body: who sends a byte now and then has no longer than others. Raises OSError."""
+    found = bytearray()
+    while len(found) < _LONGEST and (some := answer.read1(_CHUNK)):
+        found += some
+        if time.monotonic() > until:
+            raise TimeoutError(f"the answer did not end within {DEADLINE_S:g} s")
+    return bytes(found)
 
 
 def _by_pod(series: Iterable[dict[str, Any]], behind: str) -> dict[Pod, dict[str, Any]]:
