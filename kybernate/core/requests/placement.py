@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from kybernate.core.artifacts.listed import VERIFIED
-from kybernate.core.requests.checkpoint import Operation, Trouble
+from kybernate.core.requests.checkpoint import PACE, Operation, Trouble
 from kybernate.core.seat.operations import Progress
 from kybernate.types import Tier
 
@@ -289,7 +289,7 @@ def _looked_at(row: Copy, one: Listed, seen: SeenPlacement, now: float) -> Copy:
         return replace(row, state=CopyState.WAITING)
     found = seen.operations.get(row.operation)
     if isinstance(found, Operation):
-        return _followed(row, found, now)
+        return _followed(row, found, one.size, now)
     said = found.sentence if found is not None else "its agent is asked"
     refused = found is not None and found.trouble is Trouble.REFUSED
     until = row.not_before or now + CONFIRM_S
@@ -299,7 +299,7 @@ def _looked_at(row: Copy, one: Listed, seen: SeenPlacement, now: float) -> Copy:
     return replace(row, state=CopyState.COPYING, not_before=until, message=said[:_LONGEST_WHY])
 
 
-def _followed(row: Copy, found: Operation, now: float) -> Copy:
+def _followed(row: Copy, found: Operation, size: int, now: float) -> Copy:
     if found.state is Progress.SUCCEEDED:
         until = row.not_before or now + CONFIRM_S
         if now >= until:
@@ -307,6 +307,9 @@ def _followed(row: Copy, found: Operation, now: float) -> Copy:
         return replace(row, state=CopyState.THERE, not_before=until, message="")
     if found.state in (Progress.FAILED, Progress.CANCELLED):
         return _failed(row, found.sentence, now)
+    if row.began_at and now - row.began_at > (most := PACE.seconds(size)):
+        # Whatever its agent tells: others wait for its place.
+        return _failed(row, f"its {size} bytes took {most:.0f} s", now)
     copied = found.copied
     done, total = (copied.done, copied.total) if copied else (row.done, row.total)
     told = found.sentence[:_LONGEST_WHY]

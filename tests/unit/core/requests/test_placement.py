@@ -123,6 +123,23 @@ class World:
         return self.placement.status
 
 
+def test_a_copy_that_never_ends_leaves_its_place_to_others():
+    nodes = {f"n{number}": H100 for number in range(9)}
+    w = World(artifact(1, NVME_1, OBJECT), nodes=nodes)
+    w.look()
+    w.look()
+    assert len(w.asked) == AT_ONCE, "of all of them it is said that they run"
+    first = list(w.asked)
+    w.now += 120
+    w.look()
+    assert w.asked == first
+    w.now += 1
+    w.look()
+    assert [one.node for one in w.cancelled] == [one.node for one in first]
+    w.look()
+    assert len({one.node for one in w.asked}) == 2 * AT_ONCE, "the others' turn"
+
+
 def test_it_goes_into_the_store_and_from_there_to_nodes_that_match():
     w = World(artifact(1, NVME_1))
     w.settle()
