@@ -248,7 +248,7 @@ class CdiSpecs:
         container. DeadlineError: the kernel may do it yet.
         """
         door, numbers = self._door, self._shut(device_id)
-        if door is None or not numbers or (door.lets(init, numbers) and is_there()):
+        if door is None or numbers is None or (door.lets(init, numbers) and is_there()):
             return
         try:
             async with asyncio.timeout(deadline):
@@ -257,13 +257,14 @@ class CdiSpecs:
             why = f"the kernel did not let process {init} to its devices within {deadline:g} s"
             raise DeadlineError(why) from error
 
-    def _shut(self, device_id: str) -> list[tuple[int, int]]:
-        """The devices that the file shuts. Raises RetryableError for another file than ours."""
+    def _shut(self, device_id: str) -> list[tuple[int, int]] | None:
+        """The devices that the file shuts, None without one. Raises RetryableError for another file
+        than ours."""
         path = self._file(device_id)
         try:
             return _numbers(orjson.loads(path.read_bytes()))
         except FileNotFoundError:
-            return []
+            return None
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise RetryableError(
                 f"{path} was changed where it lies ({error}): its container may open no GPU; "

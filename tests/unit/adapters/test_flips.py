@@ -135,11 +135,15 @@ class Door:
     def shut(self, uid, devices):
         pass
 
+    def lets(self, init, devices):
+        return False
+
     def open(self, init, devices, is_there):
         self.opened = set(devices)
 
 
-def test_a_seats_devices(tmp_path):
+@pytest.mark.real_time
+async def test_a_seats_devices(tmp_path):
     vendor = tmp_path / "vendor"
     vendor.mkdir()
     nodes = [{"path": "/dev/null"}, {"path": "/dev/full"}]
@@ -160,7 +164,7 @@ def test_a_seats_devices(tmp_path):
         door.opened = None
         problem = ""
         try:
-            specs.release("id", 1, lambda: True)
+            await specs.release("id", 1, lambda: True, 60)
         except RetryableError as error:
             problem = str(error)
             refused += 1

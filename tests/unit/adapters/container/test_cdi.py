@@ -276,3 +276,18 @@ async def test_a_wake_waits_for_no_thread_where_all_is_let_already(shut):
     assert door.threads == []
     with pytest.raises(NotFoundError):
         await specs.release("one", 7, lambda: False, 60)
+
+
+@pytest.mark.real_time
+async def test_a_pod_is_let_to_what_a_file_without_numbers_names_and_without_a_file_to_nothing(
+    shut,
+):
+    door = Door()
+    door.may.set()
+    specs = shut(door)
+    await specs.release("other", 7, lambda: True, 60)
+    assert door.threads == []
+    (path,) = specs._out.iterdir()
+    path.write_text(json.dumps({"devices": []}))
+    await specs.release("one", 7, lambda: True, 60)
+    assert len(door.threads) == 1, "a program on the pod may keep it from them"
