@@ -203,6 +203,7 @@ class Api:
         assert timeout <= 30
         if path == "/apis/kyb.ai/v1alpha1":
             kinds = [("gpunodes", False), ("artifacts", True), ("artifacts/status", True)]
+            kinds.append(("tierplacements", True))
             return {"resources": [{"name": name, "namespaced": ours} for name, ours in kinds]}
         if path == "/api/v1/namespaces/kyb-system/pods":
             return {"items": [SYSTEM_POD]}
@@ -212,6 +213,8 @@ class Api:
             token = (query or {}).get("continue")
             items = [{"metadata": {"name": "n2" if token else "n1"}}]
             return {"items": items, "metadata": {} if token else {"continue": "more"}}
+        if path.endswith("tierplacements"):
+            return {"items": [PLACEMENT], "metadata": {}}
         raise RefusedError(f"GET {path}: may not")
 
     def of_metadata(self):
@@ -231,6 +234,15 @@ class Api:
         return {"status": {"allowed": asked["subresource"] == "log"}}
 
 
+PLACEMENT = {
+    "metadata": {"name": "pin-a", "namespace": "shop", "annotations": {keys.WHY: "an audit"}},
+    "spec": {"selector": {"matchLabels": {"kyb.ai/pod": "a"}}, "copies": {"object": 1}},
+    "status": {
+        "pinned": 1,
+        "artifacts": ["shop/a@20260130T120000Z-00c0ffee"],
+        "copies": [{"tier": "nvme", "node": "n1", "state": "Failed", "operation": "place-1"}],
+    },
+}
 SYSTEM_POD = {
     "metadata": {"name": "kyb-agent-x", "namespace": "kyb-system", "uid": "u"},
     "spec": {
@@ -265,6 +277,8 @@ def test_logs_states_and_objects_are_taken_page_by_page(call, tmp_path):
     path = tmp_path / "b.tar.gz"
     nodes = json.loads(read(path, "objects/gpunodes.json"))
     assert [one["metadata"]["name"] for one in nodes] == ["n1", "n2"]
+    (placement,) = json.loads(read(path, "objects/tierplacements.json"))
+    assert placement == PLACEMENT, "which artifacts are kept, and which copies aren't there"
     told = {one["file"]: one for one in json.loads(found.stdout)}
     assert "no answer" in told["metrics/kyb-agent-x.txt"]["why"]
     assert "may not" in told["pods.json"]["why"]
