@@ -385,7 +385,7 @@ class Agent:
         known = frozenset(self.node.seats)
         running = asyncio.get_running_loop()
 
-        failed = Replacements(publisher)
+        failed = Replacements(publisher, self.loop.succession.failed)
 
         def post(kind: str, pod: dict[str, object]) -> None:
             running.call_soon_threadsafe(failed.event, kind, pod)

@@ -21,6 +21,7 @@ from nodeagent.seat.parts.saved import Begins
 
 if TYPE_CHECKING:
     from kybernate.ports import Line, Registry
+    from kybernate.types import PodRef
     from nodeagent.artifacts.holds import Custody
     from nodeagent.artifacts.reports import Reports
     from nodeagent.seat.node import Node
@@ -173,6 +174,12 @@ class Succession:
         """Its pod no longer exists, and nothing of it is left here."""
         if self._node.world.offloading is not None:
             self.stopped(seat, seat.history.reason or "its pod is gone")
+
+    def failed(self, pod: PodRef, why: str) -> None:
+        """Its kubelet has failed it. Without a seat nothing of it runs here, as after a reboot,
+        which ends what the journal says: else nobody could ever succeed it."""
+        if self._node.world.offloading is not None and pod.uid not in self._node.seats:
+            self._reports.put(Report(Kind.STOPPED, pod.namespace, pod.uid, why=_plain(why)))
 
     def stopped(self, seat: Seat, why: str) -> None:
         """It never continues here: whoever succeeds it may do so, once the registry is told."""

@@ -2,7 +2,8 @@
 
 At a reboot the kubelet admits its pods again as soon as it runs. If the device plugin hasn't
 registered by then, it fails those that hold a seat, and nothing brings a failed pod back: somebody
-must make another one. Who owns the pod does so; the pod says that it is to be done, and why.
+must make another one. Who owns the pod does so; the pod says that it is to be done, and why. The
+journal of before a boot says nothing: that such a pod has stopped is known from here alone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from kybernate import keys
 from kybernate.api.pods import read_pod
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from kybernate.api.pods import Pod
     from kybernate.types import PodRef, PodUid
@@ -35,11 +36,14 @@ class Notices(Protocol):
 
 
 class Replacements:
-    """Marks such pods, once each. Fed by the watch, on the loop."""
+    """Marks such pods, once each, and tells `failed` of all that their kubelet has failed, with a
+    sentence. Fed by the watch, on the loop."""
 
-    def __init__(self, notices: Notices) -> None:
+    def __init__(self, notices: Notices, failed: Callable[[PodRef, str], None]) -> None:
         self._notices = notices
+        self._failed = failed
         self._marked: set[PodUid] = set()
+        self._told: set[PodUid] = set()
 
     def event(self, kind: str, pod: Mapping[str, Any]) -> None:
         """An event of the watch: ADDED, MODIFIED or DELETED."""
@@ -47,7 +51,11 @@ class Replacements:
         ref, uid = found.ref, found.ref.uid
         if kind == "DELETED":
             self._marked.discard(uid)
+            self._told.discard(uid)
             return
+        if found.asks and found.failed_by_kubelet and uid not in self._told:
+            self._told.add(uid)
+            self._failed(ref, f"its kubelet has failed it: {found.status.get('reason')}")
         resource = found.refused_seat
         marked = uid in self._marked or found.condition(keys.REPLACE_CONDITION) is not None
         if resource is None or marked:

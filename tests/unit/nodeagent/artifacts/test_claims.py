@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
 from kybernate.ports import Line
-from kybernate.types import ArtifactId
+from kybernate.types import ArtifactId, PodRef, PodUid
 from tests.unit.nodeagent.offloading import (
     ACTIVE,
     OBJECT,
@@ -162,4 +162,18 @@ async def test_an_older_state_is_started_as_a_copy_by_its_name(rig):
     assert went(r, new) == []
     line = await r.loop.registry.line("default", cold, 1.0)
     assert line.successor == ""
+    telling.cancel()
+
+
+async def test_a_pod_that_its_kubelet_failed_has_stopped_unless_it_has_a_seat_here(rig):
+    r = rig(tiers=TIERS)
+    telling = asyncio.ensure_future(r.loop.reports.run())
+    cold, _ = await two(r)
+    rebooted = PodRef("default", "rebooted", PodUid("uid-rebooted"))
+    for pod in (rebooted, r.node.seats[cold].identity.pod):
+        r.loop.succession.failed(pod, "its kubelet has failed it")
+    await r.loop.reports.flush(10)
+    lines = r.loop.registry
+    assert (await lines.line("default", rebooted.uid, 1.0)).stopped
+    assert not (await lines.line("default", cold, 1.0)).stopped
     telling.cancel()

@@ -20,6 +20,11 @@ class Notices:
         self.events: list[tuple[str, str, str, str]] = []
         self.marks: list[tuple[str, str]] = []
 
+        self.failed: list[tuple[str, str]] = []
+
+    def fails(self, pod: Any, why: str) -> None:
+        self.failed.append((pod.uid, why))
+
     def told_pod(self, pod: Any, kind: str, reason: str, sentence: str) -> None:
         self.events.append((str(pod), kind, reason, sentence))
 
@@ -34,7 +39,7 @@ def notices() -> Notices:
 
 @pytest.fixture
 def replacements(notices: Notices) -> Replacements:
-    return Replacements(notices)
+    return Replacements(notices, notices.fails)
 
 
 def pod(**status: Any) -> dict[str, Any]:
@@ -67,6 +72,23 @@ def test_it_is_marked_once_whatever_the_watch_repeats(replacements, notices) -> 
 def test_an_agent_that_restarts_does_not_mark_it_again(replacements, notices) -> None:
     replacements.event("ADDED", pod(conditions=[{"type": "kyb.ai/replace", "status": "True"}]))
     assert notices.events == []
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        ({"conditions": [{"type": "kyb.ai/replace", "status": "True"}]}, True),
+        ({"reason": "NodeShutdown"}, True),
+        ({"reason": ""}, False),
+        ({"phase": "Running"}, False),
+    ],
+)
+def test_that_a_pod_was_failed_by_its_kubelet_is_told_once(
+    replacements, notices, status, told
+) -> None:
+    for kind in ("ADDED", "MODIFIED"):
+        replacements.event(kind, pod(**status))
+    assert [uid for uid, _ in notices.failed] == (["u1"] if told else [])
 
 
 def test_the_owner_who_replaces_it_is_named(replacements, notices) -> None:
