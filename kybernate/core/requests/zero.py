@@ -130,7 +130,9 @@ def _plan(those: Sequence[Replica], asked: Sequence[Request], now: float) -> Pla
     old, again = _over([one for one in asked if one not in mine], now)
     steps = [Step(Act.REMOVE, requests=old)] if old else []
     if not there:
-        waits = tuple(one for one in asked if sleeps(one))
+        # Those that are wanted come last: until their statuses are written, a controller that
+        # follows one which was killed finds that the others' are to be.
+        waits = tuple(sorted(filter(sleeps, asked), key=lambda one: bool(one.wanted)))
         if any(one.wanted for one in waits):
             steps.append(Step(Act.UP, requests=waits))
         return Plan(tuple(steps), again)

@@ -89,9 +89,9 @@ def test_one_that_failed_takes_the_others_back_and_is_tried_again_after_an_hour(
 def test_it_sleeps_until_somebody_wants_it_and_comes_as_it_was():
     assert acts(plan([], [put(A), put(B)], NOW + 9e6)) == []
     wanted = put(A, wanted=True)
-    assert acts(plan([], [wanted, put(B)], NOW)) == [("up", ["zero-u1", "zero-u2"])]
+    assert acts(plan([], [wanted, put(B)], NOW)) == [("up", ["zero-u2", "zero-u1"])]
     leaving = A._replace(leaving=True, since=math.inf)
-    assert acts(plan([leaving], [wanted, put(B)], NOW)) == [("up", ["zero-u1", "zero-u2"])]
+    assert acts(plan([leaving], [wanted, put(B)], NOW)) == [("up", ["zero-u2", "zero-u1"])]
 
 
 def test_somebody_who_waits_while_it_goes_down_waits_until_it_is_down():
@@ -162,6 +162,14 @@ def worlds(draw):
         ended = 0.0 if open_ else NOW - 10
         asked.append(replace(one, status=replace(one.status, ended_at=ended, scaled_up_at=up)))
     return pods, asked
+
+
+def test_whoever_follows_a_killed_controller_has_all_of_them_scaled_up():
+    both = [put(A, wanted=True), put(B)]
+    (step,) = plan([], both, NOW).steps
+    (first, last) = step.requests
+    done = replace(first, status=replace(first.status, scaled_up_at=NOW))
+    assert acts(plan([], [done, last], NOW)) == [("up", [last.name])]
 
 
 @given(worlds())
