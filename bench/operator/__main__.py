@@ -12,7 +12,7 @@ import click
 
 from bench.operator.ends import compared, ends
 from bench.operator.plane import plane, until
-from bench.operator.work import KINDS, work
+from bench.operator.worklist import KINDS, work
 from bench.operator.world import World, stable
 from bench.report import emit, median, say
 from kybernate.errors import KybernateError
@@ -157,7 +157,8 @@ def main(kills: int, rounds: int, seed: int, as_json: bool) -> None:
         up.door.takes = TAKES_S
         replicas = [up.replica(**SETTINGS) for _ in range(2)]
         for one in replicas:
-            one.start()
+            one.start(wait=False)
+        until(lambda: leader(replicas) is not None, LEADS_S, "nobody leads")
         before = calm(up, rounds)
         say(f"without kills: {len(before.there)} things in the end")
         left, after, gaps = killed(up, rounds, kills, replicas, chance)

@@ -97,7 +97,11 @@ def plane() -> Iterator[Plane]:
         stack.callback(webhook.stop)
         up = Plane(cluster, folder, server)
         stack.callback(up.close)
-        up.gpu_node(NODE, {"gpus": [GPU], "driver": {"version": "580.1"}})
+        ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+        up.api.post("/api/v1/nodes", {"metadata": {"name": NODE}})
+        up.api.patch(f"/api/v1/nodes/{NODE}/status", {"status": ready})
+        tiers = [{"name": "ram"}, {"name": "object"}]
+        up.gpu_node(NODE, {"gpus": [GPU], "driver": {"version": "580.1"}, "tiers": tiers})
         yield up
 
 

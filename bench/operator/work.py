@@ -1,10 +1,10 @@
-"""What people ask for: one of each kind in a round, each with its end."""
+"""What people ask for, each with its end."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bench.operator.world import of_replica_set
+from bench.operator.world import of_replica_set, owned
 from kybernate import keys
 from tests.kit.servers.recorder import Recorder
 
@@ -161,9 +161,7 @@ class Rebalance(Item):
     plural = "rebalancerequests"
 
     def begin(self) -> None:
-        owner: Json = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": self.name}
-        owner |= {"uid": f"of-{self.name}", "controller": True}
-        self.world.pod(self.name, ownerReferences=[owner])
+        self.world.pod(self.name, **owned(self.name))
         move = {"pod": self.name, "to": {"group": "G1"}}
         self.create(keys.REBALANCE_REQUEST_KIND, {"move": move})
 
@@ -269,18 +267,3 @@ class Zero(Item):
 
 def _app(pod: Json) -> str:
     return str(pod["metadata"]["labels"].get("app", ""))
-
-
-KINDS: tuple[type[Item], ...] = (
-    *(Checkpoint, Park, Clone, Rebalance, Template, Snapshots, Zero),
-    *(Evict, Wake, Successor, Late, Deleted),
-)
-
-
-def work(world: World, rounds: int) -> list[Item]:
-    """The work list: so many of each kind."""
-    return [
-        kind(world, f"{kind.__name__.lower()}-{number}", 100 * number + index)
-        for number in range(rounds)
-        for index, kind in enumerate(KINDS)
-    ]

@@ -33,7 +33,7 @@ KINDS = {
     "pods": "/api/v1",
 }
 _SYNC_S = 30.0
-_ROUND_S = 0.1
+_ROUND_S, _HEARD_S = 0.1, 2.0
 _NOW = {"gracePeriodSeconds": 0}
 
 
@@ -48,7 +48,12 @@ class World:
         self.scaled: dict[str, list[int]] = defaultdict(list)
         self.resting: set[str] = set()
         """Names of pods whose seats rest in the object store."""
-        self._told: list[Json] = []
+        self.waiting: set[str] = set()
+        """Names of pods for which the scheduler finds no node."""
+        self.used: Json = {}
+        """What the agent has counted of the namespace's use."""
+        self._told: Json = {}
+        self._shown: dict[str, float] = {}
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -93,18 +98,21 @@ class World:
         with self._lock:
             return {uid: name for (_, name), uids in self.uids.items() for uid in uids}
 
-    def pod(self, name: str, group: str = "G0", **meta: Any) -> str:
-        """A pod with a seat that runs; its UID. `meta`: labels, annotations, ownerReferences."""
+    def pod(self, name: str, group: str = "G0", priority: str = "", **meta: Any) -> str:
+        """A pod with a seat that runs, unless it is to wait; its UID. `meta`: labels, annotations,
+        ownerReferences."""
         labels = {keys.MANAGED_LABEL: "true", **meta.pop("labels", {})}
         notes = {keys.VRAM: "1Gi", **meta.pop("annotations", {})}
         limits = {keys.seat_resource(1): "1", "memory": "1Gi"}
         container = {"name": "c", "image": "x", "args": ["serve"], "resources": {"limits": limits}}
-        body = {
-            "metadata": {"name": name, "labels": labels, "annotations": notes, **meta},
-            "spec": {"containers": [container]},
-        }
+        spec: Json = {"containers": [container]}
+        if priority:
+            spec["priorityClassName"] = priority
+        meta = {"name": name, "labels": labels, "annotations": notes, **meta}
+        body = {"metadata": meta, "spec": spec}
         uid: str = self.api.post(self.path("pods"), body)["metadata"]["uid"]
-        self.bind(name, uid, group)
+        if name not in self.waiting:
+            self.bind(name, uid, group)
         return uid
 
     def bind(self, name: str, uid: str, group: str = "G0") -> None:
@@ -159,7 +167,7 @@ class World:
             with contextlib.suppress(NotFoundError):
                 if "deletionTimestamp" in meta:
                     self.api.delete(self.path("pods", meta["name"]), _NOW)
-                elif pod.get("status", {}).get("phase") != "Running":
+                elif pod["status"].get("phase") == "Pending" and meta["name"] not in self.waiting:
                     self.bind(meta["name"], meta["uid"])
         for one in self.of("deployments"):
             self._replicas(one)
@@ -169,19 +177,34 @@ class World:
 
     def _tell(self) -> None:
         """What the agent says of its seats."""
-        rows = []
+        rows, away = [], self._put_away()
         for pod in self.of("pods"):
             meta = pod["metadata"]
             if "deletionTimestamp" not in meta and pod["spec"].get("nodeName"):
                 row = {"uid": meta["uid"], "name": meta["name"], "pod": meta["name"]}
                 row |= {"namespace": self.namespace, "group": "G0", "state": "active"}
-                if meta["name"] in self.resting:
+                if meta["name"] in self.resting or meta["uid"] in away:
                     row |= {"state": "parked", "tier": "object", "since": "2026-01-01T00:00:00Z"}
                 rows.append(row)
-        if rows != self._told:
+        usage = [{"namespace": self.namespace, "used": self.used}] if self.used else []
+        told = {"seats": rows, "usage": usage}
+        if told != self._told:
             path = f"{keys.GPU_NODES_PATH}/{NODE}/status"
-            self.plane.cluster.api("agent").patch(path, {"status": {"seats": rows}})
-            self._told = rows
+            self.plane.cluster.api("agent").patch(path, {"status": told})
+            self._told = told
+            for row in rows:
+                self._shown.setdefault(row["uid"], time.monotonic())
+
+    def shows(self, uid: str) -> bool:
+        """Whether the agent has told of the pod's seat so long ago that all have heard of it."""
+        at = self._shown.get(uid)
+        return at is not None and time.monotonic() > at + _HEARD_S
+
+    def _put_away(self) -> set[str]:
+        """The UIDs of pods whose states are in the object store, so that they may go."""
+        asked = [one for one in self.of("checkpointrequests") if one["spec"]["mode"] == "Evict"]
+        told = [one.get("status") or {} for one in asked]
+        return {str(one["podUID"]) for one in told if one.get("completionTime")}
 
     def _replicas(self, deployment: Json) -> None:
         name, number = deployment["metadata"]["name"], deployment["spec"]["replicas"]
@@ -216,8 +239,7 @@ class World:
         self._continues(request, uid)
 
     def _next(self, pod: str, group: str) -> str:
-        owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": pod, "uid": f"of-{pod}"}
-        return self.pod(f"{pod}-next", group, ownerReferences=[{**owner, "controller": True}])
+        return self.pod(f"{pod}-next", group, **owned(pod))
 
     def _continues(self, request: Json, uid: str) -> None:
         note = {"metadata": {"annotations": {keys.SUCCESSOR: uid}}}
@@ -225,16 +247,37 @@ class World:
         self.plane.cluster.api("extender").patch(path, note)
 
     def _planned(self, path: str) -> Json:
-        """The extender's plan for a pod of the namespace: from G0 to G1."""
+        """The extender's plan for a pod of the namespace: from G0 to G1. One that waits has another
+        one make room."""
         *_, namespace, name = urlsplit(path).path.split("/")
         pod = self.get("pods", name)
         if namespace != self.namespace or pod is None:
             return {}
-        uid = pod["metadata"]["uid"]
-        step = {"kind": "move", "pod": f"{namespace}/{name}", "uid": uid, "seconds": 3.0}
-        step |= {"from": {"node": NODE, "group": "G0"}, "to": {"node": NODE, "group": "G1"}}
+        leaves = self.get("pods", made_room(name)) if name in self.waiting else pod
+        if leaves is None:
+            return {}
+        uid, here = leaves["metadata"]["uid"], {"node": NODE, "group": "G0"}
+        kind = "suspend" if path.startswith("/preemption/") else "move"
+        step = {"kind": kind, "pod": f"{namespace}/{leaves['metadata']['name']}", "uid": uid}
+        step |= {"from": here, "to": {**here, "group": "G1"}, "seconds": 3.0, "bytes": 1 << 30}
+        steps = [step]
+        if leaves is not pod:
+            waiter = pod["metadata"]["uid"]
+            steps.append({"kind": "place", "pod": f"{namespace}/{name}", "uid": waiter, "to": here})
         plan = {"room": True, "id": f"h-{uid[:8]}", "moves": 1, "seconds": 3.0}
-        return {**plan, "steps": [{**step, "bytes": 1 << 30}], "sentences": ["1 move."]}
+        asked = {"uid": pod["metadata"]["uid"], "checked": True}
+        return {**plan, **asked, "steps": steps, "sentences": ["1 move."]}
+
+
+def made_room(waiter: str) -> str:
+    """The pod that makes room for one that waits."""
+    return f"{waiter}-of"
+
+
+def owned(name: str) -> Json:
+    """What a pod of the ReplicaSet of this name has, which makes another one in its place."""
+    owner: Json = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": name}
+    return {"ownerReferences": [{**owner, "uid": f"of-{name}", "controller": True}]}
 
 
 def of_replica_set(name: str, made: Json | None) -> Json:
