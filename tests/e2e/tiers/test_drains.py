@@ -20,6 +20,7 @@ from kybernate import keys
 from kybernate.errors import KybernateError, NotFoundError
 from tests.cluster.processes.control import wait_until
 from tests.e2e.tiers.test_restores import Site, seats, site
+from tests.faults.scenes import reboot
 from tests.kit.clients.direct import Direct
 from tests.kit.clients.kubectl import Kubectl
 from tests.kit.clients.models import Models
@@ -358,3 +359,34 @@ def test_a_pod_whose_node_fails_continues_elsewhere_from_its_newest_snapshot(
     seats.gone([name], 120)
     wait_until(lambda: site.seat(node, name) == {}, 60, "it is still told of")
     assert Direct.to(second).ask().counter == 3, "there is one of it"
+
+
+def test_a_pod_that_its_kubelet_failed_after_a_reboot_is_replaced_and_continues(
+    site: Site, seats: Pods, deployment: str, reader: Kubectl
+) -> None:
+    """The kubelet admits its pods before the device plugin is there, and fails them for good."""
+    first = the_pod(seats)
+    uid, name, node = (
+        *(first["metadata"][key] for key in ("uid", "name")),
+        first["spec"]["nodeName"],
+    )
+    last = Direct.to(first).ask()
+    done = reader("kyb", "snapshot", name)
+    assert not done.returncode, (done.stdout, done.stderr)
+    assert Direct.to(first).ask().counter == 2, "what is done since the snapshot is lost"
+    processes = reboot.power_off(site.cluster, node)
+    reboot.wipe(site.cluster, node)
+    reboot.power_on(site.cluster, node, processes)
+
+    second = the_pod(seats, but=uid)
+    failed = seats.get(name)["status"]
+    assert (failed["phase"], failed["reason"]) == ("Failed", "UnexpectedAdmissionError")
+    marks = [one for one in failed["conditions"] if one["type"] == keys.REPLACE_CONDITION]
+    assert [one["status"] for one in marks] == ["True"]
+    assert second["metadata"]["annotations"][keys.RESTORE_FROM] == f"pod/{uid}"
+    answer = Direct.to(second).ask()
+    told = site.sentence(second["metadata"]["name"], "RestoreRefused")
+    assert (answer.counter, answer.intact) == (2, True), told
+    assert answer.body["kyb"]["boot"] == last.body["kyb"]["boot"]
+    path = f"{REQUESTS}/lost-{uid}"
+    wait_until(lambda: standing_of(site, path) == "Evicted", 30, "it is not told as done")
