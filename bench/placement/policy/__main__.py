@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bench.placement.policy.baselines import BASELINES
-from bench.placement.policy.bound import load
+from bench.placement.policy.bound import late
 from bench.placement.policy.workload import Case, trace_of
 from bench.report import emit, say, skip
 from kybernate.core.simulate.outcome import POLICIES, gpus_needed, late_share, simulate
@@ -25,6 +25,8 @@ from kybernate.core.simulate.world import Costs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from kybernate.core.simulate.trace import Trace
 
 DATA = Path(__file__).parents[4] / "shared/data/azure-llm/AzureLLMInferenceTrace_conv.csv.gz"
 ALL = {"ours": POLICIES["ours"], **BASELINES}
@@ -41,8 +43,8 @@ GRID = (
     Case(swing=True),
 )
 _SHARE = 0.99
-_FINE = 0.125
-_STEPS = 512
+_FINE = 0.25
+_STEPS = 256
 
 
 @dataclass(frozen=True)
@@ -100,24 +102,31 @@ def needed(case: Case, name: str, seeds: Iterable[int], data: Path) -> float:
     return most
 
 
-def beyond(trial: Trial) -> float | None:
+def beyond(trial: Trial, sustained: float) -> float | None:
     """A rate that nobody sustains who interrupts nothing, since the bound in hindsight says so for
-    every seed: the lowest of fine steps, if the load rises with the rate. None above 64/s."""
+    every seed: the lowest found by halving fine steps above a rate that is sustained. None above
+    64/s."""
 
     def over(steps: int) -> bool:
         case = replace(trial.case, rate=steps * _FINE)
         traces = (trace_of(case, seed, trial.data) for seed in trial.seeds)
-        return all(load(one, trial.gpus, Costs(), _SHARE) > 1 for one in traces)
+        return all(_too_late(one, trial.gpus) for one in traces)
 
-    low, high = 0, 1
+    low = max(1, int(sustained / _FINE))
+    high = 2 * low
     while not over(high):
-        if high == _STEPS:
+        if high >= _STEPS:
             return None
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if over(middle) else (middle, high)
     return high * _FINE
+
+
+def _too_late(trace: Trace, gpus: int) -> bool:
+    enough = (1 - _SHARE) * len(trace.at)
+    return late(trace, gpus, Costs(), enough) > enough
 
 
 def _cpu_s() -> float:
@@ -158,7 +167,6 @@ def main(  # noqa: PLR0913 - its options
     with ProcessPoolExecutor(jobs) as pool:
         asked = {name: pool.submit(needed, standard, name, seeds, data) for name in ALL}
         plays = [{name: pool.submit(sustained, trial, name) for name in ALL} for trial in trials]
-        bound = pool.submit(beyond, trials[0])
         gpus = {name: one.result() for name, one in asked.items()}
         for name, wanted in gpus.items():
             say(f"  {name:16} needs {wanted:g} GPUs for the standard case at 0.5 requests/s")
@@ -172,7 +180,7 @@ def main(  # noqa: PLR0913 - its options
         shares = {kind: one.result() for kind, one in kinds.items()}
         told = ", ".join(f"{kind} {share:.1%}" for kind, share in shares.items())
         say(f"  in time on {available} GPUs at {ours:g}/s: {told}")
-        least = bound.result()
+        least = pool.submit(beyond, trials[0], ours).result()
     say(f"  nobody sustains, by the bound in hindsight: {least or 'unknown'}/s")
     best = [max(rate for name, rate in one.items() if name != "ours") for one in rates]
     metrics = {
