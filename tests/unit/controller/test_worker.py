@@ -484,6 +484,7 @@ def test_of_what_people_ask_for_no_policy_is_told(kind, touched):
     """There may be thousands of requests, and each change would have all policies looked at."""
     found, heard = object.__new__(service.Service), []
     found._policies = found._templates = SimpleNamespace(touch=heard.append)
+    found._rebalances, found._rebalance_queue = None, None
     told = Requests(CHECKPOINT, lambda _key: None, lambda one: found._told(replace(one, **kind)))
     told.on_event("ADDED", item())
     assert heard == touched
