@@ -38,6 +38,7 @@ from nodeagent.seat.offloading import Offloading
 from nodeagent.seat.record import Seat, SeatIdentity
 from tests.kit import machine as fakes
 from tests.kit.arrivals import FakeArrivals
+from tests.kit.clock import until
 from tests.kit.warden import FakeCulprits
 from tests.unit.core.swap.invariant import violations
 
@@ -249,11 +250,11 @@ class Rig:
         return self.node.seats[uid].state
 
     async def until(self, uid: PodUid, state: SeatState, limit: float = 60.0) -> None:
-        end = self.clock.time() + limit
-        while uid not in self.node.seats or self.state(uid) is not state:
-            found = self.state(uid) if uid in self.node.seats else "no seat"
-            assert self.clock.time() < end, f"{uid} is {found}, not {state}: {self.seen.events}"
-            await asyncio.sleep(0.01)
+        there = await until(lambda: self._state(uid) is state, limit)
+        assert there, f"{uid} is {self._state(uid)}, not {state}: {self.seen.events}"
+
+    def _state(self, uid: PodUid) -> SeatState | None:
+        return self.state(uid) if uid in self.node.seats else None
 
     def check(self) -> None:
         assert self.seen.broken == []

@@ -13,7 +13,7 @@ from nodeagent.app.makemoves import agent_of
 from nodeagent.migration.source import Source
 from nodeagent.operations.operations import Operations
 from nodeagent.operations.record import Ask
-from tests.kit.clock import run_virtual
+from tests.kit.clock import run_virtual, until
 from tests.kit.machine import Crash
 
 GIB = 1 << 30
@@ -102,10 +102,7 @@ async def begun(rig, there, **more):
 
 
 async def ended(operation, limit=120.0):
-    end = asyncio.get_running_loop().time() + limit
-    while not operation.ended:
-        assert asyncio.get_running_loop().time() < end, operation
-        await asyncio.sleep(0.01)
+    assert await until(lambda: operation.ended, limit), operation
     return operation
 
 

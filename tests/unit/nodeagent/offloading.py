@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from kybernate.types import SeatState, Tier
+from tests.kit.clock import until
 
 GIB = 1 << 30
 MEMORY = {"GPU-0": 80 * GIB, "GPU-1": 80 * GIB}
@@ -29,11 +30,7 @@ async def two(r):
 
 async def when(condition):
     """Look at every step of the loop."""
-    for _ in range(100_000):
-        if condition():
-            return
-        await asyncio.sleep(0.0001)
-    raise AssertionError("it never comes to that")
+    assert await until(condition, 10.0), "it never comes to that"
 
 
 async def down(r, uid, state=NVME):

@@ -10,7 +10,7 @@ import pytest
 
 from kybernate.ports import ProcessState
 from kybernate.types import SeatState
-from tests.kit.clock import run_virtual
+from tests.kit.clock import run_virtual, until
 from tests.kit.machine import Crash, Machine
 
 WRITES = 40
@@ -72,8 +72,7 @@ def test_an_agent_killed_between_two_driver_calls_goes_on(rig, proxy, millisecon
         loop = quiet()
 
         async def at_swap():
-            while machine.journal_writes < 18:  # noqa: ASYNC110 - the journal has no event
-                await asyncio.sleep(0.0005)
+            await until(lambda: machine.journal_writes >= 18, 60.0)
             loop.call_later(millisecond / 1000, loop.stop)
 
         await asyncio.gather(life(rig, proxy, machine), at_swap())
