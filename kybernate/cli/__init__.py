@@ -27,7 +27,7 @@ _COMMANDS: Mapping[str, str] = {
     "completion": "kybernate.cli.completing",
     "doctor": "kybernate.cli.doctor",
     "drain": "kybernate.cli.cluster.requests:drain",
-    "dump": "kybernate.cli.dump",
+    "dump": "kybernate.cli.planning.dump",
     "explain": "kybernate.cli.explain",
     "groups": "kybernate.cli.groups",
     "import": "kybernate.cli.importing",

@@ -446,7 +446,7 @@ def test_a_request_that_may_not_be_made_is_told_of():
     assert world.told[:2] == ("True", "Ready")
 
 
-def test_a_pod_of_another_namespace_that_names_the_template_its_owner_is_not_its_own():
+def test_a_pod_of_another_namespace_that_names_the_template_is_not_its_own():
     world = World()
     world.look(2)
     (pod,) = copy.deepcopy([*world.pods.values()])
