@@ -298,9 +298,11 @@ class Steps:
         return {"thaw": thawed - began, **phases}
 
     async def _was_not_moved(self, seat: Seat, error: BaseException | None) -> bool:
-        """Whether all that went wrong is that the driver refuses its new GPUs."""
+        """Whether all that went wrong is that the driver refuses its new GPUs, and it may wake on
+        its old ones later. A seat of a group may not: those are another group's, or node's."""
         refused = isinstance(error, DriverError) and error.code in _NO_REMAP
-        return bool(seat.tree.gpu_map) and refused and await self._all(seat, _PARKED)
+        may_stay = seat.identity.anywhere and bool(seat.tree.gpu_map)
+        return may_stay and refused and await self._all(seat, _PARKED)
 
     async def finish_wake(self, seat: Seat) -> dict[str, float]:
         """From wherever its processes are to RUNNING. Raises Broken."""

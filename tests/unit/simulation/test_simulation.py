@@ -160,6 +160,8 @@ def test_storms_with_moves_run_nothing_twice_and_lose_nothing():
         ("storm", 3038331),
         # A driver refused to move a seat, which woke on its old GPU since it could not be frozen.
         ("storm", 991367),
+        # It refused a seat that came from another node, whose GPUs that kept for ever.
+        ("pair", 30),
     ],
 )
 @pytest.mark.filterwarnings("ignore")
@@ -300,10 +302,13 @@ def test_nothing_is_judged_before_the_weather_has_cleared_on_both_nodes(monkeypa
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_state_that_is_never_dropped_is_found_out():
-    storm = Storm(draw_pair(10940), None)
-    for life in storm.lives:
-        life.machine.fault = lambda name: name == "drop-fails"
-    assert any("does not come to rest: drop/" in one for one in storm.run().violations)
+    found: list[str] = []
+    for seed in (10936, 10944, 10951):  # not each schedule comes to drop one
+        storm = Storm(draw_pair(seed), None)
+        for life in storm.lives:
+            life.machine.fault = lambda name: name == "drop-fails"
+        found += storm.run().violations
+    assert any("does not come to rest: drop/" in one for one in found)
 
 
 def test_the_bench_ends_with_one_line_of_json():

@@ -37,6 +37,19 @@ from tests.unit.nodeagent.offloading import (
 from tests.unit.nodeagent.succession import left, of, went
 
 
+async def test_one_that_the_driver_does_not_move_to_its_group_is_started_again(rig, groups):
+    """The GPUs that it comes from are another group's: it may never wait for them."""
+    r = rig(tiers=TIERS)
+    cold, _, _, telling = await left(r, NVME)
+    r.machine.faults.add("remap-refused")
+    new = await r.seat("new", group=groups["G1"], restore=of(cold))
+    await when(lambda: new in r.machine.gates)
+    await when(lambda: "SeatFailed" in reasons(r))
+    assert "RemapRefused" not in reasons(r)
+    assert r.node.seats[new].identity.gpus == groups["G1"].gpus
+    telling.cancel()
+
+
 async def test_a_successor_goes_on_where_the_other_was_and_never_executes_its_command(rig, proxy):
     for state in (OBJECT, NVME):
         r = rig(tiers=TIERS)
