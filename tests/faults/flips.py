@@ -148,7 +148,8 @@ NONE = {
     "kybernate/adapters/files/diskspeed.py": "to measure a disk, and removed",
     "kybernate/cli/planning/calibrate.py": "measurements, for whoever asked for them",
     "kybernate/local/logs.py": "what models write, for people",
-    "kybernate/local/reading.py": "ports of models; with another one a model is started again",
+    "kybernate/local/folders.py": "ports and memory of models; another port is a start, and who "
+    "holds more memory than is known of it is parked and measured again",
     "kybernate/cli/artifacts/commands.py": "an export, which is sealed like a place",
 }
 """Modules that write files which are nothing of the above, and what these are."""

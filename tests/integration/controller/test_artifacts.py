@@ -51,7 +51,11 @@ def test_they_come_and_go_with_the_registry_and_over_kills(
     shows(api, [first])
     (item,) = api.get(ARTIFACTS)["items"]
     assert item["metadata"]["name"] == "a.20260131t120000z-00000001"
-    assert item["metadata"]["labels"] == {keys.OF_POD_LABEL: "a", keys.TIER_LABEL: "object"}
+    assert item["metadata"]["labels"] == {
+        keys.OF_POD_LABEL: "a",
+        keys.TIER_LABEL: "object",
+        keys.MOMENT_LABEL: first.split("@")[1],
+    }
     # Some are written before it dies, some after.
     projecting.kill()
     more = [recorder.record(number) for number in (2, 3)]

@@ -197,7 +197,11 @@ def test_requests_that_nobody_approves_cost_few_plans_and_end(
     def reasons() -> list[str]:
         return [complete(api.get(f"{RBAL}/{name}"))[1] for name in names]
 
-    for name in names:
+    for name in names[:10]:
+        moving(api, name)
+    made = time.time()
+    until(lambda: time.time() >= made + 1, "no later second", LIMIT_S)  # their ages are in seconds
+    for name in names[10:]:
         moving(api, name)
     ends = ["AwaitingApproval"] * 10 + ["Queued"] * 2
     until(lambda: sorted(reasons()) == ends, "not planned", LIMIT_S)

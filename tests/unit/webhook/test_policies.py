@@ -60,6 +60,7 @@ def test_every_annotation_of_the_code_is_the_users_or_the_systems() -> None:
         *(keys.ORIGINAL_RESOURCES, keys.WAKEABLE_CONDITION),
         *(keys.REPLACE_CONDITION, keys.CDI_KIND, keys.AGENT_SIGNER, keys.SUCCESSOR),
         *(keys.OF_POD_LABEL, keys.OF_OWNER_LABEL, keys.TIER_LABEL, keys.OF_POLICY_LABEL),
+        keys.MOMENT_LABEL,
         *(keys.ZERO_LABEL, keys.WANTED, keys.WHY),
         keys.MADE_FOR,
     }
