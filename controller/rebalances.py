@@ -21,7 +21,7 @@ from kybernate.api.requests import to_evict, to_wake
 from kybernate.core.plans.steps import Kind
 from kybernate.core.requests import rebalance
 from kybernate.core.requests.asked import Decision
-from kybernate.core.requests.evictions import STEP, is_step
+from kybernate.core.requests.evictions import is_step
 from kybernate.core.requests.rebalance import (
     Act,
     NoPlan,
@@ -257,7 +257,7 @@ def have_looked_at(
     made: checkpoint.Request, requests: Requests[rebalance.Request], queue: Queue
 ) -> None:
     """Put the request whose step the CheckpointRequest is into its `queue`: it has changed."""
-    if made.name.startswith(STEP):
+    if is_step(made):
         for one in requests.all():
             if is_made_by(made, one.uid):
                 queue.add((one.namespace, one.name))

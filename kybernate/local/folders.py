@@ -56,7 +56,7 @@ class Numbers:
     what: str
 
     def read(self) -> dict[str, int]:
-        """None, if the file isn't there or of another format."""
+        """Those above 0; none at all if the file isn't there or of another format."""
         try:
             kept = json.loads(self.path.read_bytes())
         except (OSError, ValueError):
@@ -65,7 +65,7 @@ class Numbers:
         numbers = kept.get(self.what) if whole else None
         if not isinstance(numbers, dict):
             return {}
-        return {name: one for name, one in numbers.items() if isinstance(one, int)}
+        return {name: one for name, one in numbers.items() if _counts(one)}
 
     def write(self, numbers: Mapping[str, int]) -> None:
         """Just these from now on; at no moment half of them."""
@@ -73,6 +73,10 @@ class Numbers:
         fresh = self.path.with_name(f".{self.path.name}")
         fresh.write_text(json.dumps({"format": _FORMAT, self.what: dict(numbers)}))
         fresh.rename(self.path)
+
+
+def _counts(one: object) -> bool:
+    return isinstance(one, int) and not isinstance(one, bool) and one > 0
 
 
 def folders(environment: Mapping[str, str]) -> Folders:

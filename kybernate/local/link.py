@@ -133,5 +133,5 @@ def seat_info(seat: Seat) -> SeatInfo:
         tier=tier.value if tier else "",
         size=held if tier in (None, Tier.RAM) else seat.saved.size,
         wake=expected_wake(seat),
-        weight=seat.wishes.takes_turns,
+        weight=seat.wishes.turn_weight,
     )

@@ -132,7 +132,7 @@ def seat_message(seat: Seat, stranded: str = "") -> pb.Seat:
         undumpable=seat.saved.undumpable,
         wake_seconds=expected_wake(seat),
         refused=seat.backoff.refused,
-        weight=seat.wishes.takes_turns,
+        weight=seat.wishes.turn_weight,
     )
 
 

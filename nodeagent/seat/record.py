@@ -229,9 +229,9 @@ class Seat:
         for its pod to be Ready waits for that."""
         if self.state in _BEGINS and not self.history.started_once:
             return None
-        if self.wishes.rests or self.ending.asked or not self.wishes.takes_turns:
+        if self.wishes.rests or self.ending.asked or not self.wishes.turn_weight:
             return None
-        return Turn(self.identity.pod.namespace, self.wishes.takes_turns, self.wishes.yields)
+        return Turn(self.identity.pod.namespace, self.wishes.turn_weight, self.wishes.yields)
 
     def __str__(self) -> str:
         return f"{self.identity.name} ({self.identity.pod})"

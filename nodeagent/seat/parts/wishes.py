@@ -102,7 +102,7 @@ class Wishes:
     to_save: bool = False
 
     @property
-    def takes_turns(self) -> float:
+    def turn_weight(self) -> float:
         """The weight of a seat that wants its GPUs always, or until it says otherwise; 0.0 of one
         that waits for requests."""
         return self.weight or float(self.acquired)

@@ -196,6 +196,11 @@ def test_what_others_have_made_has_no_step_looked_at(site, name):
     assert len(site.steps) == 0
 
 
+def test_who_chooses_a_step_s_name_has_it_looked_at_no_sooner(site):
+    site.saved(by="mallory")
+    assert len(site.steps) == 0
+
+
 def test_who_carries_out_steps_asks_for_no_plan(site):
     site.worker.look(KEY)
     assert (site.asked, "status" in site.world.item) == ([], False)

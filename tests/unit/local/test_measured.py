@@ -87,6 +87,11 @@ def test_models_that_left_the_file_are_forgotten(kept):
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"format": 2, "vram": {"a": 1}}'])
-def test_a_file_of_another_format_is_none(kept, text):
+def test_a_file_of_another_format_has_none(kept, text):
     kept.path.write_text(text)
     assert kept.read() == {}
+
+
+def test_only_numbers_above_0_count(kept):
+    kept.path.write_text('{"format": 1, "vram": {"a": 5, "b": -1, "c": 0, "d": true, "e": "6"}}')
+    assert kept.read() == {"a": 5}

@@ -96,7 +96,7 @@ def test_a_seat_knows_when_its_answers_are_in_time():
 
 def test_a_model_that_takes_turns_leaves_for_no_idleness():
     wishes = seat_of(spec("a", weight=7.0, ttl=30.0), GPUS[:1], 0.0, 0.0).wishes
-    assert (wishes.weight, wishes.takes_turns, wishes.idle) == (7.0, 7.0, {})
+    assert (wishes.weight, wishes.turn_weight, wishes.idle) == (7.0, 7.0, {})
 
 
 def test_a_group_is_named_by_its_gpus():

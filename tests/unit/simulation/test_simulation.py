@@ -302,13 +302,10 @@ def test_nothing_is_judged_before_the_weather_has_cleared_on_both_nodes(monkeypa
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_state_that_is_never_dropped_is_found_out():
-    found: list[str] = []
-    for seed in (10936, 10944, 10951):  # not each schedule comes to drop one
-        storm = Storm(draw_pair(seed), None)
-        for life in storm.lives:
-            life.machine.fault = lambda name: name == "drop-fails"
-        found += storm.run().violations
-    assert any("does not come to rest: drop/" in one for one in found)
+    storm = Storm(draw_pair(10936), None)
+    for life in storm.lives:
+        life.machine.fault = lambda name: name == "drop-fails"
+    assert any("does not come to rest: drop/" in one for one in storm.run().violations)
 
 
 def test_the_bench_ends_with_one_line_of_json():
