@@ -3,33 +3,32 @@
 The standard case: 32 models of 8, 16, 40 and 70 GB, one 80 GB GPU for each if nobody shares;
 conversations as Azure's, models by Zipf's law; swaps at 20 GB/s each way. A rate is sustained if
 99 % of the requests, on average over the seeds, begin within 2 s and twice their model's own wake.
+
+With `--kept` each answer is written to that file at once, and a second start asks only for those
+that are missing.
 """
 
 from __future__ import annotations
 
-import resource
-import statistics
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import click
 
-from bench.placement.policy.baselines import BASELINES
-from bench.placement.policy.bound import late
-from bench.placement.policy.workload import Case, trace_of
+from bench.placement.policy.kept import Kept
+from bench.placement.policy.search import ALL, Trial, beyond, in_time, needed, sustained
+from bench.placement.policy.workload import Case
 from bench.report import emit, say, skip
-from kybernate.core.simulate.outcome import POLICIES, gpus_needed, late_share, simulate
-from kybernate.core.simulate.world import Costs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable
 
-    from kybernate.core.simulate.trace import Trace
+    from bench.placement.policy.kept import Found
 
 DATA = Path(__file__).parents[4] / "shared/data/azure-llm/AzureLLMInferenceTrace_conv.csv.gz"
-ALL = {"ours": POLICIES["ours"], **BASELINES}
 RATES = (0.125, 0.25, 0.375, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0)
 GRID = (
     Case(),
@@ -42,96 +41,48 @@ GRID = (
     Case(cv=8.0),
     Case(swing=True),
 )
-_SHARE = 0.99
-_FINE = 0.25
-_STEPS = 256
+
+Rates = dict[str, float]
+"""What each policy sustains, by its name."""
 
 
-@dataclass(frozen=True)
-class Trial:
-    """A workload on so many GPUs, at these rates, with these seeds."""
+class Asked:
+    """What is asked of one trial, each answer from the file if it is there."""
 
-    case: Case
-    gpus: int
-    seeds: Sequence[int]
-    rates: Sequence[float]
-    data: Path
+    def __init__(self, trial: Trial, kept: Path) -> None:
+        self._trial, self._kept = trial, kept
 
+    def gpus(self) -> Rates:
+        """GPUs that each policy needs for the case."""
+        return {name: self._ask("gpus", name, partial(needed, self._trial, name)) for name in ALL}
 
-def sustained(trial: Trial, name: str) -> float:
-    """The highest of the rates that the policy of this name sustains, found by halving: who
-    sustains one is taken to sustain those below it. 0 if it sustains none."""
-    low, high = 0, len(trial.rates)
-    middle = high  # Where the highest is too much, that is soon known.
-    while low < high:
-        if sustains(trial, trial.rates[middle - 1], name):
-            low = middle
-        else:
-            high = middle - 1
-        middle = (low + high + 1) // 2
-    return trial.rates[low - 1] if low else 0.0
+    def rates(self) -> Rates:
+        """The rate that each policy sustains. The first is sought in all, others' near the best so
+        far."""
+        found: Rates = {}
+        for name in ALL:
+            near = max(found.values()) if found else None
+            find = partial(sustained, self._trial, name, near)
+            found[name] = self._ask("rate", name, find)
+            say(f"  {self._trial.case.name()}: {name} sustains {found[name]:g}/s")
+        return found
 
+    def shares(self, rate: float) -> Rates:
+        """What is in time at a rate where every model may wake on any GPU, and on one alone."""
+        kinds = ("ours", "fixed")
+        finds = {kind: partial(in_time, self._trial, rate, kind) for kind in kinds}
+        return {kind: self._ask(f"in time at {rate:g}", kind, finds[kind]) for kind in kinds}
 
-def sustains(trial: Trial, rate: float, name: str) -> bool:
-    """Whether enough is in time at this rate, on average over the seeds; once too much is late the
-    rest isn't played."""
-    spare = (1 - _SHARE) * len(trial.seeds) + 1e-9
-    for seed in trial.seeds:
-        trace = trace_of(replace(trial.case, rate=rate), seed, trial.data)
-        spare -= late_share(trace, trial.gpus, Costs(), ALL[name], spare)
-        if spare < 0:
-            return False
-    return True
+    def beyond(self, rate: float) -> float:
+        """See the function; 0 if it is unknown."""
+        return self._ask(f"bound above {rate:g}", "", partial(beyond, self._trial, rate))
 
-
-def in_time(trial: Trial, rate: float, name: str) -> float:
-    """The share of requests in time at this rate, on average over the seeds; 0 at no rate."""
-    if not rate:
-        return 0.0
-    traces = [trace_of(replace(trial.case, rate=rate), s, trial.data) for s in trial.seeds]
-    policy = {**ALL, **POLICIES}[name]
-    return statistics.mean(simulate(one, trial.gpus, Costs(), policy).in_time for one in traces)
-
-
-def needed(case: Case, name: str, seeds: Iterable[int], data: Path) -> float:
-    """GPUs for the case, the most of any seed; one for each model where fewer never do."""
-    most = 1
-    for seed in seeds:
-        trace = trace_of(case, seed, data)
-        most = gpus_needed(trace, Costs(), ALL[name], _SHARE, most) or case.models
-    return most
-
-
-def beyond(trial: Trial, sustained: float) -> float | None:
-    """A rate that nobody sustains who interrupts nothing, since the bound in hindsight says so for
-    every seed: the lowest found by halving fine steps above a rate that is sustained. None above
-    64/s."""
-
-    def over(steps: int) -> bool:
-        case = replace(trial.case, rate=steps * _FINE)
-        traces = (trace_of(case, seed, trial.data) for seed in trial.seeds)
-        return all(_too_late(one, trial.gpus) for one in traces)
-
-    low = max(1, int(sustained / _FINE))
-    high = 2 * low
-    while not over(high):
-        if high >= _STEPS:
-            return None
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if over(middle) else (middle, high)
-    return high * _FINE
-
-
-def _too_late(trace: Trace, gpus: int) -> bool:
-    enough = (1 - _SHARE) * len(trace.at)
-    return late(trace, gpus, Costs(), enough) > enough
-
-
-def _cpu_s() -> float:
-    used = [resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
+    def _ask(self, what: str, name: str, find: Callable[[], Found]) -> float:
+        trial = self._trial
+        rates = [trial.rates[0], trial.rates[-1]] if what == "rate" else None
+        asked = {"gpus": trial.gpus, "seeds": len(trial.seeds), "rates": rates}
+        question = {"what": what, "case": trial.case.name(), "policy": name, **asked}
+        return Kept(self._kept).answer(question, find) or 0.0
 
 
 @click.command()
@@ -143,6 +94,7 @@ def _cpu_s() -> float:
 @click.option("--poisson", is_flag=True, help="Needs no data: random arrivals.")
 @click.option("--jobs", default=1, help="Processes.")
 @click.option("--data", type=click.Path(path_type=Path), default=DATA, help="The conversations.")
+@click.option("--kept", type=click.Path(path_type=Path), help="Write answers there as they come.")
 def main(  # noqa: PLR0913 - its options
     *,
     as_json: bool,
@@ -153,53 +105,53 @@ def main(  # noqa: PLR0913 - its options
     poisson: bool,
     jobs: int,
     data: Path,
+    kept: Path | None,
 ) -> None:
     """Set the product's policy beside others', on the same traces."""
     if not poisson and not data.exists():
         skip("policy", f"{data} is not here; name the trace of conversations by --data")
         return
-    seeds = range(count)
     standard = Case(cv=1.0) if poisson else Case()
+    rates = [rate for rate in RATES if rate <= most]
     trials = [
-        Trial(case, available, seeds, [rate for rate in RATES if rate <= most], data)
+        Trial(case, available, range(count), rates, data)
         for case in (GRID if grid else (standard,))
     ]
-    with ProcessPoolExecutor(jobs) as pool:
-        asked = {name: pool.submit(needed, standard, name, seeds, data) for name in ALL}
-        plays = [{name: pool.submit(sustained, trial, name) for name in ALL} for trial in trials]
-        gpus = {name: one.result() for name, one in asked.items()}
-        for name, wanted in gpus.items():
-            say(f"  {name:16} needs {wanted:g} GPUs for the standard case at 0.5 requests/s")
-        rates = []
-        for trial, played in zip(trials, plays, strict=True):
-            rates.append({name: one.result() for name, one in played.items()})
-            told = ", ".join(f"{name} {rate:g}/s" for name, rate in rates[-1].items())
-            say(f"  {trial.case.name()}: {told}")
-        ours = rates[0]["ours"]
-        kinds = {kind: pool.submit(in_time, trials[0], ours, kind) for kind in ("ours", "fixed")}
-        shares = {kind: one.result() for kind, one in kinds.items()}
-        told = ", ".join(f"{kind} {share:.1%}" for kind, share in shares.items())
-        say(f"  in time on {available} GPUs at {ours:g}/s: {told}")
-        least = pool.submit(beyond, trials[0], ours).result()
-    say(f"  nobody sustains, by the bound in hindsight: {least or 'unknown'}/s")
-    best = [max(rate for name, rate in one.items() if name != "ours") for one in rates]
-    metrics = {
+    with TemporaryDirectory() as folder, ProcessPoolExecutor(jobs) as pool:
+        answers = kept or Path(folder) / "answers.jsonl"
+        asked = [Asked(trial, answers) for trial in trials]
+        played = [pool.submit(one.rates) for one in asked]
+        gpus = pool.submit(asked[0].gpus)
+        found = [one.result() for one in played]
+        ours = found[0]["ours"]
+        shares = pool.submit(asked[0].shares, ours)
+        least = pool.submit(asked[0].beyond, ours).result()
+        cpu_s = Kept(answers).cpu_s()
+    cases = {trial.case.name(): one for trial, one in zip(trials, found, strict=True)}
+    metrics = _metrics(standard, gpus.result(), cases, shares.result(), least)
+    metrics["cpu_s"] = (cpu_s, "s")
+    emit("policy", metrics, {"gpus": gpus.result(), "rates": cases}, as_json=as_json)
+
+
+def _metrics(
+    standard: Case, gpus: Rates, cases: dict[str, Rates], shares: Rates, bound: float
+) -> dict[str, tuple[float, str]]:
+    best = {
+        case: max(r for name, r in one.items() if name != "ours") for case, one in cases.items()
+    }
+    ours, other = cases[standard.name()]["ours"], best[standard.name()]
+    lost = [case for case, one in cases.items() if one["ours"] < best[case]]
+    return {
         "gpus_ratio_dedicated": (standard.models / gpus["ours"], "ratio"),
         "gpus_ours": (gpus["ours"], "GPUs"),
         "rate_ours": (ours, "1/s"),
         "in_time_ours": (shares["ours"], "ratio"),
         "in_time_fixed": (shares["fixed"], "ratio"),
-        "rate_over_best_baseline": (ours / best[0] if best[0] else 0.0, "ratio"),
-        "rate_bound": (least or 0.0, "1/s"),
-        "rate_over_bound": (ours / least if least else 0.0, "ratio"),
-        "cases_lost": (
-            float(sum(one["ours"] < b for one, b in zip(rates, best, strict=True))),
-            "cases",
-        ),
-        "cpu_s": (_cpu_s(), "s"),
+        "rate_over_best_baseline": (ours / other if other else 0.0, "ratio"),
+        "rate_bound": (bound, "1/s"),
+        "rate_over_bound": (ours / bound if bound else 0.0, "ratio"),
+        "cases_lost": (float(len(lost)), "cases"),
     }
-    cases = {trial.case.name(): found for trial, found in zip(trials, rates, strict=True)}
-    emit("policy", metrics, {"gpus": gpus, "rates": cases}, as_json=as_json)
 
 
 if __name__ == "__main__":

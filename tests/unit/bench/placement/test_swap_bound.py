@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.placement.policy.__main__ import Trial, beyond
 from bench.placement.policy.baselines import BASELINES
 from bench.placement.policy.bound import Demand, Prices, _weights, late
+from bench.placement.policy.search import Trial, beyond
 from bench.placement.policy.workload import Case
 from kybernate.core.simulate.fifo import Fifo
 from kybernate.core.simulate.trace import Trace
@@ -183,7 +183,7 @@ def test_whoever_fits_on_a_gpu_has_one_of_it_at_most(sizes):
 
 @pytest.fixture
 def _few_looks(monkeypatch):
-    monkeypatch.setattr("bench.placement.policy.__main__.late", partial(late, looks=5))
+    monkeypatch.setattr("bench.placement.policy.search.late", partial(late, looks=5))
 
 
 @pytest.mark.usefixtures("_few_looks")
@@ -196,5 +196,5 @@ def test_the_bench_finds_the_rate_that_nobody_sustains(tmp_path):
 
 @pytest.mark.usefixtures("_few_looks")
 def test_with_a_gpu_for_each_there_is_no_such_rate(tmp_path, monkeypatch):
-    monkeypatch.setattr("bench.placement.policy.__main__._STEPS", 4)
+    monkeypatch.setattr("bench.placement.policy.search._STEPS", 4)
     assert beyond(Trial(Case(cv=1.0, models=4), 8, [0], [], tmp_path), 0.25) is None

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.placement.policy import __main__ as bench
+from bench.placement.policy import search
+from bench.placement.policy.__main__ import RATES
 from bench.placement.policy.baselines import BASELINES, Ttl
+from bench.placement.policy.kept import Kept
 from bench.placement.policy.queued import Queued
 from bench.placement.policy.workload import Case
 from kybernate.core.simulate.fifo import Fifo
@@ -52,10 +54,34 @@ def test_who_is_unused_for_long_leaves_by_itself():
     assert least.state[0] is Where.ACTIVE
 
 
-@pytest.mark.parametrize("top", range(len(bench.RATES) + 1))
+def tried(top, near, monkeypatch, tmp_path):
+    """The rates that are played until the highest that is sustained is known."""
+    most = RATES[top - 1] if top else 0.0
+    played = []
+    monkeypatch.setattr(search, "sustains", lambda _, rate, __: played.append(rate) or rate <= most)
+    trial = search.Trial(Case(), 8, [0], RATES, tmp_path)
+    assert search.sustained(trial, "lru", near) == most
+    return played
+
+
+@pytest.mark.parametrize("top", range(len(RATES) + 1))
 def test_the_highest_rate_is_found_by_five_trials_at_most(top, monkeypatch, tmp_path):
-    most = bench.RATES[top - 1] if top else 0.0
-    tried = []
-    monkeypatch.setattr(bench, "sustains", lambda _, rate, __: tried.append(rate) or rate <= most)
-    assert bench.sustained(bench.Trial(Case(), 8, [0], bench.RATES, tmp_path), "lru") == most
-    assert len(tried) <= 5
+    assert len(tried(top, None, monkeypatch, tmp_path)) <= 5
+
+
+@pytest.mark.parametrize("top", range(len(RATES) + 1))
+@pytest.mark.parametrize("near", [0.0, *RATES])
+def test_near_a_rate_it_is_found_step_by_step(top, near, monkeypatch, tmp_path):
+    steps = abs(top - max(1, RATES.index(near) + 1 if near else 0))
+    assert len(tried(top, near, monkeypatch, tmp_path)) <= 2 + steps
+
+
+def test_what_was_found_before_is_not_sought_again(tmp_path):
+    file, one, other = tmp_path / "kept", {"what": "rate", "policy": "lru"}, {"what": "gpus"}
+    assert Kept(file, "old").answer(one, lambda: 1.0) == 1.0
+    assert Kept(file, "new").answer(one, lambda: 2.0) == 2.0  # by other code
+    with file.open("a") as torn:
+        torn.write('\n{"what": "gpus", "fou')
+    assert Kept(file, "new").answer(one, pytest.fail) == 2.0
+    assert Kept(file, "new").answer(other, lambda: None) is None
+    assert Kept(file, "new").answer(other, lambda: 3.0) is None
