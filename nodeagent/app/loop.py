@@ -154,7 +154,9 @@ class Loop:
         acted = False
         if refused or view != self._settled or now >= self._settled_until:
             judged = self._judge_parks()
-            acted = self._decide_on(self.node.swap_view() if judged else view, now)
+            # Judging reads the memory, too: what has left RAM meanwhile leaves room for others.
+            stale = judged or view.park_room != self.node.park_room
+            acted = self._decide_on(self.node.swap_view() if stale else view, now)
         metrics.LOOP_SECONDS.observe(time.perf_counter() - began)
         if acted:
             # What was decided begins first: a request may wait for it.

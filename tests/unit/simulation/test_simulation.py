@@ -160,6 +160,8 @@ def test_storms_with_moves_run_nothing_twice_and_lose_nothing():
         ("storm", 3038331),
         # A driver refused to move a seat, which woke on its old GPU since it could not be frozen.
         ("storm", 991367),
+        # What had left RAM since the last look left no room for a larger one, for ever.
+        ("storm", 7001452),
         # It refused a seat that came from another node, whose GPUs that kept for ever.
         ("pair", 30),
     ],
