@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kybernate.cli.needs import needs
 from kybernate.errors import KybernateError
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ class _Group(click.Group):
             return _unavailable(cmd_name, error)
         if not isinstance(command, click.Command):
             raise TypeError(f"{module}: {name or 'command'} is no click command")
+        _say_needs(cmd_name, command)
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -105,6 +107,12 @@ class _Group(click.Group):
             return super().invoke(ctx)
         except KybernateError as error:
             raise click.ClickException(str(error)) from error
+
+
+def _say_needs(path: str, command: click.Command) -> None:
+    command.epilog = needs(path)
+    for name, one in command.commands.items() if isinstance(command, click.Group) else ():
+        _say_needs(f"{path} {name}", one)
 
 
 def _unavailable(name: str, error: ModuleNotFoundError) -> click.Command:

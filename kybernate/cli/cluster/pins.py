@@ -68,8 +68,7 @@ def pin(  # noqa: PLR0913 - the words of its command line
     store.
 
     Makes the TierPlacement pin-POD, or changes the one that an earlier pin has made: an older
-    artifact is let go once a newer one comes. It takes the verb `restore` on artifacts.kyb.ai. Exit
-    status: 0 done, 1 refused, 2 usage.
+    artifact is let go once a newer one comes. Exit status: 0 done, 1 refused, 2 usage.
 
     \b
     kubectl kyb pin training-0 -n shop --for 720h

@@ -119,7 +119,7 @@ def move(pod: str | None, *, to: str, model: str | None, dry_run: bool, **option
 def approve(name: str, *, dry_run: bool, **options: Any) -> None:
     """Have the plan of the RebalanceRequest NAME carried out as it stands, and follow it.
 
-    That takes the verb `approve` for rebalancerequests.kyb.ai. Exit status as of `move`.
+    Exit status as of `move`.
 
     \b
     kubectl kyb approve move-llama-x7k2p -n shop --dry-run

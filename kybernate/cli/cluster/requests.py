@@ -82,8 +82,8 @@ def _options(command: Any) -> Any:
 def park(pod: str, *, tier: str | None, **options: Any) -> None:
     """Have the seat of POD leave GPU memory. Its next request wakes it again.
 
-    Requests in flight end first. This makes a CheckpointRequest and follows it; the right to patch
-    the pod is enough. Exit status: 0 done, 1 refused or failed, 2 usage, 3 timed out.
+    Requests in flight end first. Exit status: 0 done, 1 refused or failed, 2 usage, 3 timed out;
+    after Ctrl-C, 130, the request continues.
 
     \b
     kubectl kyb park llama -n shop

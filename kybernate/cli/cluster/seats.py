@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def seats(*, output: str, watch: bool, **options: Any) -> None:
     """List the seats of a namespace's pods: state, tier, wakes; and the pods that wait for one.
 
-    Read from GPUNodes and pods. Who may read pods alone sees a seat as `wakeable` once it serves,
+    Who may list pods but no GPUNodes sees a seat as `starting`, and as `wakeable` once it serves
     or would wake on a request.
 
     \b
@@ -61,8 +61,6 @@ def seats(*, output: str, watch: bool, **options: Any) -> None:
 @cluster_options(namespaced=False)
 def top(*, output: str, watch: bool, **options: Any) -> None:
     """Show the cluster: GPUs and who is on them, tiers and what lies there, seats and their wakes.
-
-    Read from GPUNodes, which takes the right to list them.
 
     \b
     kubectl kyb top

@@ -21,6 +21,7 @@ from kybernate.api.requests import ask_for, read_request
 from kybernate.cli import begin, completing, doctor, explain, main
 from kybernate.cli.cluster import explaining, lines, link, requests
 from kybernate.cli.cluster.requests import CHECKPOINTS
+from kybernate.cli.needs import NEEDS, needs
 from kybernate.cli.output import Listing, Row, follow, show
 from kybernate.core.doctor.doctor import Finding, Level
 from kybernate.core.requests.asked import Copied
@@ -347,12 +348,15 @@ def test_a_pods_long_name_leaves_room_for_the_api_servers_digits():
     assert len(name) <= 248
 
 
-def test_the_page_says_whom_each_command_asks():
-    page = (Path(__file__).parents[3] / "docs/reference/cli.md").read_text()
-    table = page.partition("## Whom")[2].partition("Those that")[0]
-    first = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
-    told = [name for cell in first for name in re.findall(r"`([a-z-]+)", cell)]
-    assert sorted(set(told)) == main.list_commands(click.Context(main))
+def test_each_command_says_whom_it_asks_and_what_that_needs():
+    context = click.Context(main)
+    for path in NEEDS:
+        command = main
+        for name in path.split():
+            command = command.get_command(context, name)
+        assert command.epilog == needs(path)
+    assert {path.partition(" ")[0] for path in NEEDS} == set(main.list_commands(context))
+    assert main.get_command(context, "agent").commands["park"].epilog == needs("agent")
 
 
 FOR_PROGRAMS, WATCHED, TRIED, WHY = {"json", "yaml"}, "--watch", "--dry-run", "--why"

@@ -44,6 +44,7 @@ OTHERS = {
     "tar": "of the shell",
     "cat": "of the shell",
     "printf": "of the shell",
+    "echo": "of the shell",
     "sed": "of the shell",
     "cp": "of the shell",
     "rm": "of the shell",

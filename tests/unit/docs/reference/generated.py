@@ -1,5 +1,5 @@
 """`python -m tests.unit.docs.reference.generated`: writes the pages of settings, of objects, of
-the file of one box, of metrics, of the APIs, and of the GPU day.
+the file of one box, of commands, of metrics, of the APIs, and of the GPU day.
 
 Settings come from the services' own classes, objects from the definitions in config/crd, the file's
 keys from the models of kybernate/api/models.
@@ -36,7 +36,7 @@ from kybernate.settings.proxy import ProxySettings
 from kybernate.settings.registry import RegistrySettings
 from kybernate.settings.webhook import WebhookSettings
 from tests.pages import item
-from tests.unit.docs.reference import gpudaypage, httppage, messages, metricspage
+from tests.unit.docs.reference import clipage, gpudaypage, httppage, messages, metricspage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,6 +129,7 @@ Its one condition is `Complete`, as above.
 def pages() -> dict[str, str]:
     """Each page's file in docs/reference, and what it says."""
     return {
+        "cli.md": clipage.page(),
         "settings.md": settings_page(),
         "objects.md": objects_page(),
         "serving/models-file.md": models_page(),
