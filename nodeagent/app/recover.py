@@ -32,13 +32,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _FIRST_WAKES = 1.0
-_KEEP_FROZEN = (
-    SeatState.PARKED,
-    SeatState.PARKING,
-    SeatState.WAKING,
-    SeatState.DUMPING,
-    SeatState.RESTORING,
-)
+_KEEP_FROZEN = frozenset({SeatState.PARKED, SeatState.PARKING, SeatState.WAKING}) | OFFLOADED
+"""Of an offloaded seat half a tree may be there that must never run: the line of the journal that
+told of its restore may be lost."""
 
 
 async def recover(loop: Loop) -> Mapping[str, Mapping[str, object]]:

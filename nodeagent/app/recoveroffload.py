@@ -132,6 +132,8 @@ async def _keep_offloaded(loop: Loop, seat: Seat) -> None:
     if _state(loop, seat) is not DumpState.PARKED:
         raise Broken("its tree runs, and the journal says that it was ended")
     if loop.node.world.journal.damage:
+        if not await loop.offload.ground.end(seat):
+            return
         await _ask_its_state(loop, seat)
     await _shut(loop, seat)
 

@@ -162,6 +162,8 @@ def test_storms_with_moves_run_nothing_twice_and_lose_nothing():
         ("storm", 991367),
         # What had left RAM since the last look left no room for a larger one, for ever.
         ("storm", 7001452),
+        # The line that told of a restore was lost, and the next agent let half of its tree run.
+        ("storm", 7003165),
         # It refused a seat that came from another node, whose GPUs that kept for ever.
         ("pair", 30),
     ],
