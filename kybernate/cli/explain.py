@@ -22,8 +22,8 @@ from kybernate.cli.cluster import explaining
 from kybernate.cli.cluster.lines import explained, valued
 from kybernate.cli.cluster.link import Source, cluster_options, link_to, listed
 from kybernate.cli.completing import pod_names
-from kybernate.cli.extender_link import ask, extender_options
 from kybernate.cli.output import document_option, json_option, plain, text_of
+from kybernate.cli.planning.extender_link import ask, extender_options
 from kybernate.core.ledger.ledger import Ledger
 from kybernate.core.views.dump import decode
 from kybernate.core.views.explain import document, explain

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import orjson
 
-from kybernate.cli.extender_link import ask, extender_options
+from kybernate.cli.planning.extender_link import ask, extender_options
 
 if TYPE_CHECKING:
     from typing import BinaryIO

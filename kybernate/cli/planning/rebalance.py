@@ -15,7 +15,7 @@ from rich.console import Console
 
 from kybernate.cli.cluster.rebalances import ask as request
 from kybernate.cli.cluster.rebalances import plan_options
-from kybernate.cli.extender_link import ask, extender_options
+from kybernate.cli.planning.extender_link import ask, extender_options
 from kybernate.core.defrag import Budget, Cluster, Pending, Seated, document, plan
 from kybernate.core.ledger.ledger import Ledger
 from kybernate.core.tiers.tiers import rebalance_seconds
