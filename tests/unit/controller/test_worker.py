@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from controller import service
+from controller import seen, service
 from controller.base.kinds import CHECKPOINT
 from controller.base.known import Requests, slim_request
 from controller.base.queue import Queue
@@ -325,7 +325,7 @@ def test_what_users_hang_on_a_request_is_not_kept(world, worker, requests):
 
 def test_the_service_remembers_of_requests_no_more_than_it_needs(tmp_path, monkeypatch):
     made = []
-    monkeypatch.setattr(service, "Watcher", lambda *a, **more: made.append((a, more)))
+    monkeypatch.setattr(seen, "Watcher", lambda *a, **more: made.append((a, more)))
     monkeypatch.setattr(service, "ProbeServer", lambda *_: None)
     monkeypatch.setattr(service, "Api", lambda *_: SimpleNamespace(of_metadata=lambda: None))
     # Gauges outlive the test, and would ask this service, which has no watches.
@@ -482,9 +482,8 @@ def test_so_many_of_a_namespace_or_node_are_under_way_and_no_more(world, clock, 
 )
 def test_of_what_people_ask_for_no_policy_is_told(kind, touched):
     """There may be thousands of requests, and each change would have all policies looked at."""
-    found, heard = object.__new__(service.Service), []
-    found._policies = found._templates = SimpleNamespace(touch=heard.append)
-    found._rebalances, found._rebalance_queue = None, None
+    found, heard = seen.Seen(), []
+    found.policies = found.templates = SimpleNamespace(touch=heard.append)
     told = Requests(CHECKPOINT, lambda _key: None, lambda one: found._told(replace(one, **kind)))
     told.on_event("ADDED", item())
     assert heard == touched
