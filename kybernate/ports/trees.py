@@ -101,6 +101,11 @@ class Procs(Protocol):
         """The pod whose cgroup the process is in, None for a process of no pod."""
         ...
 
+    def pods(self) -> frozenset[PodUid]:
+        """Those of which a process runs here, by what the kernel says now. Blocks: it reads of
+        every process of the node."""
+        ...
+
     def pid_in_container(self, pid: int) -> int:
         """Its PID in its own PID namespace: the same before a dump and after a restore."""
         ...

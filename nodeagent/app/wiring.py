@@ -247,6 +247,7 @@ class Agent:
             warden.run(),
             self.loop.watch_memory(),
             self.loop.reports.run(),
+            self.loop.succession.run(),
             self._identity.run(self._get_api),
         )
         if placing is not None:

@@ -7,12 +7,14 @@ pod's container is started again and outdates it before.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from typing import TYPE_CHECKING, Protocol
 
 from kybernate.core.artifacts.holds import SuccessorHold
 from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
 from kybernate.core.seat.seats import AT_GATE, WITHOUT_TREE
-from kybernate.errors import NotFoundError
+from kybernate.errors import KybernateError, NotFoundError
 from kybernate.lib.deadline import CALL_S
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier
 from nodeagent.artifacts.holds import Answer
@@ -27,11 +29,15 @@ if TYPE_CHECKING:
     from nodeagent.seat.node import Node
     from nodeagent.seat.record import Seat
 
+log = logging.getLogger(__name__)
+
 _SUCCESSION = RestoreWish()
 _LONGEST_WHY = 500
 _SAVED = WITHOUT_TREE | {SeatState.RESTORING}
 _NEVER_RAN = _SAVED | AT_GATE
 _LOOK_AGAIN = 300.0
+_LOOK_AT_FAILED = 2.0
+"""Seconds between two looks whether failed pods still run: each reads of every process."""
 
 
 class Departures(Protocol):
@@ -115,6 +121,9 @@ class Succession:
         self._custody = custody
         self._reports = reports
         self._departures = departures
+        self._failed: dict[PodUid, tuple[PodRef, str]] = {}
+        """Pods that their kubelet has failed and of which the registry is yet to be told."""
+        self._came = asyncio.Event()
 
     def let_go(self, seat: Seat, why: str) -> None:
         """The seat runs on, or its container has ended: it needs its artifact no more, if it had
@@ -176,15 +185,38 @@ class Succession:
             self.stopped(seat, seat.history.reason or "its pod is gone")
 
     def failed(self, pod: PodRef, why: str) -> None:
-        """Its kubelet has failed it. Without a seat nothing of it runs here, as after a reboot,
-        which ends what the journal says: else nobody could ever succeed it."""
-        if self._node.world.offloading is not None and pod.uid not in self._node.seats:
-            self._reports.put(Report(Kind.STOPPED, pod.namespace, pod.uid, why=_plain(why)))
+        """Its kubelet has failed it. With a seat its end is told; without one, as after a reboot,
+        which ends what the journal says, `run` tells it, or nobody could ever succeed it."""
+        if self._node.world.offloading is not None:
+            self._failed[pod.uid] = (pod, why)
+            self._came.set()
+
+    async def run(self) -> None:
+        """Tell of failed pods without a seat once none of their processes runs, for ever: where a
+        journal is lost, a kubelet fails pods before it ends what runs of them."""
+        while True:
+            await self._came.wait()
+            self._came.clear()
+            while self._failed:
+                await self._tell_failed()
+                await asyncio.sleep(_LOOK_AT_FAILED if self._failed else 0.0)
+
+    async def _tell_failed(self) -> None:
+        looked_at, world = tuple(self._failed), self._node.world
+        try:
+            running = await world.blocking(world.procs.pods, CALL_S)
+        except (KybernateError, OSError) as error:
+            log.warning("whether %d failed pods still run can't be told: %s", len(looked_at), error)
+            return
+        for uid in looked_at:
+            if uid not in running or uid in self._node.seats:
+                pod, why = self._failed.pop(uid)
+                if uid not in self._node.seats:
+                    self._reports.put(_stopped(pod, why))
 
     def stopped(self, seat: Seat, why: str) -> None:
         """It never continues here: whoever succeeds it may do so, once the registry is told."""
-        pod = seat.identity.pod
-        self._reports.put(Report(Kind.STOPPED, pod.namespace, pod.uid, why=_plain(why)))
+        self._reports.put(_stopped(seat.identity.pod, why))
 
 
 def is_copy(seat: Seat) -> bool:
@@ -214,6 +246,10 @@ def _spent(seat: Seat) -> bool:
     again; or after its tree may have run, so that the state is not its newest any more."""
     failed = seat.ending.killed or seat.state in (SeatState.UNVERIFIED, SeatState.FAILED)
     return failed or (seat.state not in _NEVER_RAN and not is_copy(seat))
+
+
+def _stopped(pod: PodRef, why: str) -> Report:
+    return Report(Kind.STOPPED, pod.namespace, pod.uid, why=_plain(why))
 
 
 def _plain(text: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,6 +106,14 @@ class Procfs:
         """The pod in whose cgroup the process is; None for one of no pod. Raises NotFoundError."""
         match = _POD.search(self._text(pid, "cgroup").replace("\n", "/\n"))
         return PodUid(match["uid"].replace("_", "-")) if match else None
+
+    def pods(self) -> frozenset[PodUid]:
+        """Those of which a process is shown, a zombie also. Blocks: reads of every process."""
+        found: set[PodUid | None] = set()
+        for pid in self.processes():
+            with suppress(NotFoundError):
+                found.add(self.pod_uid_of(pid))
+        return frozenset(uid for uid in found if uid is not None)
 
     def container_id_of(self, pid: int) -> str | None:
         """The runtime's ID of the process's container, if it is in one. Raises NotFoundError."""

@@ -98,6 +98,10 @@ class FakeProcs:
         """Its pod."""
         return self._live(pid).uid
 
+    def pods(self) -> frozenset[PodUid]:
+        """Those with a process that lives."""
+        return frozenset(one.uid for one in self._machine.procs.values() if one.alive)
+
     def pid_in_container(self, pid: int) -> int:
         """As made up at its start."""
         return self._live(pid).inner

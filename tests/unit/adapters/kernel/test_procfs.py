@@ -169,6 +169,15 @@ def test_the_pod_is_read_from_the_cgroup(tmp_path, line, uid, container):
     assert Procfs(tmp_path).container_id_of(7) == container
 
 
+def test_the_pods_that_run_are_those_of_processes(tmp_path):
+    lines = ("0::/", f"0::/kubepods/pod{UID}/{CONTAINER}", f"0::/kubepods/pod{UID}/x", "")
+    for pid, line in enumerate(lines, 7):
+        (tmp_path / f"{pid}").mkdir()
+        (tmp_path / f"{pid}" / "cgroup").write_text(line)
+    (tmp_path / "99").mkdir()  # it ends meanwhile
+    assert Procfs(tmp_path).pods() == {UID}
+
+
 def test_processes_share_an_ipc_namespace_or_not(tmp_path):
     for pid, space in ((7, 1), (8, 1), (9, 2)):
         (tmp_path / f"{pid}" / "ns").mkdir(parents=True)

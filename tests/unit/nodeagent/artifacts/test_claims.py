@@ -165,15 +165,25 @@ async def test_an_older_state_is_started_as_a_copy_by_its_name(rig):
     telling.cancel()
 
 
-async def test_a_pod_that_its_kubelet_failed_has_stopped_unless_it_has_a_seat_here(rig):
+async def test_a_pod_that_its_kubelet_failed_has_stopped_once_nothing_of_it_runs(rig):
+    """As after a reboot, or with a lost journal: of one that has a seat its end is told."""
     r = rig(tiers=TIERS)
-    telling = asyncio.ensure_future(r.loop.reports.run())
-    cold, _ = await two(r)
-    rebooted = PodRef("default", "rebooted", PodUid("uid-rebooted"))
-    for pod in (rebooted, r.node.seats[cold].identity.pod):
+    telling = [asyncio.ensure_future(one.run()) for one in (r.loop.reports, r.loop.succession)]
+    cold, hot = await two(r)
+    ended = PodRef("default", "rebooted", PodUid("uid-rebooted"))
+    runs = r.node.seats.pop(hot).identity.pod
+    for pod in (ended, runs, r.node.seats[cold].identity.pod):
         r.loop.succession.failed(pod, "its kubelet has failed it")
-    await r.loop.reports.flush(10)
-    lines = r.loop.registry
-    assert (await lines.line("default", rebooted.uid, 1.0)).stopped
-    assert not (await lines.line("default", cold, 1.0)).stopped
-    telling.cancel()
+
+    async def stopped(uid):
+        return bool((await r.loop.registry.line("default", uid, 1.0)).stopped)
+
+    await asyncio.sleep(100)
+    assert await stopped(ended.uid)
+    assert not await stopped(cold), "its seat tells it"
+    assert not await stopped(hot), "its successor would run beside it"
+    r.machine.end_container(hot)
+    await asyncio.sleep(10)
+    assert await stopped(hot)
+    for one in telling:
+        one.cancel()
