@@ -129,7 +129,10 @@ class Engine:
         self.world = world
         leases, memory = Leases(settings.lease_break_s), KernelMemory()
         self.node = Node(
-            *(settings, world, leases), park_budget=settings.park_bytes, healthy=self._is_healthy
+            *(settings, world, leases),
+            park_budget=settings.park_bytes,
+            healthy=self._is_healthy,
+            start_limit=self._start_limit,
         )
         self.loop = Loop(self.node, memory=memory, pinned=self._pinned)
         outside = Outside(procs, memory, Pidfds(), NoEvents(), Roster(), lambda: True)
@@ -353,6 +356,10 @@ class Engine:
         if model is None or model.uid != seat.uid or not model.spec.check:
             return True
         return await self._servers.serves(model.spec.address, model.spec.check)
+
+    def _start_limit(self, seat: Seat) -> float | None:
+        model = self._models.get(seat.identity.model)
+        return model.spec.start_limit if model is not None and model.uid == seat.uid else None
 
     async def _do_part(self, uid: PodUid, phase: CooperationPhase, limit: float) -> str:
         model = next((one for one in self._models.values() if one.uid == uid), None)

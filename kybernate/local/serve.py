@@ -116,7 +116,6 @@ async def _follow(source: Source, engine: Engine, serving: Serving) -> None:
 def _settings(file: ModelsFile, folders: Folders, gpus: Iterable[Gpu]) -> AgentSettings:
     """The agent's settings, as far as they mean anything on a box."""
     half = os.sysconf("SC_PHYS_PAGES") * _PAGE // 2
-    limits = [model.health_check_timeout or 0.0 for model in file.models.values()]
     given = {
         "node": "box",
         "state_dir": folders.state,
@@ -126,7 +125,7 @@ def _settings(file: ModelsFile, folders: Folders, gpus: Iterable[Gpu]) -> AgentS
         "max_wait_s": file.max_wait,
         "answer_within_s": _IN_TIME_S,
         "activity_interval_s": CALLS_HOLD,
-        "start_limit_s": max(file.health_check_timeout, *limits, 1.0),
+        "start_limit_s": file.health_check_timeout,
         "reserve_bytes": min([_RESERVE, *(gpu.memory // _SHARE for gpu in gpus)]),
     }
     return AgentSettings.model_validate(given)

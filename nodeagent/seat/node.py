@@ -183,6 +183,10 @@ class DemandListener(Protocol):
         ...
 
 
+def as_settings_say(_: Seat) -> None:
+    """No seat has a limit of its own for its start."""
+
+
 async def taken_for_healthy(seat: Seat) -> bool:
     """`Node.healthy` where others ask the workload: a pod's probes."""
     return True
@@ -214,8 +218,9 @@ class Node:
     `seen` says how many bytes of device memory a seat was last seen to hold; `park_room` is how
     many bytes more may be parked into RAM now, `free_ram` the host's part of that, None while
     unknown; `ram_freed_at` when a state last left RAM; `standing` in which tiers parked seats'
-    states are, and may go. `healthy` asks a workload that listens whether it serves yet. `turns` is
-    what seats that always want their GPUs have had of them since this agent began. `last`:
+    states are, and may go. `healthy` asks a workload that listens whether it serves yet;
+    `start_limit` is how many seconds a seat's start may take, None if the settings say it. `turns`
+    is what seats that always want their GPUs have had of them since this agent began. `last`:
     namespaces whose seats come after all others; `ram_quotas`: bytes of RAM that a namespace's
     parked seats may take.
     """
@@ -239,6 +244,7 @@ class Node:
     free_ram: int | None = None
     ram_freed_at: float = 0.0
     healthy: Callable[[Seat], Awaitable[bool]] = taken_for_healthy
+    start_limit: Callable[[Seat], float | None] = as_settings_say
     used: tuple[UseRow, ...] = ()
     last: frozenset[str] = frozenset()
     ram_quotas: Mapping[str, int] = field(default_factory=dict)
@@ -277,7 +283,7 @@ class Node:
     def start_overdue(self, seat: Seat) -> str:
         """Why the seat must not continue starting, as a sentence; empty while it may. However often
         its gate is released meanwhile."""
-        limit = self.settings.start_limit_s
+        limit = self.start_limit(seat) or self.settings.start_limit_s
         if seat.history.starts_by(self.world.now(), limit):
             return ""
         return f"it does not serve {limit:g} s after its start"

@@ -129,20 +129,32 @@ def test_an_idle_model_is_parked(box: Box):
     assert box.ask("a")["counter"] == first["counter"] + 1
 
 
-def test_a_model_starts_only_once_it_is_healthy(box: Box):
-    box.has("a", checkEndpoint="/no-such-path")
-    box.start()
-    body = json.dumps({"model": "a", "messages": []})
-    asking = subprocess.Popen(
+def asks_for_seconds(box: Box, model: str) -> subprocess.Popen[bytes]:
+    body = json.dumps({"model": model, "messages": []})
+    return subprocess.Popen(
         [
             *("curl", "-sm", "4", "-H", "Content-Type: application/json", "-d", body),
             f"http://127.0.0.1:{box.port}/v1/chat/completions",
         ],
         stdout=subprocess.PIPE,
     )
+
+
+def test_a_model_starts_only_once_it_is_healthy(box: Box):
+    box.has("a", checkEndpoint="/no-such-path")
+    box.start()
+    asking = asks_for_seconds(box, "a")
     assert asking.communicate()[0] == b""
     assert "waiting -> starting" in box.log
     assert "starting -> active" not in box.log
+
+
+def test_a_start_may_take_as_long_as_the_models_own_limit(box: Box):
+    box.has("a", checkEndpoint="/no-such-path", healthCheckTimeout=2)
+    box.start()
+    asking = asks_for_seconds(box, "a")
+    eventually(lambda: "it does not serve 2 s after its start" in box.log)
+    asking.communicate()
 
 
 def test_memory_of_other_programs_is_counted_and_left_alone(box: Box):

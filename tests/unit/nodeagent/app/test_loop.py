@@ -383,6 +383,18 @@ async def test_a_workload_that_never_serves_is_started_anew(rig):
     assert "SeatFailed" in [reason for reason, _ in r.seen.events]
 
 
+async def test_a_start_has_the_limit_that_its_seat_has_of_its_own(rig, groups):
+    r = rig(start_limit_s=1000.0)
+    r.node.start_limit = lambda seat: 10.0 if seat.identity.model == "a" else None
+    r.begin()
+    a = await r.seat("a", delay=1e6)
+    b = await r.seat("b", group=groups["G1"], delay=50.0)
+    await r.until(a, SeatState.STARTING)
+    await r.until(a, WAITING, 20.0)
+    assert "does not serve 10 s after" in "".join(why for _, why in r.seen.events)
+    await r.until(b, SeatState.ACTIVE, 60.0)
+
+
 @pytest.mark.parametrize("every", [3.0, 0.5, 0.001])
 async def test_a_start_has_its_limit_however_often_its_gate_is_asked_for(rig, every):
     r = rig(start_limit_s=10.0)
