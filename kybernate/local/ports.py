@@ -118,7 +118,13 @@ class NoContainers:
         """See `ports.Specs`."""
 
     async def release(
-        self, device_id: str, init: int, is_there: Callable[[], bool], deadline: float
+        self,
+        device_id: str,
+        init: int,
+        is_there: Callable[[], bool],
+        deadline: float,
+        *,
+        stays: bool = False,
     ) -> None:
         """See `ports.Specs`."""
 

@@ -162,12 +162,18 @@ class Specs(Protocol):
         ...
 
     async def release(
-        self, device_id: str, init: int, is_there: Callable[[], bool], deadline: float
+        self,
+        device_id: str,
+        init: int,
+        is_there: Callable[[], bool],
+        deadline: float,
+        *,
+        stays: bool = False,
     ) -> None:
         """Let the container of this process 1 open the device's GPUs, which it can't before where
         that can be kept from it. Idempotent. `is_there`: whether the number still is the process
-        that is meant. Raises NotFoundError if it is gone, RetryableError, DeadlineError after so
-        many seconds, OSError."""
+        that is meant. Raises NotFoundError if it is gone, RetryableError, OSError, DeadlineError
+        after so many seconds: what comes of it later is undone, unless it `stays`."""
         ...
 
     def ids(self) -> frozenset[str]:

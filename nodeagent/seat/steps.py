@@ -271,14 +271,15 @@ class Steps:
         rows = (await self._processes(gpus)).values()
         return {pid for row in rows for pid, size in row if pid in mine and size != 0}
 
-    async def open_devices(self, seat: Seat) -> None:
-        """Its container may open its GPUs. Raises NotFoundError, RetryableError, DeadlineError,
-        OSError."""
+    async def open_devices(self, seat: Seat, *, stays: bool = False) -> None:
+        """Its container may open its GPUs; what comes of it after an error is undone, unless it
+        `stays`. Raises NotFoundError, RetryableError, DeadlineError, OSError."""
         init, procs = seat.tree.init, self._world.procs
         if init is not None:
             device = seat.identity.device_id
             is_there = partial(procs.alive, init.pid, init.start)
-            await self._world.specs.release(device, init.pid, is_there, _DEVICES_S)
+            released = self._world.specs.release
+            await released(device, init.pid, is_there, _DEVICES_S, stays=stays)
 
     async def wake(self, seat: Seat) -> dict[str, float]:
         """Thaw, restore, unlock, check. Returns seconds by phase; raises Broken. Reverted: the
@@ -309,7 +310,7 @@ class Steps:
         self._world.freezer.thaw(seat.tree.handle)
         # It was let to them when it began, and the runtime may have laid down its own list again.
         with contextlib.suppress(KybernateError, OSError):
-            await self.open_devices(seat)
+            await self.open_devices(seat, stays=True)
         if not seat.tree.cuda:
             return {}
         try:

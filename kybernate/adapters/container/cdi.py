@@ -19,6 +19,7 @@ import logging
 import os
 import stat
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -26,6 +27,7 @@ import orjson
 import yaml
 
 from kybernate import keys
+from kybernate.adapters.container.openings import Openings
 from kybernate.errors import DeadlineError, RefusedError, RetryableError
 
 if TYPE_CHECKING:
@@ -77,10 +79,11 @@ class DeviceDoor(Protocol):
 
     def open(
         self, init: int, devices: Iterable[tuple[int, int]], is_there: Callable[[], bool]
-    ) -> None:
+    ) -> Callable[[], None]:
         """Let the container of this process open these character devices from now on. Idempotent.
-        Blocks. `is_there` is asked once the container is known, before anything is let to it.
-        Raises NotFoundError if the process is gone, OSError."""
+        Blocks. Returns what shuts again what it opened, which blocks and raises OSError. `is_there`
+        is asked once the container is known, before anything is let to it. Raises NotFoundError if
+        the process is gone, OSError."""
 
 
 def compose(vendor: Sequence[Mapping[str, Any]], device_id: str, spec: SeatSpec) -> Json:
@@ -196,6 +199,7 @@ class CdiSpecs:
         door: DeviceDoor | None = None,
     ) -> None:
         self._door = door
+        self._openings = Openings()
         self._out = out
         self._links = links
         self._dirs = tuple(vendor_dirs)
@@ -239,20 +243,29 @@ class CdiSpecs:
             folder.rmdir()
 
     async def release(
-        self, device_id: str, init: int, is_there: Callable[[], bool], deadline: float
+        self,
+        device_id: str,
+        init: int,
+        is_there: Callable[[], bool],
+        deadline: float,
+        *,
+        stays: bool = False,
     ) -> None:
         """Let the container of this process open what the device's file shuts. Idempotent. A thread
         does what takes rights; a wake waits for none where all is let already.
 
         Raises RetryableError if the file isn't what was written: it is written again for the next
-        container. DeadlineError: the kernel may do it yet.
+        container. DeadlineError: what the kernel does later is undone, unless it `stays`.
         """
         door, numbers = self._door, self._shut(device_id)
-        if door is None or numbers is None or (door.lets(init, numbers) and is_there()):
+        if door is None or numbers is None:
             return
         try:
             async with asyncio.timeout(deadline):
-                await asyncio.to_thread(door.open, init, numbers, is_there)
+                await self._openings.settled(device_id)
+                if not (door.lets(init, numbers) and is_there()):
+                    opens = partial(door.open, init, numbers, is_there)
+                    await self._openings.open(device_id, opens, stays=stays)
         except TimeoutError as error:
             why = f"the kernel did not let process {init} to its devices within {deadline:g} s"
             raise DeadlineError(why) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 _OPEN = "rw"
 _CONTROLLER = "devices"
-_ALLOW = "devices.allow"
+_ALLOW, _DENY = "devices.allow", "devices.deny"
 
 
 class DeviceLists:
@@ -36,18 +37,20 @@ class DeviceLists:
 
     def open(
         self, init: int, devices: Iterable[tuple[int, int]], is_there: Callable[[], bool]
-    ) -> None:
+    ) -> Callable[[], None]:
         """See `cdi.DeviceDoor.open`."""
         if not self.born_shut:
-            return
+            return _nothing
         group = self._group(init)
         if not is_there():  # its number, and so the group, may be another's
             raise NotFoundError(f"There is no process {init} any more.")
         try:
-            if missing := _missing(group, devices):
-                as_admin(lambda: _add(group / _ALLOW, missing))
+            if not (missing := _missing(group, devices)):
+                return _nothing
+            as_admin(lambda: _add(group / _ALLOW, missing))
         except FileNotFoundError as error:
             raise NotFoundError(f"The container of process {init} is gone.") from error
+        return partial(as_admin, lambda: _add(group / _DENY, missing))
 
     def lets(self, init: int, devices: Iterable[tuple[int, int]]) -> bool:
         """See `cdi.DeviceDoor.lets`."""
@@ -81,6 +84,10 @@ def _allowed(wanted: Iterable[str], rules: str) -> set[str]:
     named = {device for device, _, access in parts if set(_OPEN) <= set(access)}
     whole = {"a *:*", "c *:*"} & named
     return {one for one in wanted if whole or {one, f"{one.partition(':')[0]}:*"} & named}
+
+
+def _nothing() -> None:
+    """Shuts nothing: nothing was opened."""
 
 
 def _add(file: Path, devices: Iterable[str]) -> None:

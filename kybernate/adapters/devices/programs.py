@@ -35,15 +35,9 @@ class DevicePrograms:
         folder = next(self._pods(uid), None)
         if folder is None:
             return f"it has no cgroup below {self._mount} yet"
-        program = bpf.denies(devices)
-
-        def act() -> None:
-            with _opened(folder) as group:
-                bpf.attach(group, program, _NAME)
-
         try:
             self._undone(folder)
-            as_admin(act)
+            self._deny(folder, devices)
         except OSError as error:
             return f"the kernel takes no program that denies them: {error}"
         return ""
@@ -55,8 +49,14 @@ class DevicePrograms:
 
     def open(
         self, init: int, devices: Iterable[tuple[int, int]], is_there: Callable[[], bool]
-    ) -> None:
+    ) -> Callable[[], None]:
         """See `cdi.DeviceDoor.open`."""
+        opened: list[Path] = []
+
+        def shut() -> None:
+            for group in opened:
+                self._deny(group, devices)
+
         try:
             lines = smallfile.read(f"{self._proc}/{init}/cgroup").splitlines()
         except (FileNotFoundError, ProcessLookupError) as error:
@@ -69,17 +69,29 @@ class DevicePrograms:
                 if group in (self._mount, *self._mount.parents):
                     break
                 # Some runtimes put another group between a pod's and its container's.
-                if "pod" in group.name:
-                    self._undone(group)
+                if "pod" in group.name and self._undone(group):
+                    opened.append(group)
         except FileNotFoundError as error:
             raise NotFoundError(f"The pod of process {init} is gone.") from error
+        return shut
 
-    def _undone(self, folder: Path) -> None:
+    def _deny(self, folder: Path, devices: Iterable[tuple[int, int]]) -> None:
+        program = bpf.denies(devices)
+
         def act() -> None:
             with _opened(folder) as group:
-                bpf.detach(group, _NAME)
+                bpf.attach(group, program, _NAME)
 
         as_admin(act)
+
+    def _undone(self, folder: Path) -> int:
+        """How many programs of ours were there."""
+
+        def act() -> int:
+            with _opened(folder) as group:
+                return bpf.detach(group, _NAME)
+
+        return as_admin(act)
 
     def _pods(self, uid: str) -> Iterator[Path]:
         names = {f"pod{uid}", f"pod{uid.replace('-', '_')}.slice"}

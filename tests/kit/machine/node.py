@@ -37,7 +37,13 @@ class FakeSpecs:
         self._machine.specs.pop(device_id, None)
 
     async def release(
-        self, device_id: str, init: int, is_there: Callable[[], bool], deadline: float
+        self,
+        device_id: str,
+        init: int,
+        is_there: Callable[[], bool],
+        deadline: float,
+        *,
+        stays: bool = False,
     ) -> None:
         """Written down."""
         if self._machine.fault("shut-devices"):

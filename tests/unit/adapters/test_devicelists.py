@@ -58,9 +58,12 @@ def test_what_is_missing_is_written(
     door, group = _group(tmp_path, listed)
     monkeypatch.setattr(lists, "as_admin", lambda call: call())
     assert not door.lets(7, GPUS)
-    door.open(7, GPUS, lambda: True)
+    shuts = door.open(7, GPUS, lambda: True)
     # A file that isn't the kernel's keeps the last line, and the longest one's rest.
     assert (group / "devices.allow").read_text().startswith("c 60:")
+    (group / "devices.deny").write_text("")
+    shuts()
+    assert (group / "devices.deny").read_text().startswith("c 60:")
 
 
 def test_a_number_that_is_anothers_is_not_let_in(tmp_path: Path) -> None:

@@ -140,6 +140,7 @@ class Door:
 
     def open(self, init, devices, is_there):
         self.opened = set(devices)
+        return lambda: None
 
 
 @pytest.mark.real_time

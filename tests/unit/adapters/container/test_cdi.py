@@ -222,6 +222,7 @@ class Door:
 
     def __init__(self, *, known=False):
         self.known, self.may, self.threads = known, threading.Event(), []
+        self.shuts = 0
 
     def shut(self, _uid, _devices):
         return ""
@@ -234,6 +235,12 @@ class Door:
         self.may.wait(60)
         if not is_there():
             raise NotFoundError(f"no {init}")
+        self.known = True
+        return self.shut_again
+
+    def shut_again(self):
+        self.known = False
+        self.shuts += 1
 
 
 @pytest.fixture
@@ -265,6 +272,32 @@ async def test_a_kernel_that_does_not_answer_holds_up_nobody_else(shut):
     await specs.release("one", 7, lambda: True, 60)
     with pytest.raises(NotFoundError):
         await specs.release("one", 7, lambda: False, 60)
+
+
+@pytest.mark.real_time
+async def test_what_the_kernel_does_too_late_is_undone(shut):
+    door = Door()
+    specs = shut(door)
+    for _ in range(3):
+        with pytest.raises(DeadlineError):
+            await specs.release("one", 7, lambda: True, 0.05)
+    assert len(door.threads) == 1, "nothing is opened beside what hangs"
+    door.may.set()
+    await specs._openings.settled("one")
+    assert (door.known, door.shuts) == (False, 1), "it stays open before its turn"
+    await specs.release("one", 7, lambda: True, 60)
+    assert (door.known, door.shuts) == (True, 1)
+
+
+@pytest.mark.real_time
+async def test_what_a_wake_is_let_to_too_late_stays(shut):
+    door = Door()
+    specs = shut(door)
+    with pytest.raises(DeadlineError):
+        await specs.release("one", 7, lambda: True, 0.05, stays=True)
+    door.may.set()
+    await specs.release("one", 7, lambda: True, 60)
+    assert (door.known, door.shuts, len(door.threads)) == (True, 0, 1)
 
 
 @pytest.mark.real_time
