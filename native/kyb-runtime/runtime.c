@@ -22,6 +22,8 @@
 
 enum {
 	ANSWER_MS = 600 * 1000, /* the seat's requests are finished first */
+	PAUSE_TRIES = 50,
+	PAUSE_AGAIN_MS = 100,
 	LOCK_FD = 100,          /* clear of the numbers that runc hands to CRIU */
 	ID_LIMIT = 1024         /* bytes of a container's ID, as containerd has them */
 };
@@ -198,6 +200,20 @@ static bool runtime(const char *command)
 	return child > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
+/* In cgroups of version 1 runc can't freeze what forks meanwhile; it gives up after a while, lets it
+ * run on, and may well freeze it when asked again. */
+static bool paused_again(void)
+{
+	const struct timespec pause = {.tv_nsec = PAUSE_AGAIN_MS * 1000L * 1000};
+
+	for (int tries = 1; !runtime("pause"); tries++) {
+		if (tries == PAUSE_TRIES)
+			return false;
+		nanosleep(&pause, NULL);
+	}
+	return true;
+}
+
 /* Held by whoever takes the image, this process or what it becomes, also if the agent is new. */
 static void take_lock(const char *marker)
 {
@@ -241,7 +257,7 @@ static void prepare_checkpoint(void)
 	}
 	verb = frame_field(&frame);
 	sentence = frame_field(&frame);
-	if (paused && !runtime("pause"))
+	if (paused && !paused_again())
 		fail("the container could not be paused again; try again");
 	if (strcmp(verb, "ready") != 0)
 		fail("the node agent refuses: %s", sentence ? sentence : "it speaks another protocol");

@@ -28,6 +28,7 @@ try: fcntl.flock(open(sys.argv[1]), fcntl.LOCK_SH | fcntl.LOCK_NB)
 except BlockingIOError: open(sys.argv[2], "a").write("locked\\n")
 except OSError: pass' {mark} {calls};;
 *resume*) exit {resumes};;
+*pause*) test "$(grep -c ' pause ' {calls})" -gt {unpaused};;
 esac
 """
 
@@ -72,9 +73,11 @@ class Node:
         self.mark.parent.mkdir(parents=True)
         self.runtime()
 
-    def runtime(self, resumes=1):
+    def runtime(self, resumes=1, unpaused=0):
+        """Pauses fail `unpaused` times."""
         real = self.folder / "kyb-runtime.real"
         facts = {"calls": self.calls, "mark": self.mark, "resumes": resumes}
+        facts["unpaused"] = unpaused
         real.write_text(FAKE.format(python=shutil.which("python3"), **facts))
         real.chmod(0o755)
 
@@ -176,6 +179,26 @@ def test_a_container_that_was_paused_runs_while_its_gpu_memory_is_taken_out(node
     assert checkpoint(node).returncode == 0
     verbs = [line.split()[2] for line in node.called() if line.startswith("--root")]
     assert verbs == ["resume", "pause", "--log"]
+    agent.close()
+
+
+def test_one_that_runc_can_not_freeze_at_once_is_paused_again_and_again(node):
+    """With cgroups of version 1 it can't freeze what forks meanwhile."""
+    node.manage()
+    node.runtime(resumes=0, unpaused=2)
+    agent = node.agent("ready")
+    assert checkpoint(node).returncode == 0
+    verbs = [line.split()[2] for line in node.called() if line.startswith("--root")]
+    assert verbs == ["resume", "pause", "pause", "pause", "--log"]
+    agent.close()
+
+
+def test_one_that_runc_never_freezes_is_not_taken(node):
+    node.manage()
+    node.runtime(resumes=0, unpaused=1000)
+    agent = node.agent("ready")
+    assert told(node, checkpoint(node)) == "the container could not be paused again; try again"
+    assert {line.split()[2] for line in node.called()} == {"resume", "pause"}
     agent.close()
 
 
