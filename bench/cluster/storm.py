@@ -206,11 +206,11 @@ class Storm:
 
     def _check(self, pod: Json) -> None:
         name, group = pod["metadata"]["name"], group_of(pod)
-        # The kubelet that has the log may be starting again.
+        # The kubelet that has the log may be starting again; at first it knows none of its pods.
         log = retry_blocking(
             partial(self._pods.log, name),
             lambda error: say(f"once more: {error}"),
-            on=RetryableError,
+            on=(RetryableError, NotFoundError),
             until=time.monotonic() + ADMISSION_LIMIT,
         )
         found = opened(log)
