@@ -111,6 +111,8 @@ class ZeroWorker(Shift):
                 return self._down(namespace, step)
             case Act.UP:
                 self._up(namespace, step.requests)
+            case Act.NOTE:
+                self._note(namespace, step.requests)
             case Act.BACK:
                 self._back(namespace, step.requests)
             case Act.REMOVE:
@@ -168,7 +170,10 @@ class ZeroWorker(Shift):
             self._cluster.scale(namespace, name, seen, len(sleeping))
             metrics.SCALES.labels("back").inc()
             self._say(namespace, name, "ScaledUp", "a request for its model came")
-        for one in sleeping:
+        self._note(namespace, sleeping)
+
+    def _note(self, namespace: str, scaled_up: Sequence[Request]) -> None:
+        for one in scaled_up:
             self._fence.check()
             known = self._requests.get((namespace, one.name))
             if known is not None:

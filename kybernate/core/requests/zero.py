@@ -3,6 +3,7 @@
     all pods rest in the object store     a request for each (`ASK`): it stays there, and parked
     all requests are done                 the Deployment has no replicas any more (`DOWN`)
     somebody waits for its model          as many as before (`UP`); each continues from a state
+    its pods came, and it isn't written   that it was scaled up is written down (`NOTE`)
     a pod rests no longer                 the others are woken, as if nothing had been (`BACK`)
 
 All of it is read from pods, GPUNodes and the requests themselves, so whoever continues after a
@@ -71,6 +72,7 @@ class Act(StrEnum):
     ASK = "ask"
     DOWN = "down"
     UP = "up"
+    NOTE = "note"
     BACK = "back"
     REMOVE = "remove"
 
@@ -127,15 +129,16 @@ def _plan(those: Sequence[Replica], asked: Sequence[Request], now: float) -> Pla
     there = [one for one in those if not one.leaving]
     names = {f"{ZERO}{one.uid}" for one in there}
     mine = [one for one in asked if one.name in names]
-    old, again = _over([one for one in asked if one not in mine], now)
+    came = _came([one for one in asked if one not in mine]) if len(mine) < len(there) else ()
+    old, again = _over([one for one in asked if one not in mine and one not in came], now)
     steps = [Step(Act.REMOVE, requests=old)] if old else []
     if not there:
-        # Those that are wanted come last: until their statuses are written, a controller that
-        # follows one which was killed finds that the others' are to be.
-        waits = tuple(sorted(filter(sleeps, asked), key=lambda one: bool(one.wanted)))
+        waits = _wanted_last(filter(sleeps, asked))
         if any(one.wanted for one in waits):
             steps.append(Step(Act.UP, requests=waits))
         return Plan(tuple(steps), again)
+    if came:
+        steps.append(Step(Act.NOTE, requests=came))
     due = max(one.due_at for one in there)
     failed = [one for one in mine if _failed(one)]
     if due > now or failed:
@@ -153,6 +156,19 @@ def _plan(those: Sequence[Replica], asked: Sequence[Request], now: float) -> Pla
     elif all(is_put(one) for one in mine):
         steps.append(Step(Act.DOWN, tuple(there), tuple(mine)))
     return Plan(tuple(steps), again)
+
+
+def _wanted_last(requests: Iterable[Request]) -> tuple[Request, ...]:
+    """In the order in which it is written that they are scaled up: until it is of those that are
+    wanted, a controller that follows one which was killed finds that the others' are to be."""
+    return tuple(sorted(requests, key=lambda one: bool(one.wanted)))
+
+
+def _came(gone: Iterable[Request]) -> tuple[Request, ...]:
+    """Of requests whose pods have gone, where a pod is there that has none: those of a Deployment
+    that was scaled up for them by a controller that was killed before it wrote so."""
+    put = [one for one in gone if is_put(one) and not one.status.scaled_up_at]
+    return _wanted_last(put) if any(one.wanted for one in put) else ()
 
 
 def is_put(request: Request) -> bool:

@@ -172,6 +172,21 @@ def test_whoever_follows_a_killed_controller_has_all_of_them_scaled_up():
     assert acts(plan([], [done, last], NOW)) == [("up", [last.name])]
 
 
+def test_pods_that_come_before_it_is_written_that_they_were_scaled_up_have_it_written():
+    """The controller was killed in between; else they would be scaled up for once more."""
+    taken = replace(put(B), successor="u8")
+    both = [put(A, wanted=True), taken]
+    fresh = A._replace(uid="u9", since=math.inf)
+    found = plan([fresh], both, NOW + KEPT_S + 1)
+    assert acts(found) == [("note", ["zero-u2", "zero-u1"])]
+    done = [replace(one, status=replace(one.status, scaled_up_at=NOW)) for one in both]
+    assert acts(plan([fresh], done, NOW + 1)) == []
+    assert acts(plan([fresh], [put(A), put(B)], NOW)) == [], "somebody else has scaled it up"
+    leaves = B._replace(leaving=True)
+    still = plan([A, leaves], [put(A), put(B, wanted=True)], NOW)
+    assert "note" not in dict(acts(still)), "it still goes down"
+
+
 @given(worlds())
 def test_whatever_there_is_nothing_runs_that_is_taken_away(world):
     pods, asked = world
@@ -188,4 +203,7 @@ def test_whatever_there_is_nothing_runs_that_is_taken_away(world):
         assert not there
         assert any(one.wanted for one in asked)
     assert not {Act.UP, Act.DOWN} <= done
+    noted = {one.name for step in found.steps if step.act is Act.NOTE for one in step.requests}
+    assert not noted or there
+    assert not noted & {f"zero-{one.uid}" for one in there}
     assert not {Act.BACK, Act.DOWN} <= done
