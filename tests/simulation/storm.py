@@ -38,7 +38,6 @@ class Outcome:
 
 def run(seed: int, kind: str = "storm", say: Callable[[str], None] | None = None) -> Outcome:
     """Play the schedule of this seed."""
-    random.seed(seed)  # by which retries draw their jitter
     plans = draw_pair(seed, kind) if kind in ("pair", "moves") else (draw_plan(seed, kind),)
     return Storm(plans, say).run()
 
@@ -57,7 +56,9 @@ class Storm:
             life.other = next((one for one in self.lives if one is not life), None)
 
     def run(self) -> Outcome:
-        """Live and die until it is over."""
+        """Live and die until it is over. The same whatever was played before: retries draw their
+        jitter from what all of a process draw from."""
+        random.seed(self.lives[0].plan.seed)
         found: list[str] = []
         catcher = _Catcher(found)
         logger = logging.getLogger("nodeagent")
