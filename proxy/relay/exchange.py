@@ -6,15 +6,14 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-import aiohttp
 import orjson
 from aiohttp import web
 from multidict import CIMultiDict
-from yarl import URL
 
 from kybernate.errors import KybernateError
 from kybernate.lib.retry import Pauses, quietly, retry
 from proxy.openai import ApiError, rename_model
+from proxy.relay.lines import BadHeadError, SeatError, head
 from proxy.relay.traces import NO_TRACE
 
 if TYPE_CHECKING:
@@ -25,7 +24,8 @@ if TYPE_CHECKING:
     from proxy.actions import Outlook, SeatInfo, Serve
     from proxy.desk import Flight
     from proxy.relay.asking import Asking, Shape
-    from proxy.relay.pools import Pools
+    from proxy.relay.lines import Line
+    from proxy.relay.pools import Pool, Pools
     from proxy.relay.traces import Trace
 
 REQUEST_ID = "X-Request-Id"
@@ -51,9 +51,10 @@ _HOP_BY_HOP = frozenset(
 _OURS = {name.lower() for name in (SEAT, WAKE_MS, WAIT_MS, PRIORITY, PROGRESS, REQUEST_ID)}
 NOT_TO_SEAT = _HOP_BY_HOP | _OURS | {"host", "content-length", "content-encoding", "expect"}
 _NOT_TO_CLIENT = _HOP_BY_HOP | _OURS | {"content-length"}
-_UNSENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
-"""Not a byte was sent: a server may need a moment to listen again after a wake."""
 _PAUSES = Pauses(0.01, 0.25)
+"""Between tries to connect: a server may need a moment to listen again after a wake."""
+_AGAIN = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Asked again where a connection turns out to be closed that had rested."""
 _PIECE = 256 * 1024
 _WHOLE = 64 * 1024
 """Answers up to this many bytes are read before the first byte is passed on: one write."""
@@ -100,15 +101,17 @@ class Exchange:
         named = self._asking.named
         if named and named != seat.model:
             rename_model(self._body, named, seat.model)
-        upstream = await self._open(pools.session(seat.uid), seat, connect_limit)
-        self._trace.begins(upstream.status)
+        pool = pools.pool(seat.uid, seat.address)
+        line = await self._open(pool, seat, connect_limit)
+        self._trace.begins(line.status)
         try:
-            async with upstream:
-                response = await self._pass_on(upstream, flight.serve)
-        except (aiohttp.ClientError, TimeoutError) as error:
+            response = await self._pass_on(line, flight.serve)
+        except SeatError as error:
             raise ApiError(
-                502, "upstream_failed", f"{seat.model} broke off its answer: {cause(error)}."
+                502, "upstream_failed", f"{seat.model} broke off its answer: {error}."
             ) from error
+        finally:
+            pool.give(line)
         flight.answered = True
         return response
 
@@ -122,30 +125,41 @@ class Exchange:
                 await self.response.prepare(self._request)
             await self.response.write(b": kyb " + orjson.dumps(_progress(outlook)) + b"\n\n")
 
-    async def _open(
-        self, session: aiohttp.ClientSession, seat: SeatInfo, limit: float
-    ) -> aiohttp.ClientResponse:
-        url = URL(f"http://{seat.address}{self._asking.path}", encoded=True)
+    async def _open(self, pool: Pool, seat: SeatInfo, limit: float) -> Line:
         headers = self._to_seat()
         self._trace.asks(headers)
         headers["Content-Length"] = str(len(self._body))
         method = self._asking.method or self._request.method
-
-        async def request() -> aiohttp.ClientResponse:
-            return await session.request(
-                method,
-                url,
-                data=self._payload(),
-                headers=headers,
-                allow_redirects=False,
-            )
-
-        until = asyncio.get_running_loop().time() + limit
+        try:
+            first = head(method, self._asking.path, seat.address, headers)
+        except BadHeadError as error:
+            raise ApiError(
+                400, "invalid_request", f"The request can't be sent: {error}."
+            ) from error
         try:
             async with asyncio.timeout(self._asking.begin_limit):
-                return await retry(request, quietly, on=_UNSENT, pauses=_PAUSES, until=until)
-        except (aiohttp.ClientError, TimeoutError) as error:
+                return await self._ask(pool, method, first, limit)
+        except (OSError, SeatError) as error:
             raise unreachable(seat, error) from error
+
+    async def _ask(self, pool: Pool, method: str, first: bytes, limit: float) -> Line:
+        if (line := pool.take()) is not None:
+            try:
+                return await self._begun(pool, line, method, first)
+            except SeatError:
+                if method not in _AGAIN or self._body:
+                    raise
+        until = asyncio.get_running_loop().time() + limit
+        line = await retry(pool.connect, quietly, on=OSError, pauses=_PAUSES, until=until)
+        return await self._begun(pool, line, method, first)
+
+    async def _begun(self, pool: Pool, line: Line, method: str, first: bytes) -> Line:
+        try:
+            await line.ask(method, first, self._payload())
+        except BaseException:
+            pool.give(line)
+            raise
+        return line
 
     def _payload(self) -> bytearray | AsyncIterator[memoryview]:
         """The body. A large one goes in pieces: as a whole it would lie in the socket's buffer,
@@ -160,55 +174,49 @@ class Exchange:
         self._body = bytearray()
         self._sent()
 
-    async def _pass_on(self, upstream: aiohttp.ClientResponse, serve: Serve) -> web.StreamResponse:
+    async def _pass_on(self, line: Line, serve: Serve) -> web.StreamResponse:
         if self.response is not None:
-            return await self._continue(upstream, self.response)
-        headers = without(upstream.headers, _NOT_TO_CLIENT)
+            return await self._continue(line, self.response)
+        headers = without(line.headers, _NOT_TO_CLIENT)
         headers.extend(kyb_headers(self._request_id, serve))
         if (shape := self._asking.shape) is not None:
-            return await self._reshape(upstream, shape, headers)
-        length = upstream.content_length
+            return await self._reshape(line, shape, headers)
+        length = line.length
         if length is not None and length <= _WHOLE:
-            body = await upstream.read()
-            return web.Response(
-                status=upstream.status, reason=upstream.reason, headers=headers, body=body
-            )
-        response = web.StreamResponse(
-            status=upstream.status, reason=upstream.reason, headers=headers
-        )
+            body = await line.read(_WHOLE)
+            return web.Response(status=line.status, reason=line.reason, headers=headers, body=body)
+        response = web.StreamResponse(status=line.status, reason=line.reason, headers=headers)
         if length is not None:
             response.content_length = length
-        return await self._stream(response, upstream.content.iter_any())
+        return await self._stream(response, line.pieces())
 
-    async def _continue(
-        self, upstream: aiohttp.ClientResponse, response: web.StreamResponse
-    ) -> web.StreamResponse:
+    async def _continue(self, line: Line, response: web.StreamResponse) -> web.StreamResponse:
         """The answer to a client that was told how it stands: its status and headers are sent."""
-        if upstream.content_type == "text/event-stream":
-            return await self._stream(response, upstream.content.iter_any())
+        if _is_events(line):
+            return await self._stream(response, line.pieces())
 
         async def event() -> AsyncIterator[bytes]:
             yield b"data: "
-            async for chunk in upstream.content.iter_any():
+            async for chunk in line.pieces():
                 yield chunk.replace(b"\n", b"\ndata: ")
             yield b"\n\n"
 
         return await self._stream(response, event())
 
     async def _reshape(
-        self, upstream: aiohttp.ClientResponse, shape: Shape, headers: CIMultiDict[str]
+        self, line: Line, shape: Shape, headers: CIMultiDict[str]
     ) -> web.StreamResponse:
         for name in ("Content-Type", "Content-Encoding", "Etag"):
             headers.popall(name, None)
-        if upstream.status != 200:
-            said = await upstream.content.read(_WHOLE)
+        if line.status != 200:
+            said = await line.read(_WHOLE)
             body = shape.refused(said)
             headers["Content-Type"] = "application/json"
-            return web.Response(status=upstream.status, headers=headers, body=body)
+            return web.Response(status=line.status, headers=headers, body=body)
         headers["Content-Type"] = shape.content_type
 
         async def pieces() -> AsyncIterator[bytes]:
-            async for chunk in upstream.content.iter_any():
+            async for chunk in line.pieces():
                 if made := shape.more(chunk):
                     yield made
             yield shape.end()
@@ -265,7 +273,14 @@ def kyb_headers(request_id: str, serve: Serve) -> dict[str, str]:
     }
 
 
-def without(headers: CIMultiDictProxy[str], names: frozenset[str]) -> CIMultiDict[str]:
+def _is_events(line: Line) -> bool:
+    kind = line.headers.get("Content-Type", "")
+    return kind.partition(";")[0].strip().lower() == "text/event-stream"
+
+
+def without(
+    headers: CIMultiDict[str] | CIMultiDictProxy[str], names: frozenset[str]
+) -> CIMultiDict[str]:
     """The headers but for these, and but for those that count for one connection alone."""
     connection = headers.getall("Connection", ())
     named = {name.strip().lower() for value in connection for name in value.split(",")}
