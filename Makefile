@@ -39,7 +39,7 @@ ready: setup
 	@$(MAKE) --no-print-directory native
 
 proto: setup ## generate kybernate/gen from proto/
-	$(PY) -m grpc_tools.protoc -I proto --python_out=. --pyi_out=. --grpc_python_out=. $(PROTOS)
+	$(PY) -m grpc_tools.protoc -I proto --python_out=. --pyi_out=. $(PROTOS)
 
 states: setup ## generate the pages of docs/reference, and the picture, that come from the code
 	$(PY) -m kybernate.cli states > docs/reference/node/states.md

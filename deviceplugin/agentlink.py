@@ -17,7 +17,8 @@ import grpc
 from deviceplugin import metrics
 from deviceplugin.inventory import Held, Holdings, inventory_report
 from kybernate.errors import DeadlineError, RefusedError, RetryableError
-from kybernate.gen import agent_pb2, agent_pb2_grpc
+from kybernate.gen import agent_pb2
+from kybernate.lib import rpc
 from kybernate.lib.retry import retry_blocking, steadily
 from kybernate.lib.rounds import rounds_blocking
 from kybernate.types import GroupName
@@ -50,9 +51,7 @@ class AgentLink:
     def __init__(self, socket: Path) -> None:
         self._socket = socket
         self._channel = grpc.insecure_channel(f"unix:{socket}", options=_CHANNEL)
-        self._agent = agent_pb2_grpc.NodeAgentStub(  # type: ignore[no-untyped-call]
-            self._channel
-        )
+        self._agent = rpc.Stub(self._channel, agent_pb2.DESCRIPTOR, "NodeAgent")
 
     def awaited(self, resource: str) -> tuple[str, ...]:
         """The groups that bound pods wait for, oldest first; none while the agent is away."""

@@ -26,7 +26,8 @@ from deviceplugin import metrics
 from deviceplugin.server import OPTIONS, SeatServer, SeatService
 from kybernate import keys
 from kybernate.errors import RetryableError
-from kybernate.gen import deviceplugin_pb2, deviceplugin_pb2_grpc
+from kybernate.gen import deviceplugin_pb2
+from kybernate.lib import rpc
 from kybernate.lib.rounds import rounds_blocking
 
 if TYPE_CHECKING:
@@ -166,9 +167,7 @@ class Endpoint:
         )
         with grpc.insecure_channel(f"unix:{self._folder / 'kubelet.sock'}") as channel:
             try:
-                stub = deviceplugin_pb2_grpc.RegistrationStub(  # type: ignore[no-untyped-call]
-                    channel
-                )
+                stub = rpc.Stub(channel, deviceplugin_pb2.DESCRIPTOR, "Registration")
                 stub.Register(request, timeout=REGISTER_DEADLINE)
             except grpc.RpcError as error:
                 raise RetryableError(

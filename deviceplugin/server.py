@@ -15,7 +15,8 @@ from deviceplugin.inventory import NODES
 from deviceplugin.offer import allocate, device_list, prefer, still_awaited
 from kybernate import keys
 from kybernate.errors import DeadlineError, KybernateError, RefusedError, RetryableError
-from kybernate.gen import deviceplugin_pb2, deviceplugin_pb2_grpc
+from kybernate.gen import deviceplugin_pb2
+from kybernate.lib import rpc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,7 +52,7 @@ class Agent(Protocol):
         """Prepare a seat within `deadline` seconds, or raise a KybernateError."""
 
 
-class SeatService(deviceplugin_pb2_grpc.DevicePluginServicer):
+class SeatService:
     """Answers the kubelet for one resource. Nothing that it remembers affects correctness."""
 
     def __init__(
@@ -202,9 +203,7 @@ class SeatServer:
         self.service = service
         self._socket = socket
         self._server = grpc.server(ThreadPoolExecutor(_WORKERS, thread_name_prefix=socket.stem))
-        deviceplugin_pb2_grpc.add_DevicePluginServicer_to_server(  # type: ignore[no-untyped-call]
-            service, self._server
-        )
+        rpc.serve(self._server, deviceplugin_pb2.DESCRIPTOR, "DevicePlugin", service)
         try:
             socket.unlink(missing_ok=True)
             self._server.add_insecure_port(f"unix:{socket}")

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from kybernate.core.seat.seats import RESTING
-from kybernate.gen import agent_pb2, agent_pb2_grpc
+from kybernate.gen import agent_pb2
+from kybernate.lib import rpc
 from kybernate.runtime.agents import credentials, options
 from kybernate.types import NodeName, PodUid, SeatState, Tier
 from proxy.actions import SeatInfo
@@ -246,7 +247,7 @@ class AgentLink:
         async with self._channel() as channel:
             async with asyncio.timeout(_CONNECT_LIMIT):
                 await channel.channel_ready()
-                call = agent_pb2_grpc.NodeAgentStub(channel).Serve()  # type: ignore[no-untyped-call]
+                call = rpc.Stub(channel, agent_pb2.DESCRIPTOR, "NodeAgent").Serve()
                 hello = agent_pb2.Hello(proxy=PROXY_NAME, version=PROTOCOL)
                 await call.write(agent_pb2.ProxyReport(hello=hello))
             self._begin()

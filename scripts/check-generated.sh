@@ -15,8 +15,7 @@ compare() {
   }
 }
 
-"$py" -m grpc_tools.protoc --fatal_warnings -I proto --python_out="$tmp" --pyi_out="$tmp" \
-  --grpc_python_out="$tmp" proto/kybernate/gen/*.proto
+"$py" -m grpc_tools.protoc --fatal_warnings -I proto --python_out="$tmp" --pyi_out="$tmp" proto/kybernate/gen/*.proto
 for file in "$tmp"/kybernate/gen/*; do
   compare "$file" "kybernate/gen/$(basename "$file")"
 done

@@ -24,8 +24,9 @@ from bench.node import sidecar
 from bench.processes import cpu_seconds, line_of, memory_mib
 from bench.report import emit, median, percentile, say
 from kybernate import keys
+from kybernate.gen import agent_pb2
 from kybernate.gen import agent_pb2 as pb
-from kybernate.gen import agent_pb2_grpc
+from kybernate.lib import rpc
 from tests.cluster import Cluster, ClusterSpec, GpuSpec
 from tests.cluster.cluster import running
 from tests.kit.pods import Pods, SeatPod, ready
@@ -203,7 +204,7 @@ class Stream:
 async def _soak(cluster: Cluster, cycles: int) -> Soak:
     soak = Soak()
     async with _channel(cluster) as channel:
-        stream = Stream(agent_pb2_grpc.NodeAgentStub(channel).Serve())  # type: ignore[no-untyped-call]
+        stream = Stream(rpc.Stub(channel, agent_pb2.DESCRIPTOR, "NodeAgent").Serve())
         await stream.begin()
         reader = asyncio.create_task(stream.read())
         await asyncio.sleep(1.0)

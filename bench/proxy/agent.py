@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from kybernate.gen import agent_pb2
 from kybernate.gen import agent_pb2 as pb
-from kybernate.gen import agent_pb2_grpc
+from kybernate.lib import rpc
 from kybernate.types import PodUid
 from nodeagent.seat.leases import Demand, Leases
 
@@ -37,7 +38,7 @@ class _Stream:
         self.orders.put_nowait(pb.AgentOrder(revoke=pb.Lease(uid=uid, generation=generation)))
 
 
-class Agent(agent_pb2_grpc.NodeAgentServicer):
+class Agent:
     """Models, by name, at their addresses; with `turn` seconds one is granted at a time."""
 
     def __init__(self, tls: Path, models: Mapping[str, str], turn: float = 0.0) -> None:
@@ -55,7 +56,7 @@ class Agent(agent_pb2_grpc.NodeAgentServicer):
     async def start(self) -> None:
         """Listen, and take turns."""
         self._server = grpc.aio.server()
-        agent_pb2_grpc.add_NodeAgentServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
+        rpc.serve(self._server, agent_pb2.DESCRIPTOR, "NodeAgent", self)
         key, crt = ((self._tls / f"agent-n1.{end}").read_bytes() for end in ("key", "crt"))
         ca = (self._tls / "ca.crt").read_bytes()
         credentials = grpc.ssl_server_credentials([(key, crt)], ca, require_client_auth=True)

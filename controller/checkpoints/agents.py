@@ -35,8 +35,9 @@ from kybernate.errors import (
     RefusedError,
     RetryableError,
 )
+from kybernate.gen import agent_pb2
 from kybernate.gen import agent_pb2 as pb
-from kybernate.gen import agent_pb2_grpc
+from kybernate.lib import rpc
 from kybernate.lib.rounds import rounds_blocking
 from kybernate.runtime.agents import credentials, options, translated
 from kybernate.types import Tier
@@ -191,7 +192,7 @@ class Agents:
                     known = self._channels[node] = (like, self._connect(node, address))
         except OSError as error:
             raise RetryableError(f"certificates can't be read: {error}") from error
-        return agent_pb2_grpc.NodeAgentStub(known[1])  # type: ignore[no-untyped-call]
+        return rpc.Stub(known[1], agent_pb2.DESCRIPTOR, "NodeAgent")
 
     def _stamp(self) -> object:
         """Changes with the files that a connection is made of."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
+from google.protobuf.descriptor import FieldDescriptor
 
 from kybernate import keys
 from kybernate.core.rate import Bucket
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from google.protobuf.descriptor import Descriptor
-    from google.protobuf.message import Message  # type: ignore[import-untyped]
+    from google.protobuf.message import Message
 
     from nodeagent.api.guests import Guests
 

@@ -18,8 +18,9 @@ from kybernate.errors import (
     RefusedError,
     RetryableError,
 )
+from kybernate.gen import peers_pb2
 from kybernate.gen import peers_pb2 as pb
-from kybernate.gen import peers_pb2_grpc
+from kybernate.lib import rpc
 from kybernate.lib.deadline import Deadline
 from kybernate.lib.retry import quietly, retry, steadily
 from kybernate.runtime.agents import options, translated
@@ -193,7 +194,7 @@ class GrpcPeers:
                 known[1].close()
             channel = await asyncio.to_thread(self._connect, node, address)
             known = self._channels[node] = (like, channel)
-        return peers_pb2_grpc.PeersStub(known[1])  # type: ignore[no-untyped-call]
+        return rpc.Stub(known[1], peers_pb2.DESCRIPTOR, "Peers")
 
     def _connect(self, node: str, address: str) -> grpc.Channel:
         shown = self._identity.shown()

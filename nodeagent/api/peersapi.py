@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from kybernate.errors import ConfigError, DeadlineError, RetryableError
 from kybernate.gen import peers_pb2 as pb
-from kybernate.gen import peers_pb2_grpc
 from kybernate.lib.deadline import CALL_S
 from kybernate.types import ArtifactId, PodUid
 from nodeagent.migration.protocol import pod_of
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from nodeagent.migration.target import Target
 
 
-class PeersApi(peers_pb2_grpc.PeersServicer):
+class PeersApi:
     """The calls, as they come."""
 
     def __init__(self, receiver: Target) -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from kybernate.errors import ConfigError
-from kybernate.gen import agent_pb2_grpc, peers_pb2_grpc
+from kybernate.gen import agent_pb2, peers_pb2
+from kybernate.lib import rpc
 from nodeagent.api.doorkeeper import MESSAGE_LIMIT, STATES_LIMIT, Doorkeeper
 
 if TYPE_CHECKING:
@@ -46,9 +47,9 @@ def _server(api: NodeApi, keeper: Doorkeeper, peers: PeersApi | None = None) -> 
     server = grpc.aio.server(
         interceptors=(keeper,), options=_OPTIONS + sizes, maximum_concurrent_rpcs=_CALLS_AT_ONCE
     )
-    agent_pb2_grpc.add_NodeAgentServicer_to_server(api, server)  # type: ignore[no-untyped-call]
+    rpc.serve(server, agent_pb2.DESCRIPTOR, "NodeAgent", api)
     if peers is not None:
-        peers_pb2_grpc.add_PeersServicer_to_server(peers, server)  # type: ignore[no-untyped-call]
+        rpc.serve(server, peers_pb2.DESCRIPTOR, "Peers", peers)
     return server
 
 

@@ -12,7 +12,6 @@ from kybernate import keys
 from kybernate.core.seat.operations import WITHOUT_SEAT, Kind, is_of_request
 from kybernate.errors import ConfigError, KybernateError, RefusedError
 from kybernate.gen import agent_pb2 as pb
-from kybernate.gen import agent_pb2_grpc
 from kybernate.types import PodUid, Tier
 from nodeagent.api.doorkeeper import NODE, check_name, client_name
 from nodeagent.operations.record import Ask
@@ -148,7 +147,7 @@ def _operation(kind: Kind) -> Handler:
     return handle
 
 
-class NodeApi(agent_pb2_grpc.NodeAgentServicer):
+class NodeApi:
     """Every call of the API, for both doors."""
 
     def __init__(self, parts: Parts) -> None:

@@ -101,11 +101,12 @@ class CriImages:
 
     async def _ask(self, service: str, method: str, make: Callable[[Any], Any]) -> Any:
         """The answer to the message that `make` makes."""
-        from kybernate.gen import cri_pb2, cri_pb2_grpc  # noqa: PLC0415 - slow: not at a start
+        from kybernate.gen import cri_pb2  # noqa: PLC0415 - slow: not at a start
+        from kybernate.lib import rpc  # noqa: PLC0415 - slow: not at a start
 
         if self._channel is None:
             self._channel = grpc.aio.insecure_channel(f"unix:{self._socket}", options=_OPTIONS)
-        call = getattr(getattr(cri_pb2_grpc, f"{service}Stub")(self._channel), method)
+        call = getattr(rpc.Stub(self._channel, cri_pb2.DESCRIPTOR, service), method)
         try:
             return await call(make(cri_pb2), timeout=_DEADLINE, wait_for_ready=True)
         except grpc.aio.AioRpcError as error:

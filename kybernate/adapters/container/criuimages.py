@@ -13,7 +13,7 @@ import os
 import struct
 from typing import TYPE_CHECKING, TypeVar
 
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError
 
 from kybernate.core.chunks.pages import MAP_MAGICS, PAGE, PageMap
 from kybernate.core.swap.drivermemory import split

@@ -67,11 +67,12 @@ class KubeletPodResources:
             self._channel = None
 
     async def _list(self) -> podresources_pb2.ListPodResourcesResponse:
-        from kybernate.gen import podresources_pb2, podresources_pb2_grpc  # noqa: PLC0415 - slow: not at a start
+        from kybernate.gen import podresources_pb2  # noqa: PLC0415 - slow: not at a start
+        from kybernate.lib import rpc  # noqa: PLC0415 - slow: not at a start
 
         if self._channel is None:
             self._channel = grpc.aio.insecure_channel(f"unix:{self._socket}", options=_OPTIONS)
-        stub = podresources_pb2_grpc.PodResourcesListerStub(self._channel)  # type: ignore[no-untyped-call]
+        stub = rpc.Stub(self._channel, podresources_pb2.DESCRIPTOR, "PodResourcesLister")
         request = podresources_pb2.ListPodResourcesRequest()
         try:
             answer: podresources_pb2.ListPodResourcesResponse = await stub.List(

@@ -13,8 +13,9 @@ import grpc
 import pytest
 
 from kybernate import keys
+from kybernate.gen import agent_pb2
 from kybernate.gen import agent_pb2 as pb
-from kybernate.gen import agent_pb2_grpc
+from kybernate.lib import rpc
 from tests.kit.pods import SeatPod, ready
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def controller(cluster: Cluster) -> Iterator[Any]:
     options = [("grpc.ssl_target_name_override", keys.agent_server_name("n1"))]
     address = cluster.node("n1").agent_address
     with grpc.secure_channel(address, credentials, options) as channel:
-        yield agent_pb2_grpc.NodeAgentStub(channel)  # type: ignore[no-untyped-call]
+        yield rpc.Stub(channel, agent_pb2.DESCRIPTOR, "NodeAgent")
 
 
 def kybernate(cluster: Cluster, *words: str) -> Any:

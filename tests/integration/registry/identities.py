@@ -14,7 +14,7 @@ import pytest
 from kybernate import keys
 from kybernate.adapters.k8s import Api
 from kybernate.errors import ConflictError
-from kybernate.gen import agent_pb2_grpc, peers_pb2, peers_pb2_grpc
+from kybernate.gen import peers_pb2
 from kybernate.ports import Handover
 from kybernate.runtime.identity import Identity
 from kybernate.types import NodeName, PodRef, PodUid
@@ -94,7 +94,7 @@ def certified(node: str, services: Path, folder: Path, api: Api) -> Iterator[Ide
         thread.join(10)
 
 
-class Served(agent_pb2_grpc.NodeAgentServicer, peers_pb2_grpc.PeersServicer):  # type: ignore[misc]
+class Served:
     """An agent as a proxy and other agents see it; `proxies`: streams that are open."""
 
     def __init__(self) -> None:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from kybernate.gen import agent_pb2
 from kybernate.gen import agent_pb2 as pb
-from kybernate.gen import agent_pb2_grpc
+from kybernate.lib import rpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 _ENDED = ("succeeded", "failed", "cancelled")
 
 
-class Door(agent_pb2_grpc.NodeAgentServicer):
+class Door:
     """`seats` are the UIDs of pods with seats here. An operation succeeds `takes` seconds after it
     was begun, but those of `stuck` seats never; `begun` has each begin that was not of a name that
     is known. `refusing` is called when one is refused."""
@@ -143,7 +144,7 @@ class Door(agent_pb2_grpc.NodeAgentServicer):
 def serve(door: Door, tls: Path, node: str, port: int = 0) -> tuple[grpc.Server, int]:
     """A server that has started, and its port on 127.0.0.1."""
     server = grpc.server(futures.ThreadPoolExecutor(8))
-    agent_pb2_grpc.add_NodeAgentServicer_to_server(door, server)  # type: ignore[no-untyped-call]
+    rpc.serve(server, agent_pb2.DESCRIPTOR, "NodeAgent", door)
     pair = [(tls / f"agent-{node}.{kind}").read_bytes() for kind in ("key", "crt")]
     credentials = grpc.ssl_server_credentials(
         [tuple(pair)], (tls / "ca.crt").read_bytes(), require_client_auth=True

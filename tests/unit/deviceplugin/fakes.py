@@ -14,7 +14,8 @@ import grpc
 
 from kybernate.core.doctor.health import Checkup, EventKind, GpuEvent
 from kybernate.errors import DriverError
-from kybernate.gen import agent_pb2, agent_pb2_grpc, deviceplugin_pb2, deviceplugin_pb2_grpc
+from kybernate.gen import agent_pb2, deviceplugin_pb2
+from kybernate.lib import rpc
 from kybernate.types import Gpu, GpuUuid
 
 pb = deviceplugin_pb2
@@ -29,7 +30,7 @@ def until(condition, limit=60.0):
     return value
 
 
-class Kubelet(deviceplugin_pb2_grpc.RegistrationServicer):
+class Kubelet:
     """Registers as a kubelet does: dials back, asks for the options, answers, then lists."""
 
     def __init__(self, folder):
@@ -47,7 +48,7 @@ class Kubelet(deviceplugin_pb2_grpc.RegistrationServicer):
         for socket in self.folder.glob("*.sock"):
             socket.unlink()
         self._server = grpc.server(ThreadPoolExecutor(8))
-        deviceplugin_pb2_grpc.add_RegistrationServicer_to_server(self, self._server)
+        rpc.serve(self._server, deviceplugin_pb2.DESCRIPTOR, "Registration", self)
         self._server.add_insecure_port(f"unix:{self.folder}/kubelet.sock")
         self._server.start()
 
@@ -69,7 +70,7 @@ class Kubelet(deviceplugin_pb2_grpc.RegistrationServicer):
             self.refuse -= 1
             context.abort(grpc.StatusCode.INTERNAL, "not today")
         channel = grpc.insecure_channel(f"unix:{self.folder}/{request.endpoint}")
-        stub = deviceplugin_pb2_grpc.DevicePluginStub(channel)
+        stub = rpc.Stub(channel, deviceplugin_pb2.DESCRIPTOR, "DevicePlugin")
         options = stub.GetDevicePluginOptions(pb.Empty(), timeout=5)
         assert options.pre_start_required
         assert options.get_preferred_allocation_available
@@ -104,10 +105,10 @@ class Kubelet(deviceplugin_pb2_grpc.RegistrationServicer):
         self._streams[resource].cancel()
 
     def plugin(self, resource):
-        return deviceplugin_pb2_grpc.DevicePluginStub(self._channels[resource])
+        return rpc.Stub(self._channels[resource], deviceplugin_pb2.DESCRIPTOR, "DevicePlugin")
 
 
-class Agent(agent_pb2_grpc.NodeAgentServicer):
+class Agent:
     """Answers what it is told to."""
 
     def __init__(self, socket):
@@ -122,7 +123,7 @@ class Agent(agent_pb2_grpc.NodeAgentServicer):
 
     def start(self):
         self._server = grpc.server(ThreadPoolExecutor(8))
-        agent_pb2_grpc.add_NodeAgentServicer_to_server(self, self._server)
+        rpc.serve(self._server, agent_pb2.DESCRIPTOR, "NodeAgent", self)
         self._server.add_insecure_port(f"unix:{self.socket}")
         self._server.start()
 

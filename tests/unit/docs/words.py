@@ -127,7 +127,7 @@ def sources() -> Iterator[Path]:
     """The product's files that people write."""
     for folder in PRODUCT:
         for file in sorted((REPOSITORY / folder).rglob("*.py")):
-            if not file.stem.endswith(("_pb2", "_pb2_grpc")):
+            if not file.stem.endswith("_pb2"):
                 yield file
 
 

@@ -10,7 +10,8 @@ import aiohttp
 import grpc
 from aiohttp import web
 
-from kybernate.gen import agent_pb2, agent_pb2_grpc
+from kybernate.gen import agent_pb2
+from kybernate.lib import rpc
 from kybernate.settings.proxy import ProxySettings
 from proxy.service import Service
 
@@ -21,7 +22,7 @@ DEADLINE = 10.0
 """Seconds that anything in these tests may take."""
 
 
-class FakeAgent(agent_pb2_grpc.NodeAgentServicer):
+class FakeAgent:
     """Speaks for node n1 over mutual TLS; the test sends its orders and reads what came."""
 
     def __init__(self, tls):
@@ -36,7 +37,7 @@ class FakeAgent(agent_pb2_grpc.NodeAgentServicer):
 
     async def start(self):
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-        agent_pb2_grpc.add_NodeAgentServicer_to_server(self, self._server)
+        rpc.serve(self._server, agent_pb2.DESCRIPTOR, "NodeAgent", self)
         credentials = grpc.ssl_server_credentials(
             [
                 (

@@ -14,7 +14,7 @@ from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError
 
 from kybernate.adapters.criu.checks import rights
 from kybernate.adapters.criu.record import Record

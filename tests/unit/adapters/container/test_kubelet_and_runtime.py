@@ -11,7 +11,8 @@ import pytest
 from kybernate.adapters.container.cri import CriImages, command_from_info
 from kybernate.adapters.container.podresources import KubeletPodResources
 from kybernate.errors import NotFoundError, RetryableError
-from kybernate.gen import cri_pb2, cri_pb2_grpc, podresources_pb2, podresources_pb2_grpc
+from kybernate.gen import cri_pb2, podresources_pb2
+from kybernate.lib import rpc
 from kybernate.ports import Holder, ImageCommand
 
 SEAT = "kyb.ai/gpu-2x-seat"
@@ -34,7 +35,7 @@ def pod(namespace, name, container, *devices):
     )
 
 
-class Kubelet(podresources_pb2_grpc.PodResourcesListerServicer):
+class Kubelet:
     async def List(self, request, context):  # noqa: N802
         return podresources_pb2.ListPodResourcesResponse(
             pod_resources=[
@@ -44,7 +45,7 @@ class Kubelet(podresources_pb2_grpc.PodResourcesListerServicer):
         )
 
 
-class Runtime(cri_pb2_grpc.ImageServiceServicer, cri_pb2_grpc.RuntimeServiceServicer):
+class Runtime:
     async def Version(self, request, context):  # noqa: N802
         return cri_pb2.VersionResponse(runtime_name="containerd", runtime_version="2.1.9")
 
@@ -80,9 +81,9 @@ def ask(socket, adapter_type, question):
 
     async def main():
         server = grpc.aio.server()
-        podresources_pb2_grpc.add_PodResourcesListerServicer_to_server(Kubelet(), server)
-        cri_pb2_grpc.add_ImageServiceServicer_to_server(Runtime(), server)
-        cri_pb2_grpc.add_RuntimeServiceServicer_to_server(Runtime(), server)
+        rpc.serve(server, podresources_pb2.DESCRIPTOR, "PodResourcesLister", Kubelet())
+        rpc.serve(server, cri_pb2.DESCRIPTOR, "ImageService", Runtime())
+        rpc.serve(server, cri_pb2.DESCRIPTOR, "RuntimeService", Runtime())
         server.add_insecure_port(f"unix:{socket}")
         await server.start()
         adapter = adapter_type(socket)

@@ -12,8 +12,9 @@ import pytest
 
 from kybernate import keys
 from kybernate.adapters.pki import Folder, Validity
-from kybernate.gen import agent_pb2, agent_pb2_grpc
+from kybernate.gen import agent_pb2
 from kybernate.gen import agent_pb2 as pb
+from kybernate.lib import rpc
 from kybernate.runtime.identity import Identity
 from kybernate.types import SeatState
 from nodeagent.api.doorkeeper import CALLERS, Doorkeeper, Rates
@@ -87,7 +88,7 @@ async def on_the_node(r, tmp_path, rates=None, **more):
     server = await serve_node(node_api(r, **more), keeper, tmp_path / "agent.sock")
     try:
         async with grpc.aio.insecure_channel(f"unix:{tmp_path}/agent.sock") as ch:
-            yield agent_pb2_grpc.NodeAgentStub(ch)
+            yield rpc.Stub(ch, agent_pb2.DESCRIPTOR, "NodeAgent")
     finally:
         await server.stop(0)
 
@@ -110,7 +111,7 @@ async def test_a_proxy_gets_seats_then_grants_and_drains_when_told(rig, tls):
     async with serving(rig, tls) as (r, port), channel(tls, port, "proxy") as ch:
         a = await r.seat("a", delay=0.0)
         await r.until(a, SeatState.ACTIVE)
-        stream = agent_pb2_grpc.NodeAgentStub(ch).Serve()
+        stream = rpc.Stub(ch, agent_pb2.DESCRIPTOR, "NodeAgent").Serve()
         await stream.write(HELLO)
         first, second = await orders(stream, 2)
         assert first.seat.address == "10.0.0.1:8000"
@@ -132,7 +133,7 @@ async def test_a_proxy_gets_seats_then_grants_and_drains_when_told(rig, tls):
 @pytest.mark.real_time
 async def test_nobody_but_a_proxy_may_call(rig, tls):
     async with serving(rig, tls) as (r, port), channel(tls, port, "scheduler") as ch:
-        stub = agent_pb2_grpc.NodeAgentStub(ch)
+        stub = rpc.Stub(ch, agent_pb2.DESCRIPTOR, "NodeAgent")
         assert await refusal(stub.Serve(), HELLO) is grpc.StatusCode.PERMISSION_DENIED
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await stub.GetStatus(pb.GetStatusRequest())
@@ -143,7 +144,7 @@ async def test_nobody_but_a_proxy_may_call(rig, tls):
 @pytest.mark.real_time
 async def test_a_controller_deletes_snapshots_of_requests_alone(rig, tls):
     async with serving(rig, tls) as (_, port), channel(tls, port, "controller") as ch:
-        stub = agent_pb2_grpc.NodeAgentStub(ch)
+        stub = rpc.Stub(ch, agent_pb2.DESCRIPTOR, "NodeAgent")
         found = await stub.DropSnapshot(pb.DropSnapshotRequest(name="ckpt-1"))
         assert found.artifact == ""
         with pytest.raises(grpc.aio.AioRpcError, match="artifacts rm") as refused:
@@ -160,7 +161,9 @@ async def test_without_a_certificate_there_is_no_connection(rig, tls):
         grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials, options) as ch,
     ):
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await agent_pb2_grpc.NodeAgentStub(ch).GetStatus(pb.GetStatusRequest(), timeout=2)
+            await rpc.Stub(ch, agent_pb2.DESCRIPTOR, "NodeAgent").GetStatus(
+                pb.GetStatusRequest(), timeout=2
+            )
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
@@ -181,7 +184,7 @@ async def test_without_a_certificate_there_is_no_connection(rig, tls):
 )
 async def test_a_stream_begins_with_a_hello_of_our_version(rig, tls, first, code):
     async with serving(rig, tls) as (_, port), channel(tls, port, "proxy") as ch:
-        assert await refusal(agent_pb2_grpc.NodeAgentStub(ch).Serve(), first) is code
+        assert await refusal(rpc.Stub(ch, agent_pb2.DESCRIPTOR, "NodeAgent").Serve(), first) is code
 
 
 @pytest.mark.real_time
@@ -298,7 +301,7 @@ async def ask_nothing(ch, method):
 @pytest.mark.real_time
 async def test_a_controller_parks_watches_and_is_told_what_became_of_it(rig, tls):
     async with serving(rig, tls) as (r, port), channel(tls, port, "controller") as ch:
-        stub = agent_pb2_grpc.NodeAgentStub(ch)
+        stub = rpc.Stub(ch, agent_pb2.DESCRIPTOR, "NodeAgent")
         a = await r.seat("a", delay=0.0)
         await r.until(a, SeatState.ACTIVE)
         dry = await stub.Evict(pb.EvictRequest(uid=a, dry_run=True))
