@@ -76,7 +76,7 @@ class DoorSide:
         if hello.phase is GatePhase.PARKED and seat.state is SeatState.WAITING:
             # The journal was lost, and with it what was saved of it, and where.
             seat.contact.made()
-            self._node.move(seat, SeatEvent.FOUND, "found offloaded, without a record")
+            self._node.transition(seat, SeatEvent.FOUND, "found offloaded, without a record")
             self._life.fail(seat, seat.history.reason)
             return
         if hello.phase is GatePhase.WAITING and self._node.world.offloading is not None:
@@ -108,7 +108,9 @@ class DoorSide:
             # The journal knows nothing of its start: it was lost.
             seat.history.found(hello.generation)
             seat.saved.settled(Begins.ADOPTED if seat.wishes.restore else Begins.OPEN)
-            self._node.move(seat, SeatEvent.FOUND, "found running, without a record of its start")
+            self._node.transition(
+                seat, SeatEvent.FOUND, "found running, without a record of its start"
+            )
             self._life.work(seat, self._accept_running(seat))
         self._node.save(seat)
 

@@ -72,7 +72,9 @@ class Found:
             except Reverted as error:
                 log.info("%s: found running where it has no room: %s", seat, error)
                 continue
-            self._node.move(seat, SeatEvent.FOUND_PARKED, "found without a record; parked in RAM")
+            self._node.transition(
+                seat, SeatEvent.FOUND_PARKED, "found without a record; parked in RAM"
+            )
             self._kick()
             if seat.ending.asked:
                 self._life.let_go(seat)
@@ -113,7 +115,7 @@ class Found:
             return False
 
     async def _runs_on(self, seat: Seat) -> None:
-        self._node.move(
+        self._node.transition(
             seat, SeatEvent.FOUND_RUNNING, "found running, without a record of its start"
         )
         await self._steps.finish_wake(seat)

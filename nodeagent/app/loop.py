@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from kybernate.core.swap.swap import Action
     from kybernate.core.swap.swapview import SwapView
     from kybernate.ports import Memory
+    from kybernate.settings.agent import AgentSettings
     from kybernate.types import PodUid
     from nodeagent.kube.pods import PodFacts
     from nodeagent.seat.node import Inventory, Node
@@ -72,28 +73,12 @@ class Loop:
         memory: Memory | None = None,
         pinned: Callable[[], Mapping[PodUid, str]] = dict,
     ) -> None:
-        self.node = node
-        settings = node.settings
+        self.node, self.policy, self._pinned = node, _policy_of(node.settings), pinned
         self.operators = OperatorSide(node, self.kick)
         self.proxies = ProxySide(node, self.kick)
         self.steps = Steps(node)
-        self.life = Lifecycle(
-            node,
-            self.steps,
-            self.kick,
-            vanished=self._vanished,
-            came_back=self._came_back,
-            outdated=self._outdated,
-        )
-        self.policy = SwapPolicy(
-            settings.min_residency_s,
-            settings.idle_after_s,
-            settings.drain_limit_s,
-            settings.max_wait_s,
-            SPARE,
-            settings.pod_residency_s,
-        )
-        self.registry = node.world.registry or OwnSuccession(node.world, settings.node)
+        self.life = self._lifecycle()
+        self.registry = node.world.registry or OwnSuccession(node.world, node.settings.node)
         self.reports = reports or Reports(node.world.journal, self.registry, no_manifest)
         asked = Inquiry(node, self.registry)
         self.custody = Custody(node, self.life.aside, self.reports, asked)
@@ -102,20 +87,15 @@ class Loop:
         ground = Ground(node, self.steps, self.life, self.kick)
         self.offload = Offload(ground, self._requested, self.custody, self.succession, departures)
         self.tiers = Tiers(node, self.offload, self.policy, self.kick)
-        self._pinned = pinned
-        self.refusals: Callable[[Iterable[Seat]], Mapping[PodUid, str]] = lambda _seats: {}
-        self.pressure = None
-        if memory is not None:
-            self.pressure = Pressure(
-                node, memory, self.tiers.makes_room, self._judge_parks, self.kick
-            )
-            self.refusals = self.pressure
+        self.pressure = self._pressure(memory) if memory is not None else None
+        self.refusals: Callable[[Iterable[Seat]], Mapping[PodUid, str]]
+        self.refusals = self.pressure or (lambda _seats: {})
         self.places = Places(node, self.custody)
         newest = Newest(node, self.registry, self.custody)
         self.claims = Claims(node, self.registry, self.reports, newest)
-        offload = self.offload
+        gates, transfers = self.offload.gates, self.offload.transfers
         self.adoptions = Adoptions(
-            node, self.life, self.kick, offload.gates, offload.transfers, self.claims, newest
+            node, self.life, self.kick, gates, transfers, self.claims, newest
         )
         self._kicked = False
         self._settled: SwapView | None = None
@@ -127,6 +107,19 @@ class Loop:
             node, self.life, self.offload, self.adoptions, self.found.accept_running, self.kick
         )
         node.world.doors.listen(self.doors)
+
+    def _lifecycle(self) -> Lifecycle:
+        return Lifecycle(
+            self.node,
+            self.steps,
+            self.kick,
+            vanished=self._vanished,
+            came_back=self._came_back,
+            outdated=self._outdated,
+        )
+
+    def _pressure(self, memory: Memory) -> Pressure:
+        return Pressure(self.node, memory, self.tiers.makes_room, self._judge_parks, self.kick)
 
     def resume(self, records: Mapping[str, Mapping[str, Any]]) -> None:
         """What the last agent noted of artifacts, before anything is dropped or told."""
@@ -209,21 +202,21 @@ class Loop:
         match action.kind:
             case ActionKind.START:
                 self._place(seat, action)
-                self.node.move(seat, SeatEvent.GO, why)
+                self.node.transition(seat, SeatEvent.GO, why)
                 self.life.work(seat, self.life.start(seat))
             case ActionKind.WAKE:
                 self._place(seat, action)
-                written = self.node.move(seat, SeatEvent.WAKE, why)
+                written = self.node.transition(seat, SeatEvent.WAKE, why)
                 self.life.work(seat, self.life.wake(seat, written))
             case ActionKind.DRAIN:
                 self.node.leases.drain(seat.uid)
-                self.node.move(seat, SeatEvent.DRAIN, why)
+                self.node.transition(seat, SeatEvent.DRAIN, why)
                 if self.node.leases.drained(seat.uid):
                     self.kick()
                 else:
                     asyncio.get_running_loop().call_later(_DRAINS, self.kick)
             case ActionKind.UNDRAIN:
-                self.node.move(seat, SeatEvent.UNDRAIN, why)
+                self.node.transition(seat, SeatEvent.UNDRAIN, why)
                 self.life.activate(seat)
             case ActionKind.REVOKE:
                 self.node.tell(seat, "Warning", "Revoked", why)
@@ -249,7 +242,7 @@ class Loop:
             seat.ending.starts_on_demand()
             self.life.fail(seat, seat.ending.forfeit)
         else:
-            self.node.move(seat, SeatEvent.PARK, why)
+            self.node.transition(seat, SeatEvent.PARK, why)
             self.life.work(seat, self.life.park(seat))
 
     # --- seats and pods -----------------------------------------------------------------------
@@ -335,7 +328,7 @@ class Loop:
         self.life.end(seat)
 
     def _vanished(self, seat: Seat) -> None:
-        self.node.move(seat, SeatEvent.DELETE, "its pod is gone")
+        self.node.transition(seat, SeatEvent.DELETE, "its pod is gone")
         self.node.remove(seat)
         self.steps.forget(seat)
         self.offload.departures.forget(seat.uid)
@@ -354,3 +347,14 @@ class Loop:
 
     def _came_back(self, seat: Seat) -> None:
         self.doors.came_back(seat)
+
+
+def _policy_of(settings: AgentSettings) -> SwapPolicy:
+    return SwapPolicy(
+        settings.min_residency_s,
+        settings.idle_after_s,
+        settings.drain_limit_s,
+        settings.max_wait_s,
+        SPARE,
+        settings.pod_residency_s,
+    )

@@ -136,11 +136,13 @@ def _take_up(loop: Loop, seat: Seat, frozen: frozenset[str], what: Resume) -> No
         case Resume.ACTIVATE:
             life.activate(seat)
         case Resume.UNDRAIN:
-            loop.node.move(seat, SeatEvent.UNDRAIN, "the agent was restarted")
+            loop.node.transition(seat, SeatEvent.UNDRAIN, "the agent was restarted")
             life.activate(seat)
         case Resume.KEEP_PARKED if loop.node.world.journal.damage:
             # It may have woken since: its GPUs go to nobody until the driver has said where it is.
-            loop.node.move(seat, SeatEvent.FOUND, "its record may be an older one; it is asked")
+            loop.node.transition(
+                seat, SeatEvent.FOUND, "its record may be an older one; it is asked"
+            )
             life.work(seat, _find(loop, seat, frozen))
         case Resume.KEEP_PARKED:
             life.work(seat, _keep_parked(loop, seat, frozen))
@@ -172,7 +174,7 @@ async def _find(loop: Loop, seat: Seat, frozen: frozenset[str]) -> None:
     await _be_sure(loop, seat)
     if await _is_checkpointed(loop, seat):
         await _keep_parked(loop, seat, frozen)
-        loop.node.move(seat, SeatEvent.FOUND_PARKED, "parked in RAM, as its record says")
+        loop.node.transition(seat, SeatEvent.FOUND_PARKED, "parked in RAM, as its record says")
     else:
         await loop.found.accept_running(seat)
 
@@ -202,7 +204,9 @@ async def _finish_park(loop: Loop, seat: Seat) -> None:
     await _be_sure(loop, seat)
     if not seat.tree.cuda or not await _is_checkpointed(loop, seat):
         await loop.steps.finish_wake(seat)
-        loop.node.move(seat, SeatEvent.PARK_REVERTED, "the agent was restarted while parking it")
+        loop.node.transition(
+            seat, SeatEvent.PARK_REVERTED, "the agent was restarted while parking it"
+        )
         loop.life.activate(seat)
         return
     try:
@@ -223,12 +227,14 @@ async def _finish_wake(loop: Loop, seat: Seat) -> None:
         except Reverted as error:
             log.info("%s: %s", seat, error)
         else:
-            loop.node.move(seat, SeatEvent.WAKE_REVERTED, "the agent was restarted before it woke")
+            loop.node.transition(
+                seat, SeatEvent.WAKE_REVERTED, "the agent was restarted before it woke"
+            )
             loop.kick()
             return
     else:
         await loop.steps.finish_wake(seat)
-    loop.node.move(seat, SeatEvent.AWAKE, "awake; the agent was restarted meanwhile")
+    loop.node.transition(seat, SeatEvent.AWAKE, "awake; the agent was restarted meanwhile")
     loop.life.activate(seat)
 
 

@@ -166,7 +166,7 @@ class Adoptions:
             f"its artifact can't be had: {why} The workload is started again, without it.",
         )
         if seat.state is SeatState.ADOPTING:
-            self._node.move(seat, SeatEvent.ADOPT_REVERTED, why)
+            self._node.transition(seat, SeatEvent.ADOPT_REVERTED, why)
         else:
             self._node.save(seat)
             self._node.changed(seat)
@@ -306,7 +306,7 @@ class Adoptions:
             await self._node.save(seat, synced=True)
             return
         why = f"is to continue from {seat.saved.artifact}"
-        await self._node.move(seat, SeatEvent.ADOPT, why, synced=True)
+        await self._node.transition(seat, SeatEvent.ADOPT, why, synced=True)
 
     async def _expect(self, seat: Seat, root: int) -> None:
         """kyb-init starts nothing any more. Raises DeadlineError, RefusedError, NotFoundError."""
@@ -337,7 +337,7 @@ class Adoptions:
         seat.demand.ask(self._node.world.now())
         event = SeatEvent.RECEIVED if tier is Tier.NVME else SeatEvent.ADOPTED
         why = f"continues from {seat.saved.artifact}"
-        written = self._node.move(seat, event, why, synced=True)
+        written = self._node.transition(seat, event, why, synced=True)
         self._node.tell(seat, "Normal", "Adopted", f"it {why}, without starting its command")
         self._kick()
         await written

@@ -118,7 +118,7 @@ class Dumps:
         elif seat.saved.artifact:
             self._custody.void(seat.saved.artifact, "its workload has continued since")
         seat.saved.dumping()
-        return self._ground.node.move(seat, SeatEvent.DUMP, why, synced=True)
+        return self._ground.node.transition(seat, SeatEvent.DUMP, why, synced=True)
 
     def _named_inside(self, seat: Seat) -> tuple[tuple[Process, ...], tuple[int, ...]]:
         """Its processes on the GPUs that are left, and what they are called in the container."""
@@ -176,7 +176,7 @@ class Dumps:
         Raises Broken if it doesn't."""
         if not await self._undo(seat):
             return False
-        self._ground.node.move(seat, SeatEvent.SAVED, why)
+        self._ground.node.transition(seat, SeatEvent.SAVED, why)
         self._ground.kick()
         return True
 
@@ -187,7 +187,7 @@ class Dumps:
         node, called = self._ground.node, seat.demand.called or seat.ending.asked
         pause = AGAIN.first if called else node.settings.dump_retry_s
         seat.backoff.settle(node.world.now() + pause)
-        node.move(seat, SeatEvent.DUMP_REVERTED, f"parked in RAM: {why}")
+        node.transition(seat, SeatEvent.DUMP_REVERTED, f"parked in RAM: {why}")
         self._ground.life.aside(self._lazies.abandon(seat))
         metrics.TIER_STEPS.labels("dump", "called" if called else "kept").inc()
         if not called:
@@ -204,7 +204,7 @@ class Dumps:
         seat.saved.offloaded()
         node.ram_freed()
         seat.saved.moved(now)
-        written = node.move(seat, SeatEvent.DUMPED, "parked on NVMe", synced=True)
+        written = node.transition(seat, SeatEvent.DUMPED, "parked on NVMe", synced=True)
         self._ground.kick()
         with contextlib.suppress(OSError):
             await written  # else a restart ends the tree once more, which changes nothing

@@ -60,7 +60,7 @@ class Restores:
     def begin(self, seat: Seat, why: str) -> None:
         """From PARKED_NVME: write the intent, then do it."""
         seat.saved.pages(seat.saved.artifact if self._lazies.pays(seat) else "")
-        written = self._ground.node.move(seat, SeatEvent.RESTORE, why, synced=True)
+        written = self._ground.node.transition(seat, SeatEvent.RESTORE, why, synced=True)
         self._ground.work(seat, self._restore(seat, written))
 
     async def _restore(self, seat: Seat, written: Awaitable[None]) -> None:
@@ -175,7 +175,7 @@ class Restores:
         self._lazies.fillings.stop(seat)
         if await self._ground.end(seat):
             seat.saved.pages("")
-            self._ground.node.move(seat, SeatEvent.RESTORE_REVERTED, why)
+            self._ground.node.transition(seat, SeatEvent.RESTORE_REVERTED, why)
             self._ground.life.aside(self._lazies.abandon(seat))
             self._ground.kick()
 
@@ -208,7 +208,7 @@ class Restores:
         await self._gates.open(seat)
         seat.backoff.restored()
         seat.saved.moved(self._ground.world.now())
-        self._ground.node.move(
+        self._ground.node.transition(
             seat, SeatEvent.RESTORED, "parked in RAM, restored from its artifact"
         )
         metrics.TIER_STEPS.labels("restore", "done").inc()

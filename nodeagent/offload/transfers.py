@@ -72,7 +72,7 @@ class Transfers:
 
     def begin_drop(self, seat: Seat, why: str) -> None:
         """From PARKED_NVME to PARKED_OBJECT: the verified copy there is all that stays."""
-        written = self._ground.node.move(seat, SeatEvent.UPLOADED, why, synced=True)
+        written = self._ground.node.transition(seat, SeatEvent.UPLOADED, why, synced=True)
         self._ground.work(seat, self._drop(seat, written))
 
     async def _drop(self, seat: Seat, written: Awaitable[None]) -> None:
@@ -103,7 +103,7 @@ class Transfers:
                 return
             await self.bring(seat, into)
             seat.saved.moved(self._ground.world.now())
-            self._ground.node.move(seat, SeatEvent.FETCHED, why)
+            self._ground.node.transition(seat, SeatEvent.FETCHED, why)
             metrics.TIER_STEPS.labels("fetch", "done").inc()
         except (NotFoundError, CorruptError, RefusedError) as error:
             seat.saved.sank()

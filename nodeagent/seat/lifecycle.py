@@ -173,7 +173,7 @@ class Lifecycle:
     def _put_off(self, seat: Seat, event: SeatEvent, why: str) -> None:
         seat.backoff.hold(self._world.now() + _RETRY)
         self._node.complain(seat, "PutOff", why)
-        self._node.move(seat, event, why)
+        self._node.transition(seat, event, why)
         self._kick()
 
     async def await_started(self, seat: Seat) -> None:
@@ -183,7 +183,7 @@ class Lifecycle:
                 raise Broken(late)
             await asyncio.sleep(_STARTED_POLL)
         seat.history.served()
-        self._node.move(seat, SeatEvent.STARTED, "it serves")
+        self._node.transition(seat, SeatEvent.STARTED, "it serves")
         self.activate(seat)
 
     async def _serves(self, seat: Seat) -> bool:
@@ -250,7 +250,7 @@ class Lifecycle:
     def parked(self, seat: Seat, why: str) -> None:
         """Its park is done: from now on a wake may be requested again."""
         seat.wishes.has_left()
-        self._node.move(seat, SeatEvent.PARKED, why)
+        self._node.transition(seat, SeatEvent.PARKED, why)
         self._kick()
         if seat.ending.asked:
             self.let_go(seat)
@@ -260,7 +260,7 @@ class Lifecycle:
         metrics.failed("park")
         seat.backoff.stay(self._world.now() + _RETRY)
         self._node.tell(seat, "Warning", "ParkReverted", f"{why}; it runs on")
-        self._node.move(seat, SeatEvent.PARK_REVERTED, why)
+        self._node.transition(seat, SeatEvent.PARK_REVERTED, why)
         self.activate(seat)
 
     async def wake(self, seat: Seat, written: Awaitable[None]) -> None:
@@ -283,7 +283,7 @@ class Lifecycle:
         moved = sum(seat.tree.held.values())
         if seat.demand.waiting_since is not None:
             metrics.WAIT_SECONDS.observe(max(0.0, self._world.now() - seat.demand.waiting_since))
-        self._node.move(seat, SeatEvent.AWAKE, "awake")
+        self._node.transition(seat, SeatEvent.AWAKE, "awake")
         self.activate(seat)
         metrics.SWAPS.labels(seat.identity.group).inc()
         metrics.observe("wake", seat.history.phases, moved)
@@ -296,7 +296,7 @@ class Lifecycle:
         # Others may be on that GPU by now, and until it is frozen it has only the one it can't use.
         await self._steps.settle(seat, may_wake=False)
         seat.stays(why)
-        self._node.move(seat, SeatEvent.WAKE_REVERTED, why)
+        self._node.transition(seat, SeatEvent.WAKE_REVERTED, why)
         self._kick()
 
     # --- failure and end ----------------------------------------------------------------------
@@ -311,7 +311,7 @@ class Lifecycle:
             seat.history.explained(why)
             self._begin_end(seat, Ends.KILLED)
         elif seat.state is not SeatState.FAILED:
-            self._node.move(seat, SeatEvent.FAIL, why)
+            self._node.transition(seat, SeatEvent.FAIL, why)
         self._node.leases.revoke(seat.uid)
         self.work(seat, self.kill(seat))
 
@@ -367,7 +367,7 @@ class Lifecycle:
         why = "it was asked to end and runs on"
         self._node.tell(seat, "Warning", "TermIgnored", f"{why}: it gets requests again")
         if seat.state is SeatState.DRAINING:
-            self._node.move(seat, SeatEvent.UNDRAIN, why)
+            self._node.transition(seat, SeatEvent.UNDRAIN, why)
         if seat.state is SeatState.ACTIVE:
             self.activate(seat)
         self._kick()
@@ -401,7 +401,7 @@ class Lifecycle:
             self._node.save(seat)
         else:
             # One record: an agent that was killed in between would read of half an end.
-            self._node.move(seat, SeatEvent.ENDED, seat.history.reason)
+            self._node.transition(seat, SeatEvent.ENDED, seat.history.reason)
         if seat.ending.deleted:
             self._vanished(seat)
         elif seat.contact.next_hello is not None:
@@ -412,7 +412,7 @@ class Lifecycle:
         """The container is asked to end: no new requests, and nothing of it may stay frozen."""
         self._begin_end(seat, Ends.ASKED)
         if seat.state is SeatState.ACTIVE:
-            self._node.move(seat, SeatEvent.DRAIN, "its pod is ending")
+            self._node.transition(seat, SeatEvent.DRAIN, "its pod is ending")
             self._node.leases.drain(seat.uid)
         if seat.state in TIER_OF:
             self.let_go(seat)

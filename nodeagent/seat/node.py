@@ -263,7 +263,7 @@ class Node:
         )
         self.turns = Book(policy, self.world.now())
 
-    def move(
+    def transition(
         self, seat: Seat, event: SeatEvent, reason: str, *, synced: bool = False
     ) -> Awaitable[None]:
         """Take the seat through the transition table, note it, tell it.

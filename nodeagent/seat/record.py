@@ -121,8 +121,8 @@ _OF_IDENTITY = tuple(one.name for one in fields(SeatIdentity))
 
 
 class Seat:
-    """One seat. Owned by the loop. Its state is changed by `Node.move`, the values of each of its
-    parts by that part's module."""
+    """One seat. Owned by the loop. Its state is changed by `Node.transition`, the values of each of
+    its parts by that part's module."""
 
     __slots__ = (
         "_shown",
