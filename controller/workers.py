@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from controller.templates import TemplateWorker
 from controller.zero import ZeroWorker
 from kybernate.core.requests.checkpoint import Pace
 from kybernate.core.requests.turns import Limits
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     import threading

@@ -8,10 +8,11 @@ profiles; and of the groups that pods hold, that may change nothing but the numb
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from kybernate.core.ledger.topology import form_groups, groups_of
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConfigError
 from kybernate.gen import agent_pb2
 from kybernate.types import GroupName

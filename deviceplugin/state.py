@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from deviceplugin.inventory import Inventory
 from kybernate.adapters.files import sums
+from kybernate.dataclass import dataclass
 from kybernate.errors import RefusedError
 from kybernate.types import Gpu, Group, Link, of_record
 

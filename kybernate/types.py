@@ -3,9 +3,11 @@ another version may have written. No I/O."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any, NewType, TypeVar
+
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

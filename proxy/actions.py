@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.core.seat.seats import shown
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     from kybernate.types import NodeName, PodUid, SeatState

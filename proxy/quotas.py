@@ -6,9 +6,10 @@ A client is a name: its key's or certificate's, or its address where none is ask
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kybernate.core.rate import Bucket
+from kybernate.dataclass import dataclass
 
 _MOST_BUCKETS = 10_000
 _MOST_CLIENTS = 10_000

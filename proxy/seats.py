@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from kybernate.core.fairqueue import FairQueue
+from kybernate.dataclass import dataclass
 from kybernate.types import SeatState
 from proxy.actions import Abort, Close
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kybernate import keys
@@ -18,6 +18,7 @@ from kybernate.api import pods
 from kybernate.api.lenient import mapping, mappings, text
 from kybernate.api.restores import read_wish
 from kybernate.core.artifacts.restores import RestoreAs
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConfigError, KybernateError, NotFoundError, RetryableError
 
 if TYPE_CHECKING:

@@ -11,13 +11,14 @@ reported verified since.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Protocol
 
 from sqlalchemy import select
 
 from kybernate.adapters.registry.describe import describe
 from kybernate.adapters.registry.wire import CopyState
+from kybernate.dataclass import dataclass
 from kybernate.errors import RefusedError
 from registry.artifacts import NOT_TOLD, copy_row, row
 from registry.database import insert_new

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import ipaddress
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -27,6 +27,7 @@ from kybernate.adapters.pki import (
     why_renew,
     write_private,
 )
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConfigError, ConflictError, KybernateError
 
 if TYPE_CHECKING:

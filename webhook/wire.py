@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from kybernate import keys
+from kybernate.dataclass import dataclass
 from kybernate.errors import RefusedError
 from webhook.pods.original import DEEPEST, MOST_VALUES, extent
 from webhook.pods.probes import HANDLERS, ROLES

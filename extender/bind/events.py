@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kybernate.api import events, pods
 from kybernate.core.rate import Bucket
+from kybernate.dataclass import dataclass
 from kybernate.errors import KybernateError
 from kybernate.lib.rounds import rounds_blocking
 

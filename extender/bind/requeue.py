@@ -12,12 +12,12 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from extender import metrics
 from kybernate import keys
+from kybernate.dataclass import dataclass
 from kybernate.lib.rounds import rounds_blocking
 
 if TYPE_CHECKING:

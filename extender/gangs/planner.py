@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from extender.bind.events import GANG_PLANNED, GANG_WAITING
@@ -17,6 +17,7 @@ from extender.gangs.members import hold_patch, lift_patch
 from kybernate import keys
 from kybernate.core.gangs.gang import Act, PlannedSeat, Step, in_turn, judge, names
 from kybernate.core.gangs.gangplan import Limits, plan
+from kybernate.dataclass import dataclass
 from kybernate.errors import KybernateError
 from kybernate.lib.rounds import rounds_blocking
 

@@ -7,9 +7,9 @@ the field.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kybernate.dataclass import dataclass
 from kybernate.errors import RefusedError
 from kybernate.types import NodeName, PodRef, PodUid
 

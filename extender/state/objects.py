@@ -5,7 +5,7 @@ What can't be understood becomes a sentence (`problem`) and never an exception.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from kybernate.api import podnotes, pods
 from kybernate.core.ledger.ledger import Claim
 from kybernate.core.ledger.sharing import Sharing
 from kybernate.core.placement import Choosing, Demand
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConfigError
 from kybernate.types import GroupName
 

@@ -6,7 +6,6 @@ The agent writes these models; the CustomResourceDefinition is made of them (`cr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,6 +27,7 @@ from kybernate.api.schema import (
 )
 from kybernate.core.seat.seats import shown
 from kybernate.core.swap.activity import HOURS
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConfigError
 from kybernate.types import SeatState, Tier
 

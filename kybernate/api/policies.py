@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
@@ -35,6 +34,7 @@ from kybernate.core.policy.findings import BAD
 from kybernate.core.policy.schedule import read_times
 from kybernate.core.policy.snapshots import Snapshots
 from kybernate.core.quantity import parse_duration
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConfigError
 from kybernate.types import Tier
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
@@ -45,6 +44,7 @@ from kybernate.core.requests.checkpoint import (
 )
 from kybernate.core.requests.reasons import Reason
 from kybernate.core.requests.zero import back
+from kybernate.dataclass import dataclass
 from kybernate.types import Tier
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +16,7 @@ from kybernate.api.schema import text as words
 from kybernate.api.schema import whole as integer
 from kybernate.core.policy.shares import BEYOND, DAY, PAR, Share, Used
 from kybernate.core.quantity import parse_duration
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.checkpoint.ordered import ordered, threads
 from kybernate.checkpoint.places import read_key, read_manifest
 from kybernate.core.artifacts import layout
+from kybernate.dataclass import dataclass
 from kybernate.errors import CorruptError, NotFoundError, RefusedError, UnfitError
 
 if TYPE_CHECKING:

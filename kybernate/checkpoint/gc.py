@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from kybernate.adapters.objects.objects import LocalObjects
@@ -18,6 +18,7 @@ from kybernate.checkpoint.places import time_of
 from kybernate.checkpoint.raw.seal import remove_folder
 from kybernate.core.artifacts import layout
 from kybernate.core.chunks.sweep import Plan, Seen, plan
+from kybernate.dataclass import dataclass
 from kybernate.errors import NotFoundError
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ import logging
 import os
 import secrets
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.adapters.objects.objects import LocalObjects, PacedObjects, open_objects
@@ -14,6 +13,7 @@ from kybernate.checkpoint.cipher import Cipher
 from kybernate.core.artifacts import keyobjects, layout
 from kybernate.core.artifacts import manifest as manifests
 from kybernate.core.artifacts.keyobjects import KeyObject
+from kybernate.dataclass import dataclass
 from kybernate.errors import (
     ConflictError,
     CorruptError,

@@ -11,8 +11,8 @@ import base64
 import hashlib
 import json
 import re
-from dataclasses import dataclass
 
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConfigError
 
 KEY_BYTES = 32

@@ -8,8 +8,9 @@ before anybody else's begins, whatever got lost or late on the way.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from kybernate.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ gets no new one. Once it is admitted again, those that were made before count no
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

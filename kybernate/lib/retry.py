@@ -10,9 +10,9 @@ import itertools
 import math
 import random
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from kybernate.dataclass import dataclass
 from kybernate.errors import KybernateError
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ models as its seats.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -14,7 +14,7 @@ import logging
 import os
 import signal
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -25,6 +25,7 @@ from kybernate.adapters.kernel.pidfds import Pidfds
 from kybernate.adapters.kernel.stopper import SignalFreezer
 from kybernate.adapters.nvml import Nvml
 from kybernate.core.seat.seats import OCCUPYING, TIER_OF
+from kybernate.dataclass import dataclass
 from kybernate.errors import (
     DeadlineError,
     DriverError,

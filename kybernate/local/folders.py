@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import kybernate
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConfigError
 
 if TYPE_CHECKING:

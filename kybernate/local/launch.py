@@ -14,10 +14,10 @@ import os
 import signal
 import subprocess
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kybernate import keys
+from kybernate.dataclass import dataclass
 from kybernate.lib.retry import Pauses
 from kybernate.local.processes import LOCAL
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from kybernate.api.models import read, without
 from kybernate.api.turns import ALWAYS
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConfigError, KybernateError
 from kybernate.local.specs import ModelSpec
 

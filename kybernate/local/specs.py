@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from kybernate.api.turns import VRAM
+from kybernate.dataclass import dataclass
 from kybernate.types import Group, GroupName, PodRef, PodUid, SeatName, Tier
 from nodeagent.seat.record import Seat, SeatIdentity
 

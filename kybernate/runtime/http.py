@@ -21,11 +21,12 @@ import signal
 import socket
 import ssl
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import ref
 
 from gunicorn.app.base import BaseApplication
+
+from kybernate.dataclass import dataclass
 
 from .worker import MOST_CONNECTIONS, Worker
 

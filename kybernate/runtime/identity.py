@@ -13,10 +13,10 @@ import base64
 import logging
 import os
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConfigError, RefusedError, RetryableError
 from kybernate.lib.retry import Pauses, quietly, retry
 

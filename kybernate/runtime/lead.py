@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kybernate import keys
 from kybernate.core.election import Election, Lease, Turn
+from kybernate.dataclass import dataclass
 from kybernate.errors import KybernateError, NotFoundError, RetryableError
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ import asyncio
 import functools
 import math
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -19,6 +18,7 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from kybernate import keys
 from kybernate.core.rate import Bucket
+from kybernate.dataclass import dataclass
 from kybernate.errors import (
     ConfigError,
     ConflictError,

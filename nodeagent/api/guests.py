@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
+from kybernate.dataclass import dataclass
 from kybernate.errors import RetryableError
 
 if TYPE_CHECKING:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
 
 from kybernate import keys
 from kybernate.core.seat.operations import WITHOUT_SEAT, Kind, is_of_request
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConfigError, KybernateError, RefusedError
 from kybernate.gen import agent_pb2 as pb
 from kybernate.types import PodUid, Tier

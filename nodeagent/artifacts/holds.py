@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kybernate.core.artifacts import holds
 from kybernate.core.artifacts.holds import AGAIN_S, Do, Holds, Use
 from kybernate.core.seat.seats import AT_GATE, WITHOUT_TREE
+from kybernate.dataclass import dataclass
 from kybernate.errors import KybernateError
 from kybernate.lib.keyedlock import KeyedLocks
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier

@@ -11,7 +11,6 @@ import contextlib
 import logging
 import os
 from collections import deque
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -27,6 +26,7 @@ from kybernate.core.swap.enforce import (
     judge,
 )
 from kybernate.core.swap.swap import fits, wants
+from kybernate.dataclass import dataclass
 from kybernate.errors import DriverError, NotFoundError
 from kybernate.lib.rounds import rounds
 from nodeagent import metrics

@@ -7,7 +7,6 @@ reads again when that is too old. The arithmetic is the core's (`kybernate.core.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.core.seat.budget import (
@@ -22,6 +21,7 @@ from kybernate.core.seat.budget import (
     refusals,
 )
 from kybernate.core.swap.swap import takes_turns, wants
+from kybernate.dataclass import dataclass
 from kybernate.errors import NotFoundError
 from kybernate.lib.rounds import rounds
 from kybernate.types import SeatState

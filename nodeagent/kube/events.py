@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kybernate.api import events
 from kybernate.core.rate import Bucket
+from kybernate.dataclass import dataclass
 from nodeagent import metrics
 
 if TYPE_CHECKING:

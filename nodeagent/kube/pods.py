@@ -7,7 +7,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,6 +15,7 @@ from kybernate.api import podnotes, pods
 from kybernate.api.restores import read_wish
 from kybernate.api.turns import max_wait, min_residency, prefetch, read_idle, read_turn
 from kybernate.core.policy.effective import Effective
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConfigError
 from kybernate.lib.rounds import rounds
 from kybernate.types import GroupName, PodRef, PodUid, Tier

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from kybernate.core.migration.protocol import State
 from kybernate.core.seat.operations import Progress, Verdict
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

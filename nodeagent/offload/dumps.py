@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kybernate.core.seat.seats import SeatEvent
+from kybernate.dataclass import dataclass
 from kybernate.errors import DumpError, KybernateError, NotFoundError
 from kybernate.lib.retry import AGAIN, retry
 from kybernate.types import ArtifactId

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kybernate.dataclass import dataclass
 from kybernate.errors import KybernateError, NotFoundError
 from kybernate.lib.retry import retry
 from nodeagent.seat.steps import Broken

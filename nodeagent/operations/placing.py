@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from kybernate.core.seat.operations import Progress, Verdict
+from kybernate.dataclass import dataclass
 from kybernate.errors import KybernateError, RetryableError
 from kybernate.lib.deadline import Deadline
 from kybernate.lib.rounds import rounds

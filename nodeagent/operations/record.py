@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from kybernate.core.seat.operations import ENDED, Kind, Progress, SeatFacts
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConflictError
 from kybernate.types import PodUid, Tier
 

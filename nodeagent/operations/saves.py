@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from kybernate.core.artifacts.holds import PersonHold
@@ -29,6 +29,7 @@ from kybernate.core.seat.saves import (
     why_given_up,
     why_refused,
 )
+from kybernate.dataclass import dataclass
 from kybernate.errors import CorruptError, KybernateError, NotFoundError, RefusedError
 from kybernate.lib.retry import retry
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import logging
 from collections import Counter
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from kybernate.core.artifacts.placed import unpinned
@@ -17,6 +17,7 @@ from kybernate.core.seat.seats import AT_GATE, OCCUPYING, TIER_OF, SeatEvent, ne
 from kybernate.core.swap.swapview import Expected, Places, SwapView
 from kybernate.core.swap.turns import Book, TurnPolicy
 from kybernate.core.tiers.tiers import Artifact, park_seconds, wake_seconds
+from kybernate.dataclass import dataclass
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, NodeName, SeatState, Tier, of_record
 from nodeagent import metrics
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.core.artifacts.into import Into
+from kybernate.dataclass import dataclass
 from kybernate.errors import CorruptError, NotFoundError, RefusedError
 
 if TYPE_CHECKING:

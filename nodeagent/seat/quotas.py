@@ -8,13 +8,14 @@ from its return on.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from kybernate.api.events import stamp
 from kybernate.api.gpunodes import MOST_USES, UseRow
 from kybernate.api.shares import dump_use
 from kybernate.core.policy.shares import NOTHING, Used
+from kybernate.dataclass import dataclass
 from kybernate.types import of_record
 from nodeagent.seat.node import IN_RAM
 from nodeagent.seat.usage import Total

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
 from kybernate.core.seat.ending import Ends
 from kybernate.core.seat.seats import AT_GATE
 from kybernate.core.swap.swapview import Expected, Places, SeatView, Turn
+from kybernate.dataclass import dataclass
 from kybernate.types import GpuUuid, GroupName, PodRef, PodUid, SeatName, SeatState, Tier, of_record
 from nodeagent.seat.parts.backoff import Backoff
 from nodeagent.seat.parts.contact import Contact

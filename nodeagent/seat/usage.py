@@ -9,9 +9,10 @@ gone is added to its namespace's.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from kybernate.dataclass import dataclass
 from kybernate.types import PodUid, SeatState, of_record
 from nodeagent import metrics
 from nodeagent.seat.node import IN_RAM

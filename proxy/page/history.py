@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from kybernate.core.seat.seats import OCCUPYING, shown
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Set

@@ -6,11 +6,12 @@ something else. `changes` tells what differs since the last time, as a JSON merg
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any
 
 from kybernate.api.turns import ALWAYS, ON_REQUEST
 from kybernate.core.seat.seats import OCCUPYING, shown
+from kybernate.dataclass import dataclass
 from kybernate.types import SeatState
 from proxy.page.rates import ALL, Rate
 

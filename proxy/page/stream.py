@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import orjson
 from aiohttp import web
 
+from kybernate.dataclass import dataclass
 from kybernate.lib.rounds import rounds
 from proxy.openai import ApiError
 from proxy.page.shape import changes

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ssl
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
 from kybernate.adapters.registry.wire import CopyState
 from kybernate.core.artifacts.succession import PodRecord
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConflictError, NotFoundError, RefusedError, RetryableError
 from kybernate.types import Tier
 

@@ -6,11 +6,12 @@ called as the method, and its summary is the docstring.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kybernate.adapters.registry import wire
+from kybernate.dataclass import dataclass
 from registry.http.callers import Caller, Role
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sqlalchemy import and_, select
@@ -19,6 +18,7 @@ from sqlalchemy import and_, select
 from kybernate.adapters.keys.artifactkeys import WrapKeys, wrapping_id
 from kybernate.core.artifacts import keyobjects
 from kybernate.core.artifacts.keyobjects import NamespaceKey
+from kybernate.dataclass import dataclass
 from kybernate.errors import (
     ConfigError,
     ConflictError,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.core.artifacts import layout
+from kybernate.dataclass import dataclass
 from kybernate.errors import NotFoundError, RefusedError, RetryableError
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ Pure: a pod is the plain JSON of the API server. Sentences say what to write ins
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
 from kybernate.core.quantity import parse_quantity
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import orjson
 
 from kybernate import keys
 from kybernate.core.quantity import parse_quantity
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConfigError
 from webhook.pods.asking import amounts, annotations_of
 

@@ -11,8 +11,9 @@ import errno
 import os
 import socket
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from kybernate.adapters.arrivals.duplicates import (
@@ -15,6 +15,7 @@ from kybernate.adapters.arrivals.duplicates import (
 )
 from kybernate.adapters.arrivals.sockdiag import LISTEN, InetRow
 from kybernate.core.swap.traffic import Connection, Traffic
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -13,11 +13,11 @@ import os
 import signal
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kybernate.adapters.kernel import smallfile
+from kybernate.dataclass import dataclass
 from kybernate.errors import DeadlineError, NotFoundError
 from kybernate.ports import DumpState
 

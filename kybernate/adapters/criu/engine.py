@@ -8,7 +8,6 @@ import os
 import signal
 import time
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ from kybernate.adapters.criu import (
 from kybernate.adapters.criu.checks import imagerights, ipc, looks, undumpable
 from kybernate.adapters.criu.container import Container
 from kybernate.adapters.criu.net import loans, tcp
+from kybernate.dataclass import dataclass
 from kybernate.errors import (
     DeadlineError,
     DumpError,

@@ -16,12 +16,13 @@ import re
 import select
 import socket
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from kybernate.adapters.criu import holders, running
 from kybernate.adapters.criu.container import is_free
 from kybernate.adapters.kernel import smallfile
+from kybernate.dataclass import dataclass
 from kybernate.errors import NotFoundError, RestoreError
 from kybernate.lib.deadline import Deadline
 

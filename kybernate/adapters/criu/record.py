@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import TYPE_CHECKING
 
 from kybernate.adapters.criu.checks import ipc
 from kybernate.adapters.criu.net import addresses, sockets
+from kybernate.dataclass import dataclass
 from kybernate.errors import RestoreError, UnfitError
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ import os
 import re
 import subprocess
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConfigError, DeadlineError
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ import time
 import zlib
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from kybernate.dataclass import dataclass
 from kybernate.errors import RefusedError
 from kybernate.lib.retry import quietly, retry_blocking, steadily
 

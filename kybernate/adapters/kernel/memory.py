@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from kybernate.adapters.kernel import smallfile
 from kybernate.core.seat.budget import HostMemory, MemoryLevel
+from kybernate.dataclass import dataclass
 from kybernate.errors import NotFoundError
 
 _UNLIMITED = 1 << 60

@@ -17,7 +17,7 @@ import os
 import re
 import secrets
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from blake3 import blake3
@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from kybernate.adapters.keys.nodesignatures import Authorities, NodeSignatures
 from kybernate.core.artifacts.keyobjects import NamespaceKey
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConfigError, LockedError, RefusedError
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ import fcntl
 import ipaddress
 import os
 import re
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from kybernate import keys
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConfigError
 
 if TYPE_CHECKING:

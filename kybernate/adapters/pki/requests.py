@@ -7,7 +7,6 @@ writes into it who made it, and on which node that one's pod runs.
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cryptography import x509
@@ -17,6 +16,7 @@ from cryptography.x509.oid import NameOID
 
 from kybernate import keys
 from kybernate.adapters.pki import CLOCK_SKEW, Leaf, Pair, agent_leaf, certify
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConfigError, RefusedError
 from kybernate.lib.certificates import UNREADABLE
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Protocol
 
 from kybernate.adapters.registry import keywire, wire
 from kybernate.core.artifacts.keyobjects import NamespaceKey
+from kybernate.dataclass import dataclass
 from kybernate.errors import (
     ConflictError,
     DeadlineError,

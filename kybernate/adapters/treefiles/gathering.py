@@ -7,11 +7,11 @@ import os
 import stat
 import tarfile
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from typing import IO, TYPE_CHECKING
 
 from kybernate.adapters.kernel import beneath
+from kybernate.dataclass import dataclass
 from kybernate.lib.deadline import Deadline
 
 from . import mounts

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import tarfile
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.adapters.kernel import beneath
+from kybernate.dataclass import dataclass
 from kybernate.errors import RestoreError
 from kybernate.lib.deadline import Deadline
 

@@ -6,10 +6,10 @@ A volume is there without us, for its successor too, and others may write to it 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.adapters.kernel import beneath, smallfile
+from kybernate.dataclass import dataclass
 from kybernate.errors import NotFoundError
 
 if TYPE_CHECKING:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from kybernate.adapters.kernel import beneath, smallfile
+from kybernate.dataclass import dataclass
 from kybernate.errors import NotFoundError, RestoreError
 from kybernate.types import of_record
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -13,6 +12,7 @@ from kybernate.api.models.checks import checked, inherited
 from kybernate.api.models.commands import without_comments
 from kybernate.api.models.file import ModelsFile
 from kybernate.api.models.tidying import Warnings, arranged, tidied
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConfigError
 
 if TYPE_CHECKING:

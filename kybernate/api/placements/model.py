@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -15,6 +14,7 @@ from kybernate.api.schema import CAMEL, TIME, items, labels, one_of
 from kybernate.api.schema import text as words
 from kybernate.api.schema import whole as integer
 from kybernate.core.requests.placement import MOST_ARTIFACTS, MOST_COPIES, CopyState
+from kybernate.dataclass import dataclass
 from kybernate.types import Tier
 
 Json = dict[str, Any]

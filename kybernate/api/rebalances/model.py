@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import Field
@@ -14,6 +13,7 @@ from kybernate.api.schema import text as texts
 from kybernate.api.schema import whole as wholes
 from kybernate.core.plans.steps import Kind
 from kybernate.core.requests.rebalance import Stage
+from kybernate.dataclass import dataclass
 
 DEADLINE_S = 3600
 _MOST_MOVES = 100

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +13,7 @@ from kybernate.api.schema import CAMEL, TIME, items, one_of
 from kybernate.api.schema import text as words
 from kybernate.api.schema import whole as number
 from kybernate.core.artifacts.listed import MOST_COPIES, HeldCopy, Listed, labelled, object_name
+from kybernate.dataclass import dataclass
 from kybernate.types import Tier
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +10,7 @@ from kybernate import keys
 from kybernate.api.schema import CAMEL, items, rule, text
 from kybernate.core.artifacts import codec
 from kybernate.core.artifacts.grants import ALL, Grant
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConfigError, CorruptError
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, WithJsonSchema
@@ -33,6 +32,7 @@ from kybernate.api.schema import text as words
 from kybernate.api.schema import whole as number
 from kybernate.core.artifacts.restores import RestoreAs
 from kybernate.core.requests.restore import RestoreReason, RestoreRequest, RestoreStatus
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema
@@ -11,6 +10,7 @@ from kybernate.api.gpunodes import Condition  # noqa: TC001 - pydantic reads it
 from kybernate.api.schema import CAMEL, TIME, checked, items, rule
 from kybernate.api.schema import text as words
 from kybernate.api.schema import whole as amount
+from kybernate.dataclass import dataclass
 
 DEADLINE_S = 1800
 _MOST_REQUESTS = 16

@@ -8,7 +8,7 @@ from; an import believes only whom it is told to trust, and signs it again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kybernate.adapters.keys.artifactkeys import WrapKeys
@@ -19,6 +19,7 @@ from kybernate.checkpoint.places import read_manifest
 from kybernate.checkpoint.raw import seal as sealing
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts import manifest as manifests
+from kybernate.dataclass import dataclass
 from kybernate.errors import NotFoundError, RefusedError
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ A batch is loaded by whatever thread has time; its blocks follow those of the ba
 from __future__ import annotations
 
 import stat
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from blake3 import blake3
@@ -16,6 +15,7 @@ from kybernate.checkpoint.pieces import read_into
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts.manifest import PIECE
 from kybernate.core.chunks.pages import BLOCK, cut, cut_plain
+from kybernate.dataclass import dataclass
 from kybernate.errors import CorruptError, NotFoundError, RefusedError
 
 if TYPE_CHECKING:

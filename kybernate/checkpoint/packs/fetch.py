@@ -7,7 +7,6 @@ is zero is not written at all. Every chunk is opened and named again before it i
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,7 @@ from kybernate.core.artifacts.manifest import PIECE, File
 from kybernate.core.chunks import leaf
 from kybernate.core.chunks.leaf import Chunk
 from kybernate.core.chunks.ranges import Placed, jobs, ranges
+from kybernate.dataclass import dataclass
 from kybernate.errors import CorruptError, NotFoundError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import logging
 import secrets
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from kybernate.checkpoint.ordered import ordered, threads
@@ -17,6 +17,7 @@ from kybernate.core.chunks import chunkindex
 from kybernate.core.chunks.chunkindex import ChunkTable
 from kybernate.core.chunks.leaf import Chunk
 from kybernate.core.chunks.sweep import Lease
+from kybernate.dataclass import dataclass
 from kybernate.errors import CorruptError, KybernateError, NotFoundError, RetryableError
 
 if TYPE_CHECKING:

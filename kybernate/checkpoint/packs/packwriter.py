@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from kybernate.core.artifacts import layout
@@ -17,6 +17,7 @@ from kybernate.core.artifacts.manifest import Pack
 from kybernate.core.chunks import chunkindex
 from kybernate.core.chunks.leaf import OVERHEAD, Chunk
 from kybernate.core.chunks.pages import BLOCK
+from kybernate.dataclass import dataclass
 from kybernate.errors import NotFoundError, RetryableError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import re
 import time
 from collections import deque
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from blake3 import blake3
@@ -23,6 +23,7 @@ from kybernate.checkpoint.packs.blocks import image_files, raw_sources
 from kybernate.core.artifacts.manifest import PIECE, File
 from kybernate.core.chunks.pages import BLOCK
 from kybernate.core.chunks.staged import NAME, Matcher, Run, Staged
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     import threading

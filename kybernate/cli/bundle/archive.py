@@ -6,11 +6,12 @@ import io
 import os
 import tarfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import orjson
 
+from kybernate.dataclass import dataclass
 from kybernate.errors import KybernateError
 
 if TYPE_CHECKING:

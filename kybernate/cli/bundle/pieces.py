@@ -4,7 +4,6 @@ read."""
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from kybernate.cli.bundle import redacting
 from kybernate.cli.cluster.examine import gather
 from kybernate.cli.cluster.link import Source
 from kybernate.core.doctor.cluster import examine_cluster
+from kybernate.dataclass import dataclass
 from kybernate.errors import KybernateError
 
 if TYPE_CHECKING:

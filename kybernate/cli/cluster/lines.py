@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from kybernate.api.pods import read_pod
 from kybernate.api.restoring.artifacts import read_artifact
 from kybernate.cli.output import Listing, Row, age, human
 from kybernate.core.policy.effective import SPOKEN_OF, Source
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConfigError, RefusedError
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import queue
 import time
-from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ import click
 from kybernate import keys
 from kybernate.api import pods
 from kybernate.cli.options import kubeconfig_option, together
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConfigError, NotFoundError, RefusedError, RetryableError
 
 if TYPE_CHECKING:

@@ -17,10 +17,11 @@ that comes again: so nobody may continue from an artifact while `Holds.drop` is 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from kybernate.dataclass import dataclass
 from kybernate.errors import NotFoundError, RetryableError
 from kybernate.types import ArtifactId, PodUid, Tier, of_record
 

@@ -8,12 +8,12 @@ changed since. A seat that is parked on a state outlasts that: it continues once
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.core.artifacts.grants import no_grants, why_not
 from kybernate.core.artifacts.match import machine_mismatches, mismatches
 from kybernate.core.artifacts.privileges import beyond
+from kybernate.dataclass import dataclass
 from kybernate.errors import UnfitError
 
 if TYPE_CHECKING:

@@ -8,10 +8,11 @@ the own key, wherever it lies wrapped, has destroyed what all data keys below it
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kybernate.core.artifacts import codec
 from kybernate.core.artifacts.manifest import DataKey
+from kybernate.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

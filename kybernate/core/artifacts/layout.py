@@ -15,9 +15,9 @@ An artifact is `<namespace>/<name>@<UTC stamp>-<8 hexadecimal digits>`. Objects 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kybernate.dataclass import dataclass
 from kybernate.errors import RefusedError
 from kybernate.types import ArtifactId
 

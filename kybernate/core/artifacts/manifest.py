@@ -10,13 +10,14 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.core.artifacts import codec, layout
 from kybernate.core.artifacts.privileges import Privileges  # noqa: TC001 - the codec reads hints
 from kybernate.core.chunks.leaf import OVERHEAD
 from kybernate.core.chunks.pages import BLOCK
+from kybernate.dataclass import dataclass
 from kybernate.errors import CorruptError, RefusedError
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ mappings of the very same files, and registers of the same architecture.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from kybernate.core.artifacts import layout
+from kybernate.dataclass import dataclass
 from kybernate.errors import NotFoundError
 from kybernate.types import ArtifactId, PodUid
 

@@ -12,8 +12,9 @@ milliseconds since 1970.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConflictError, RefusedError
 
 BY_AGENT = "agent"

@@ -10,10 +10,10 @@ name, a cryptographic hash, and whoever puts the file together compares it with 
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.core.chunks.pages import BLOCK, PAGE
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import count
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,6 +20,7 @@ from kybernate.core.defrag.ways import alikeness, ways, without
 from kybernate.core.defrag.zones import Zones, free_seats
 from kybernate.core.ledger.ledger import Claim
 from kybernate.core.placement import candidates
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping, Sequence

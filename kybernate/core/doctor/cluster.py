@@ -4,11 +4,11 @@ out."""
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.core.doctor.doctor import Finding, Level
 from kybernate.core.doctor.nodefacts import Unseen
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -5,11 +5,11 @@ Each finding says what was seen and, unless all is well, what to do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from kybernate.core.doctor.nodefacts import Unseen
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

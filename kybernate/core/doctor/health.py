@@ -7,9 +7,11 @@ been found in order for a while: nothing has to be restarted for that, and nobod
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING
+
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

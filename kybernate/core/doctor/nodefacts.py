@@ -5,8 +5,9 @@ A fact that could not be read is `Unseen`, with the reason: it makes a warning, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     from kybernate.core.seat.budget import HostMemory

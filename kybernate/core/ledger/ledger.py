@@ -13,7 +13,7 @@ Not thread-safe; one owner.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from functools import cached_property
 from itertools import count
 from math import inf
@@ -21,6 +21,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kybernate.core.ledger.parking import seat_cost
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConflictError, NotFoundError
 from kybernate.types import Gpu, GpuUuid, Group
 

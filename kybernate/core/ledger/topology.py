@@ -12,12 +12,12 @@ The result depends on the GPUs only, never on the order in which they are given.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from functools import cache
 from itertools import chain, combinations
 from typing import TYPE_CHECKING
 
 from kybernate import keys
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConfigError
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, Link, Profile
 

@@ -10,9 +10,10 @@ continued here it is `outdated`, and is as if the successor had just been met.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from kybernate.dataclass import dataclass
 from kybernate.types import NodeName, PodRef, PodUid
 
 if TYPE_CHECKING:

@@ -14,13 +14,14 @@ workload may run at the source again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from kybernate.core.migration import notes
 from kybernate.core.seat.seats import AT_GATE
+from kybernate.dataclass import dataclass
 from kybernate.errors import IllegalTransitionError
 
 if TYPE_CHECKING:

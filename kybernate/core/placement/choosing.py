@@ -6,11 +6,12 @@ A profile is one of the kube-scheduler's, which a pod names with `schedulerName`
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from kybernate import keys
 from kybernate.core.placement.policies import POLICIES, Weights
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConfigError
 
 if TYPE_CHECKING:

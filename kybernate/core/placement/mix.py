@@ -8,7 +8,7 @@ known here; the kube-scheduler counts it.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +17,7 @@ from kybernate.core.placement.colocation import on_gpus
 from kybernate.core.placement.lattice import gpus_in_order, member
 from kybernate.core.placement.model import ENDLESS, FULL, Ask, Supply
 from kybernate.core.placement.outlook import Outlook, expect
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -8,9 +8,9 @@ numbers whether a pod asks for a seat of a group or for a share of a bare GPU.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from kybernate.dataclass import dataclass
 from kybernate.types import Link
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ waste more than a GPU (see docs/concepts/scheduling/scheduling.md).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from math import exp
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,6 +15,7 @@ from kybernate.core.placement.model import FULL
 from kybernate.core.placement.outlook import Outlook
 from kybernate.core.placement.pool import Pool
 from kybernate.core.swap.forecast import worth as worth_of_wait
+from kybernate.dataclass import dataclass
 from kybernate.types import Link
 
 if TYPE_CHECKING:

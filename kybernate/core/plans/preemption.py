@@ -8,13 +8,14 @@ few they are, and by how much has to be saved.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from kybernate.core.ledger.parking import seat_cost
 from kybernate.core.placement import candidates, choose_group
 from kybernate.core.plans.steps import WAITS, Kind, Step, plan_id
 from kybernate.core.quantity import format_quantity
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

@@ -8,9 +8,10 @@ is the same in each plan that has it, and the ledger shows whether it has happen
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
+
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,13 +14,14 @@ that select it the one of the highest precedence, of several such the first by n
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from heapq import nsmallest
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from kybernate import keys
+from kybernate.dataclass import dataclass
 from kybernate.types import Tier
 
 if TYPE_CHECKING:

@@ -8,12 +8,13 @@ in the hour that comes twice begins once.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
+
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     from datetime import tzinfo

@@ -11,7 +11,7 @@ one name once: so whoever continues after a crash repeats at most what changes n
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from kybernate.core.requests.asked import Copied, Decision, Timed, copied, ends, rests, waits
 from kybernate.core.requests.reasons import Reason, Standing
 from kybernate.core.seat.operations import ENDED, OF_REQUEST, Kind, Progress, is_of_request
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping

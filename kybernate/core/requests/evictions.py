@@ -11,7 +11,6 @@ What others have begun is waited for so long, then a request is made all the sam
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,6 +18,7 @@ from kybernate import keys
 from kybernate.core.requests.reasons import Reason, Standing
 from kybernate.core.requests.zero import is_last_step
 from kybernate.core.seat.seats import shown
+from kybernate.dataclass import dataclass
 from kybernate.types import SeatState, Tier
 
 if TYPE_CHECKING:

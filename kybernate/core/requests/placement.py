@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kybernate.core.artifacts.listed import VERIFIED
 from kybernate.core.requests.checkpoint import PACE, Operation, Trouble
 from kybernate.core.seat.operations import Progress
+from kybernate.dataclass import dataclass
 from kybernate.types import Tier
 
 if TYPE_CHECKING:

@@ -14,13 +14,14 @@ nothing.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from kybernate.core.plans.steps import Kind
 from kybernate.core.requests.evictions import PREEMPTED, ROOM_S, continues
 from kybernate.core.requests.rebalance import NoPlan, Plan
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

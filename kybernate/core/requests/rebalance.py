@@ -11,7 +11,7 @@ continues after a crash repeats at most what changes nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from math import inf
 from types import MappingProxyType
@@ -22,6 +22,7 @@ from kybernate.core.requests.asked import Decision, Timed, ends, rests
 from kybernate.core.requests.checkpoint import Mode
 from kybernate.core.requests.evictions import STEP, continues
 from kybernate.core.requests.reasons import DONE, OPEN, OVER, Reasoned
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping

@@ -10,12 +10,13 @@ from others by the request's UID on it: so whoever continues after a crash makes
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from kybernate.core.artifacts.restores import OF_POD, RestoreAs
 from kybernate.core.requests.asked import Copied, Decision, Timed, copied, ends, rests, waits
 from kybernate.core.requests.reasons import DONE, OPEN, OVER, Reasoned, Standing
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     Json = dict[str, Any]

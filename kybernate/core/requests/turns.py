@@ -10,12 +10,12 @@ CheckpointPolicy governs this may let fewer go at a time.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.core.requests.checkpoint import PACE, Mode
 from kybernate.core.requests.evictions import lost_pod
 from kybernate.core.requests.reasons import Reason
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

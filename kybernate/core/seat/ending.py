@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from kybernate.core.seat.seats import AT_GATE, TIER_OF
+from kybernate.dataclass import dataclass
 from kybernate.types import SeatState
 
 if TYPE_CHECKING:

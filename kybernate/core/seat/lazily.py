@@ -9,7 +9,9 @@ everything has come meanwhile. So it pays where much of the memory is not the GP
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from kybernate.dataclass import dataclass
 
 _MIB = 1 << 20
 _GAIN = 0.25

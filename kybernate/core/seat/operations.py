@@ -7,12 +7,12 @@ judged by the seat's state, before and after a restart of the agent alike.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from kybernate.core.seat.seats import AT_GATE, OCCUPYING, RESTING, TIER_OF
 from kybernate.core.tiers.tiering import deeper
+from kybernate.dataclass import dataclass
 from kybernate.types import SeatState, Tier
 
 if TYPE_CHECKING:

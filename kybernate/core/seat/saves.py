@@ -7,13 +7,13 @@ artifact already, which is kept then.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from kybernate.core.seat.operations import Kind, Progress, Verdict, why_not_there
 from kybernate.core.seat.seats import AT_GATE, OCCUPYING, TIER_OF, WITHOUT_TREE
 from kybernate.core.tiers.tiering import deeper
+from kybernate.dataclass import dataclass
 from kybernate.types import SeatState, Tier
 
 if TYPE_CHECKING:

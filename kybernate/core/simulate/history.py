@@ -7,10 +7,10 @@ and a longer one is several.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.core.simulate.workloads import GB, HOURS, Workload
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

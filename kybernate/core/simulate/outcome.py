@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 from kybernate.core.simulate.fifo import Fifo
 from kybernate.core.simulate.ours import Fixed, Ours
 from kybernate.core.simulate.world import World
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

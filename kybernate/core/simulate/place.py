@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kybernate.core.simulate.ours import Ours
 from kybernate.core.simulate.outcome import percentile
 from kybernate.core.simulate.workloads import HOURS, day
 from kybernate.core.simulate.world import World
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable

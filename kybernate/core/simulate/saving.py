@@ -7,12 +7,12 @@ decision, and share them only if each is in time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kybernate.core.simulate.outcome import percentile
 from kybernate.core.simulate.place import Late, Place, together
 from kybernate.core.simulate.workloads import GB, HOURS
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import csv
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConfigError
 
 if TYPE_CHECKING:

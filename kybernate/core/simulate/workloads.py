@@ -11,10 +11,10 @@ from __future__ import annotations
 import csv
 import io
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from kybernate.core.simulate.trace import Trace, has_columns, number_of
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -8,8 +8,10 @@ first. Newer days weigh more. Times are wall-clock seconds since 1970; hours are
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
+
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

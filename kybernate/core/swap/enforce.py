@@ -8,11 +8,11 @@ to, and where those pods' seats are. A judgement is acted upon only when it stan
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kybernate.core.seat.seats import OCCUPYING
+from kybernate.dataclass import dataclass
 from kybernate.types import SeatState
 
 _GIB = 1 << 30

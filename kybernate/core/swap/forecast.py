@@ -14,12 +14,13 @@ decision.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from math import log
 from typing import TYPE_CHECKING, NamedTuple
 
 from kybernate.core.swap.activity import HOURS
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -29,13 +29,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from kybernate.core.seat.seats import OCCUPYING, TIER_OF
 from kybernate.core.swap.swapview import Claim
 from kybernate.core.tiers.tiering import lodges
+from kybernate.dataclass import dataclass
 from kybernate.types import SeatState, Tier
 
 if TYPE_CHECKING:

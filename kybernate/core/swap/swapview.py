@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
+from kybernate.dataclass import dataclass
 from kybernate.types import GpuUuid
 
 if TYPE_CHECKING:

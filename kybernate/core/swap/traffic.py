@@ -7,7 +7,7 @@ last word came later than the client's has answered. Both times are rounded to t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from kybernate.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,13 @@ others wants; what they miss meanwhile they don't get back.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final
 
 from kybernate.core.seat.seats import OCCUPYING
 from kybernate.core.swap.swap import barred, takes_turns, wants
 from kybernate.core.swap.swapview import Claim, residency
+from kybernate.dataclass import dataclass
 from kybernate.types import SeatState
 
 if TYPE_CHECKING:

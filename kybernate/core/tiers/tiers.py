@@ -5,11 +5,11 @@ Adding a tier is adding a row: waking, parking and moving are computed from the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil, log
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from kybernate.dataclass import dataclass
 from kybernate.types import Tier
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ are named in lower case. A newer dump with fields that nobody knows here is refu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, field, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from types import UnionType
@@ -20,6 +20,7 @@ from kybernate.core.placement import Demand, Weights, mix
 from kybernate.core.placement.mix import Mix
 from kybernate.core.swap import forecast
 from kybernate.core.tiers.tiers import Artifact, StoredArtifact
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ shape are looked at once.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,6 +16,7 @@ from kybernate.core.ledger.parking import seat_cost
 from kybernate.core.placement import HELPED, KINDS, candidates
 from kybernate.core.placement.colocation import expected_wait, expected_wake
 from kybernate.core.quantity import format_quantity
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping

@@ -7,13 +7,13 @@ scores are left out, and of nodes with equal points the first by name is taken.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.core.ledger.ledger import Claim, Ledger
 from kybernate.core.placement import Demand
 from kybernate.core.placement.verdicts import Verdicts
 from kybernate.core.views.dump import Pending
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -11,13 +11,13 @@ GPUs a next pod couldn't use on average.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from kybernate.core.ledger.parking import seat_cost
 from kybernate.core.placement import FULL
 from kybernate.core.placement.lattice import gpus_in_order
 from kybernate.core.placement.seats import supply_of
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping

@@ -7,12 +7,12 @@ Python's objects.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 
+from kybernate.dataclass import dataclass
 from proxy.openai import ApiError, model_of
 
 if TYPE_CHECKING:

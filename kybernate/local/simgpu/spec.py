@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import uuid
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import yaml
 
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConfigError
 from kybernate.local.simgpu.layout import MAX_GPUS, PAGE
 

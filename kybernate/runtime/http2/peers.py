@@ -11,9 +11,10 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
+
+from kybernate.dataclass import dataclass
 
 from .connection import MOST_UNSENT, Connection
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kybernate.core.seat.ending import Ends
+from kybernate.dataclass import dataclass
 
 
 @dataclass(slots=True)

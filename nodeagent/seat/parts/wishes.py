@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Protocol
 
 from kybernate.core.seat.seats import SeatEvent
+from kybernate.dataclass import dataclass
 from kybernate.types import Tier
 
 if TYPE_CHECKING:

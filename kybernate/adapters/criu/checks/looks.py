@@ -7,12 +7,12 @@ it has left its CPU, and no thread stops again without that.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.adapters.criu import record
 from kybernate.adapters.criu.checks import descriptors, undumpable
 from kybernate.adapters.kernel import smallfile
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     from pathlib import Path

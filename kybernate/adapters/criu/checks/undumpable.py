@@ -11,7 +11,6 @@ import re
 import stat
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.adapters.criu.checks import imagerights, ipc, rights, watches
@@ -19,6 +18,7 @@ from kybernate.adapters.criu.net import sockets
 from kybernate.adapters.kernel import smallfile
 from kybernate.adapters.kernel.nodespace import see_pods_network
 from kybernate.core.artifacts.privileges import beyond
+from kybernate.dataclass import dataclass
 from kybernate.errors import NotFoundError, RefusedError
 
 if TYPE_CHECKING:

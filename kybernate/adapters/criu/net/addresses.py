@@ -15,11 +15,11 @@ import ipaddress
 import socket
 import struct
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kybernate.adapters.criu.net import network, sockets
 from kybernate.adapters.kernel import smallfile
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
