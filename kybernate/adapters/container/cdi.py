@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
-import yaml
 
 from kybernate import keys
 from kybernate.adapters.container.openings import Openings
@@ -349,8 +348,18 @@ def _parse(path: Path) -> Json:
     """The file's content; {} with a log line if it is gone, or no specification."""
     try:
         text = path.read_text()
-        content = orjson.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        content = orjson.loads(text) if path.suffix == ".json" else _of_yaml(text)
+    except (OSError, ValueError) as error:
         log.warning("The CDI specification %s can't be read and is left out: %s", path, error)
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def _of_yaml(text: str) -> Any:
+    """Raises ValueError."""
+    import yaml  # noqa: PLC0415 - slow, and seats wait for an agent's start
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
