@@ -7,7 +7,6 @@ node, and that packs (see docs/concepts/scheduling/scheduling.md).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,7 @@ from kybernate.core.placement.policies import (
     mean,
     topology,
 )
+from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
