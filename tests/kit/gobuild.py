@@ -1,7 +1,7 @@
 """Programs that tests need, built through the Go module proxy.
 
-Each has a folder beside this file, whose go.mod and go.sum lock the build. It is built once, and
-kept in the cache that all targets share.
+Each is built in a folder beside this file, whose go.mod and go.sum lock the build. It is built
+once, and kept in the cache that all targets share.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import os
 import shutil
 import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from images.cache import REPOSITORY, cache_root, file_lock, silent
 from kybernate.errors import KybernateError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from images.cache import Progress
 
 _LIMIT_S = 1800.0
@@ -26,18 +25,19 @@ _LIMIT_S = 1800.0
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """`package` is built in tests/kit/`name`; `told` is what it is for people, and how long it
-    takes to build."""
+    """`package` is built in tests/kit/`beside`, or else in the folder of its name; `told` is what
+    it is for people, and how long it takes to build."""
 
     name: str
     package: str
     told: str
     flags: tuple[str, ...] = ()
+    beside: str = ""
 
     @property
     def folder(self) -> Path:
         """Where its go.mod lies."""
-        return REPOSITORY / "tests" / "kit" / self.name
+        return REPOSITORY / "tests" / "kit" / (self.beside or self.name)
 
     @property
     def binary(self) -> Path:
@@ -64,11 +64,20 @@ class Program:
                 self._build(binary)
         return binary
 
+    def module(self, name: str) -> Path:
+        """The sources of a module that it is built of. Raises KybernateError."""
+        self._go("mod", "download", name)
+        return Path(self._go("list", "-mod=readonly", "-m", "-f", "{{.Dir}}", name).strip())
+
     def _build(self, binary: Path) -> None:
-        part = binary.with_name(".part")
+        part = binary.with_name(f".{self.name}.part")
         options = ("-mod=readonly", "-trimpath", "-buildvcs=false", *self.flags)
+        self._go("build", *options, "-o", str(part), self.package)
+        part.replace(binary)
+
+    def _go(self, *words: str) -> str:
         run = subprocess.run(
-            ["go", "build", *options, "-o", str(part), self.package],
+            ["go", *words],
             cwd=self.folder,
             env={**os.environ, "GOFLAGS": "", "GOWORK": "off"},
             capture_output=True,
@@ -78,5 +87,5 @@ class Program:
         )
         if run.returncode:
             tail = "\n".join(run.stderr.strip().splitlines()[-8:])
-            raise KybernateError(f"building {self.name} failed; Go said:\n{tail}")
-        part.replace(binary)
+            raise KybernateError(f"go {words[0]} of {self.name} failed; Go said:\n{tail}")
+        return run.stdout

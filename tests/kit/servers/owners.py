@@ -1,0 +1,163 @@
+"""JobSet's or LeaderWorkerSet's own controller as a process beside a cluster, with its CRD and its
+webhooks in that cluster, as its module brings them."""
+
+from __future__ import annotations
+
+import base64
+import os
+import socket
+import subprocess
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from kybernate.adapters.pki import Leaf, issue, make_authority
+from kybernate.errors import KybernateError
+from tests.cluster.processes.control import wait_until
+from tests.cluster.start.readiness import answers
+from tests.kit.gobuild import Program
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cluster import Cluster
+
+    Json = dict[str, Any]
+
+_TOLD = "which owns pods, from source: two minutes or more"
+_FLAGS = ("-ldflags=-s -w",)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a controller is from: its `module`, where that has its CRD and its webhooks, the API
+    group of its configuration, and the `label` that only pods of its own have."""
+
+    program: Program
+    module: str
+    crd: str
+    webhooks: str
+    group: str
+    label: str
+
+
+SOURCES = {
+    "jobset": Source(
+        Program("jobset", "sigs.k8s.io/jobset", _TOLD, _FLAGS, beside="owners"),
+        "sigs.k8s.io/jobset",
+        "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml",
+        "config/components/webhook/manifests.yaml",
+        "config.jobset.x-k8s.io",
+        "jobset.sigs.k8s.io/jobset-name",
+    ),
+    "lws": Source(
+        Program("lws", "sigs.k8s.io/lws/cmd", _TOLD, _FLAGS, beside="owners"),
+        "sigs.k8s.io/lws",
+        "config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml",
+        "config/webhook/manifests.yaml",
+        "config.lws.x-k8s.io",
+        "leaderworkerset.sigs.k8s.io/name",
+    ),
+}
+_LIMIT = 60.0
+
+
+class Owner:
+    """The controller `name` (see `SOURCES`), until `close`. Raises KybernateError."""
+
+    def __init__(self, cluster: Cluster, folder: Path, name: str) -> None:
+        self._cluster, self._folder, self._name = cluster, folder, name
+        self._source = SOURCES[name]
+        self._command = self._source.program.ensure(print)
+        module = self._source.program.module(self._source.module)
+        self._port, self._health = _free_port(), _free_port()
+        self._log = folder / "log"
+        folder.mkdir()
+        kubectl = cluster.kubectl
+        crd = module / self._source.crd
+        kubectl("apply", "--server-side", "-f", str(crd))
+        kind = yaml.safe_load(crd.read_text())["metadata"]["name"]
+        kubectl("wait", "--for=condition=Established", f"crd/{kind}", "--timeout=30s")
+        self._hooks = folder / "webhooks.yaml"
+        self._hooks.write_text(yaml.safe_dump_all(self._webhooks(module, self._certified())))
+        self._process = self._started()
+        wait_until(self._ready, _LIMIT, f"{name}'s controller isn't ready; see {self._log}")
+        kubectl("apply", "-f", str(self._hooks))
+
+    def close(self) -> None:
+        """End it, and take its webhooks out of the way of other pods; its CRD stays."""
+        self._cluster.kubectl("delete", "--ignore-not-found", "-f", str(self._hooks))
+        self._process.terminate()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+    def _certified(self) -> bytes:
+        """The certificate of who has signed the webhooks' own."""
+        now, day = datetime.now(UTC), timedelta(days=1)
+        authority = make_authority(f"{self._name}-webhooks", day, now)
+        leaf = issue(authority, Leaf(self._name, addresses=("127.0.0.1",), server=True), day, now)
+        (self._folder / "tls.crt").write_bytes(leaf.certificate_pem)
+        (self._folder / "tls.key").write_bytes(leaf.key_pem)
+        return authority.certificate_pem
+
+    def _webhooks(self, module: Path, authority: bytes) -> list[Json]:
+        text = (module / self._source.webhooks).read_text()
+        found: list[Json] = list(yaml.safe_load_all(text))
+        for one in found:
+            one["metadata"]["name"] = f"{self._name}-{one['kind'].lower()}"
+            for hook in one["webhooks"]:
+                path = hook["clientConfig"]["service"]["path"]
+                hook["clientConfig"] = {
+                    "url": f"https://127.0.0.1:{self._port}{path}",
+                    "caBundle": base64.b64encode(authority).decode(),
+                }
+                if hook["rules"][0]["resources"] == ["pods"]:
+                    owned = {"key": self._source.label, "operator": "Exists"}
+                    hook["objectSelector"] = {"matchExpressions": [owned]}
+        return found
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        config = {
+            "apiVersion": f"{self._source.group}/v1alpha1",
+            "kind": "Configuration",
+            "leaderElection": {"leaderElect": False},
+            "internalCertManagement": {"enable": False},
+            "metrics": {"bindAddress": "0"},
+            "health": {"healthProbeBindAddress": f"127.0.0.1:{self._health}"},
+            "webhook": {
+                "host": "127.0.0.1",
+                "port": self._port,
+                "certDir": str(self._folder),
+            },
+        }
+        file = self._folder / "config.yaml"
+        file.write_text(yaml.safe_dump(config))
+        with self._log.open("ab") as log:
+            return subprocess.Popen(
+                [str(self._command), f"--config={file}"],
+                env={**os.environ, "KUBECONFIG": str(self._cluster.kubeconfig)},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def _ready(self) -> bool:
+        if self._process.poll() is not None:
+            raise KybernateError(f"{self._name} has ended:\n{self._log.read_text()[-2000:]}")
+        return answers(f"http://127.0.0.1:{self._health}/readyz") and _listens(self._port)
+
+
+def _free_port() -> int:
+    with closing(socket.socket()) as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def _listens(port: int) -> bool:
+    with closing(socket.socket()) as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
