@@ -33,7 +33,8 @@ def command(ctx: click.Context, shell: str) -> None:
     \b
     bash   echo 'eval "$(kybernate completion bash)"' >> ~/.bashrc
     zsh    echo 'eval "$(kybernate completion zsh)"' >> ~/.zshrc
-    fish   kybernate completion fish > ~/.config/fish/completions/kybernate.fish
+    fish   mkdir -p ~/.config/fish/completions
+           kybernate completion fish > ~/.config/fish/completions/kybernate.fish
     """
     root, name = ctx.find_root(), "kybernate"
     kind = get_completion_class(shell)

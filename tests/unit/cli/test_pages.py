@@ -1,0 +1,57 @@
+"""How-to pages that need no cluster: their own lines, run by a shell as their reader would."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.kit.clients.kubectl import Kubectl
+from tests.kit.howto import Page
+
+COSTS = {"version": 1, "wake": 5.0, "park": 20.0, "fixed": 0.1, "gpu_gb": 80.0}
+
+
+@pytest.fixture
+def reader(tmp_path):
+    """Our programs and an own home; no cluster."""
+    found = Kubectl(Path("/nonexistent/kubectl"), tmp_path, tmp_path / "none")
+    found.environment["HOME"] = str(tmp_path)
+    return found
+
+
+def test_a_trace_is_simulated(reader):
+    with Page("simulate-savings", reader) as page:
+        page("printf 'model,gb")
+        page("printf 'at,model,seconds")
+        simulate = "kybernate simulate trace.csv --models models.csv"
+        assert "one GPU for each model: 3" in page(f"{simulate}  ")
+        assert "fifo" in page(f"{simulate} --gpus 1  ")
+        assert set(json.loads(page(f"{simulate} --gpus 1 --policy ours --json"))) == {"ours"}
+
+
+@pytest.mark.slow
+def test_a_cluster_is_planned_from_a_file(reader):
+    (reader.folder / "costs.json").write_text(json.dumps(COSTS))
+    with Page("plan-a-cluster", reader) as page:
+        whole = page("kybernate plan config/samples/workloads.csv\n")
+        as_json = page("kybernate plan config/samples/workloads.csv -o json --picture plan.svg")
+        assert str(json.loads(as_json)["gpus"]) in whole
+        assert (reader.folder / "plan.svg").read_text().startswith("<svg")
+        assert page("kybernate plan config/samples/workloads.csv --costs costs.json") != whole
+
+
+def test_the_words_are_completed(reader):
+    with Page("commands", reader) as page:
+        page("mkdir -p ~/.local/bin")
+        page("ln -sf ~/.local/share/kybernate/bin/{kybernate,")
+        page("echo 'eval \"$(kybernate completion bash)\"' >> ~/.bashrc")
+        page("echo 'eval \"$(kybernate completion zsh)\"' >> ~/.zshrc")
+        page("mkdir -p ~/.config/fish/completions")
+        page("kybernate completion fish > ~/.config/fish/completions/kybernate.fish")
+    linked = {one.name for one in (reader.folder / ".local/bin").iterdir()}
+    assert linked == {"kybernate", "kubectl-kyb", "kubectl_complete-kyb"}
+    fish = reader.folder / ".config/fish/completions/kybernate.fish"
+    assert "complete " in fish.read_text()
+    assert "completion bash" in (reader.folder / ".bashrc").read_text()
