@@ -82,10 +82,10 @@ format: setup ## mend what ruff can: layout and imports
 	$(VENV)/bin/ruff check --fix-only .
 	$(VENV)/bin/ruff format .
 
-# All of what K= selects, unless told; without it, of the long tests a third.
+# All of what K= selects, unless told; without it, of the long tests a fifth.
 PYTEST = MAKEFLAGS= nice -n $(3) $(PY) -m pytest -o cache_dir=.pytest_cache/$(1) tests/$(1) -n $(2) \
   --dist loadfile --no-loadscope-reorder -m "not e2e and not faults" \
-  $(if $(K),-k "$(K)" $(SLICED),--slice $(or $(SLICE),3))
+  $(if $(K),-k "$(K)" $(SLICED),--slice $(or $(SLICE),5))
 
 # What isn't built yet is built first: that takes longer than any test may.
 # While tests of servers wait, unit tests have the processors; what they say comes at the end.
@@ -164,7 +164,7 @@ bench: ready ## every bench, one JSON line each
 	@for b in local agreement proxy 'proxy --replicas 3' node.wake 'node.wake --connect' 'node.wake --connect --tier nvme' node.recover cluster.storm node.sidecar node.soak node.turns 'node.park --workload nginx' 'node.park --workload redis' 'node.park --workload llama' 'node.park --workload redis --lazy' 'node.park --workload redis --lazy --pod' saved.lazily saved.saves template operator operator.move reconcile node.gpu placement.colocate placement.defrag placement.policy cluster.leaders placement.openb.table cluster.extender cluster.ledger cluster.throughput saved.incremental saved.tiers 'saved.tiers --plain' saved.move 'saved.move --workload redis' saved.registry saved.histories; do $(PY) -m bench.$$b --json || exit 1; done
 	$(PY) -m tests.simulation --json
 
-bench-smoke: ready ## every bench that needs no cluster, in its smallest form; CLUSTER=1: those that bring one up, too; SLICE=3: one of them
+bench-smoke: ready ## every bench that needs no cluster, in its smallest form; CLUSTER=1: those that bring one up, too; SLICE=5: one of them
 	@$(PY) -m tests.kit $(if $(CLUSTER)$(SLICE),--cluster)
 	$(PY) -m bench.smoke $(if $(CLUSTER),--cluster) $(SLICED) --json
 	$(PY) -m tests.simulation --schedules 60 --json

@@ -1,7 +1,7 @@
 """pytest's plugin for long tests in slices: a commit runs one of them, many commits run all.
 
-`pytest --slice 3` runs of the long tests every third, and all others; which third follows from the
-commit that is checked out. `--slice 3@COMMIT` repeats what that commit ran.
+`pytest --slice 5` runs a fifth of the long tests, and all others. The fifths go round: five commits
+in a row run all of them. `--slice 5@COMMIT` repeats what that commit ran.
 
 Workers begin with the files of long tests: none is left alone with one of them at the end.
 
@@ -24,7 +24,7 @@ import pytest
 from images.cache import REPOSITORY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 LONG = ("slow", "e2e", "hostile")
 """Tests with one of these marks are sliced, file by file: those of one share what takes long."""
@@ -53,32 +53,44 @@ class Slice:
 
     @classmethod
     def parse(cls, text: str) -> Slice:
-        """`3` for the commit that is checked out, or `3@COMMIT`. Raises pytest.UsageError."""
+        """`5` for the commit that is checked out, or `5@COMMIT`. Raises pytest.UsageError."""
         found = re.fullmatch(r"([1-9]\d*)(?:@(\w[\w./~^-]*))?", text, re.ASCII)
         if found is None:
-            raise pytest.UsageError(f"--slice {text}: must be a count such as 3, or 3@COMMIT")
+            raise pytest.UsageError(f"--slice {text}: must be a count such as 5, or 5@COMMIT")
         count, commit = found.groups()
         return cls(int(count), head() if commit is None else full(commit))
 
     @property
+    def turn(self) -> int:
+        """One more than that of the commit before. A clone that lacks older commits can't count
+        them: there it follows from the hash."""
+        age = _age(self.commit)
+        return int(age) if age else int(self.commit, 16)
+
+    @property
     def number(self) -> int:
         """Which of the slices it is, from 0."""
-        return int(self.commit, 16) % self.count
+        return self.turn % self.count
 
-    def of(self, ordered: Sequence[_Thing]) -> list[_Thing]:
-        """Its part of what has the same order wherever it is asked."""
-        return list(ordered[self.number :: self.count])
+    def of(self, weights: Mapping[str, int]) -> set[str]:
+        """Its part of these names: the heaviest first, each came to the slice that was lightest."""
+        sums, parts = [0] * self.count, [set[str]() for _ in range(self.count)]
+        for name in sorted(weights, key=lambda one: (-weights[one], one)):
+            lightest = sums.index(min(sums))
+            sums[lightest] += weights[name]
+            parts[lightest].add(name)
+        return parts[self.number]
 
     def one(self, ordered: Sequence[_Thing]) -> list[_Thing]:
         """A single one of them; all if it is the only slice."""
         if self.count == 1 or not ordered:
             return list(ordered)
-        return [ordered[int(self.commit, 16) % len(ordered)]]
+        return [ordered[self.turn % len(ordered)]]
 
     def turned(self, ordered: Sequence[_Thing]) -> list[_Thing]:
-        """All of them, in turn. Which is first changes with the commit, and does not follow from
-        the number of its slice."""
-        first = int(self.commit, 16) // self.count % len(ordered)
+        """All of them, in turn. Which is first changes with each commit; over many, each comes
+        first with each slice."""
+        first = (self.number + self.turn // self.count) % len(ordered)
         return [*ordered[first:], *ordered[:first]]
 
     def __str__(self) -> str:
@@ -101,6 +113,13 @@ def full(commit: str) -> str:
     raise pytest.UsageError(f"--slice: {commit} is no commit of this clone; write its full hash")
 
 
+def _age(commit: str) -> str:
+    """How many commits its line has; empty where that isn't known."""
+    if _git("rev-parse", "--is-shallow-repository") != "false":
+        return ""
+    return _git("rev-list", "--count", "--first-parent", commit)
+
+
 def newest(files: Iterable[str], commit: str) -> list[str]:
     """Those of `files` (paths in the repository) that were changed last, up to this commit."""
     wanted = set(files)
@@ -111,9 +130,8 @@ def newest(files: Iterable[str], commit: str) -> list[str]:
 
 def select(items: list[pytest.Item], chosen: Slice) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """What is run of these tests, and what isn't."""
-    files = sorted({_file(one) for one in items if _is_long(one)})
-    fresh = newest(files, chosen.commit)
-    wanted = {*fresh, *chosen.of([one for one in files if one not in fresh])}
+    weights = Counter(_file(one) for one in items if _is_long(one))
+    wanted = {*newest(weights, chosen.commit), *chosen.of(weights)}
     longest = sorted(one.nodeid for one in items if LONGEST in _marks(one))
     single = chosen.one(longest)
     runs = [

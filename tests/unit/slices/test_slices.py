@@ -80,6 +80,45 @@ def test_tests_with_servers_take_long(clone: Path, folder: str) -> None:
     assert run(essential, 3, COMMITS[0]) == {one.nodeid for one in essential}
 
 
+def test_slices_go_round_with_the_commits_of_a_clone(clone: Path) -> None:
+    items = items_with("slow")
+    commits = []
+    for number in range(5):
+        (clone / "other").write_text(str(number))
+        commits.append(_commit(clone))
+    parts = [run(items, 5, commit) for commit in commits]
+    assert sorted(map(len, parts)) == [2, 2, 2, 4, 4]
+    assert set[str]().union(*parts) == {one.nodeid for one in items}
+    assert sum(map(len, parts)) == 14
+    first = Slice(3, commits[0]).turn
+    assert [Slice(3, commit).turn for commit in commits] == list(range(first, first + 5))
+
+
+def test_a_clone_without_older_commits_goes_by_the_hash(clone: Path, tmp_path: Path) -> None:
+    (clone / "other").write_text("")
+    last = _commit(clone)
+    git(clone, "clone", "-q", "--depth", "1", f"file://{clone}", "shallow")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slices, "REPOSITORY", clone / "shallow")
+        assert Slice(5, last).turn == int(last, 16)
+    assert Slice(5, last).turn == 2
+
+
+def test_slices_have_about_as_many_tests_each() -> None:
+    weights = {"a": 8, "b": 1, "c": 3, "d": 4, "e": 1}
+    parts = [Slice(2, f"{number:040x}").of(weights) for number in range(2)]
+    assert parts == [{"a", "e"}, {"b", "c", "d"}]
+
+
+def test_each_of_some_comes_first_and_with_each_slice() -> None:
+    firsts = {
+        (one.number, one.turned("wxyz")[0])
+        for one in (Slice(5, f"{number:040x}") for number in range(20))
+    }
+    assert len(firsts) == 20
+    assert [Slice(5, f"{number:040x}").turned("wxyz")[0] for number in range(4)] == [*"wxyz"]
+
+
 def test_a_commit_has_the_same_slice_wherever_it_is_asked(clone: Path) -> None:
     items = items_with("e2e", "slow")
     assert run(items, 3, COMMITS[0]) == run(items[::-1], 3, COMMITS[0])
