@@ -132,3 +132,25 @@ def test_what_is_imported_is_not_looked_through_for_garbage() -> None:
     looks, enabled = done.stdout.split()
     assert int(looks) <= 8
     assert enabled == "True"
+
+
+SERVES = """
+import importlib.metadata, sys
+
+def distributions():
+    sys.exit("what is installed is searched for plugins")
+
+importlib.metadata.distributions = distributions
+import nodeagent.__main__, nodeagent.app.wiring
+print(*sys.modules)
+"""
+LATER = {"yaml", "kubernetes", "requests", "kybernate.adapters.k8s", "kybernate.checkpoint"}
+
+
+def test_an_agent_imports_little_before_it_serves() -> None:
+    """Seats wait for its start."""
+    done = subprocess.run(
+        [sys.executable, "-c", SERVES], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert not LATER & set(done.stdout.split())
