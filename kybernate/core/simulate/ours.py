@@ -23,7 +23,7 @@ _STATES = {
 _GROUP = GroupName("all")
 _GB = 10**9
 CALLS_HOLD: Final = 10.0
-"""Seconds for which it is not asked again how often models are called."""
+"""Seconds between two looks at how often models are called, whatever happens meanwhile."""
 
 
 class Ours:
@@ -41,10 +41,14 @@ class Ours:
         """The GPU of each model, where it has one for good."""
         self._drains: dict[int, float] = {}
         self._seats: dict[int, SeatView] = {}
-        self._seen_at = 0.0
+        self._calls = [0.0] * len(world.size)
+        self._renews_at = 0.0
 
     def act(self, world: World) -> float:
-        """See `world.Policy`."""
+        """See `world.Policy`. Nothing is looked at where nothing could be decided: no model waits
+        but those on their way up, and GPUs are kept free as it is."""
+        if world.now >= self._renews_at:
+            self._renew(world)
         asked = any(world.state[m] is Where.PARKED for m in world.waiting)
         if not asked and self._has_spare(world):
             return math.inf
@@ -57,6 +61,14 @@ class Ours:
                 self._do(world, action)
         when = next_check(view, self._policy, world.now)
         return math.inf if when is None else when
+
+    def _renew(self, world: World) -> None:
+        """As the agent does by its clock, and not as it decides."""
+        self._renews_at = (world.now // CALLS_HOLD + 1) * CALLS_HOLD
+        for m, seen in enumerate(world.seen):
+            seen.advance(world.now)
+            self._calls[m] = seen.recent_calls / 3600.0
+        self._seats.clear()
 
     def _has_spare(self, world: World) -> bool:
         free = [all(world.state[m] is Where.PARKING for m in there) for there in world.on]
@@ -79,10 +91,7 @@ class Ours:
             world.wake(m, gpu)
 
     def _view(self, world: World) -> SwapView:
-        """What has not changed since is as it was seen; how often it is called, for a while."""
-        if world.now >= self._seen_at + CALLS_HOLD:
-            self._seats.clear()
-            self._seen_at = world.now
+        """What has not changed since is as it was seen."""
         for m in world.touched:
             self._seats.pop(m, None)
         world.touched.clear()
@@ -100,7 +109,6 @@ class Ours:
         active = where is Where.ACTIVE
         waiting = len(queue) + (0 if active else len(world.left[m]))
         in_flight = running if active else 0
-        world.seen[m].advance(world.now)
         return SeatView(
             uid=PodUid(str(m)),
             name=SeatName(world.trace.names[m]),
@@ -120,7 +128,7 @@ class Ours:
             within=world.within[m],
             wakes_in=world.wakes_in[m],
             parks_in=world.parks_in[m],
-            calls=world.seen[m].recent_calls / 3600.0,
+            calls=self._calls[m],
         )
 
 

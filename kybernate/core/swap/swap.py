@@ -688,7 +688,8 @@ class _Decision:
             there = [*self._occupying.on_any(place), *self._held.on_any(place)]
             stay = [s for s in there if s.state is not SeatState.PARKING] if there else there
             if not stay or self._all_rest(stay):
-                found.append((_value(stay) if stay else 0.0, sorted(place), stay))
+                # One that is empty already comes before one whose seats nobody calls.
+                found.append((_value(stay) if stay else -1.0, sorted(place), stay))
         for _, _, stay in sorted(found, key=lambda one: one[:2])[:want]:
             for seat in stay:
                 if not self._lacks_room(seat) and self._gets_room(seat, None):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import re
 from copy import deepcopy
 from dataclasses import replace
@@ -135,6 +136,23 @@ def test_nothing_is_decided_while_all_who_wait_are_on_their_way_up(monkeypatch):
     world.run(Ours(world))
     assert world.swaps == 2
     assert len(decided) == 4
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_not_looked_at_would_decide_nothing(seed, monkeypatch):
+    """The agent looks whenever something changes: its decisions are these."""
+    rng, at = random.Random(seed), [0.0]
+    while at[-1] < 3000:
+        at.append(at[-1] + rng.expovariate(0.5))
+    models = rng.choices(range(32), [1 / (n + 1) for n in range(32)], k=len(at))
+    played = trace(*zip(at, models, [4.0] * len(at), strict=True), sizes=(30.0,) * 32)
+    outcomes = []
+    for _ in range(2):
+        world = World(played, 5, Costs())
+        world.run(Ours(world))
+        outcomes.append((world.swaps, world.late, world.waits))
+        monkeypatch.setattr(Ours, "_has_spare", lambda *_: False)
+    assert outcomes[0] == outcomes[1]
 
 
 def test_a_fixed_model_waits_for_its_own_gpu_beside_an_empty_one():

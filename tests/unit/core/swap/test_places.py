@@ -72,6 +72,8 @@ def test_one_place_of_four_is_emptied_if_somebody_else_may_be_called():
     assert spared(*four, parked) == []  # nobody has called it yet
     assert spared(*four, replace(parked, calls=0.1)) == ["0"]
     assert spared(*four[:3], replace(parked, calls=0.1)) == []  # one is empty already
+    uncalled = replace(four[0], calls=0.0)
+    assert spared(uncalled, *four[1:3], replace(parked, calls=0.1)) == []
 
 
 def test_what_stands_in_its_way_is_on_any_of_its_places():
