@@ -39,12 +39,15 @@ class Models:
         self._session = requests.Session()
         self._session.trust_env = False
 
-    def ask(self, model: str, *, limit: float = 60.0, max_tokens: int = 1) -> Answer:
-        """One chat completion, not streamed."""
+    def ask(
+        self, model: str, *, limit: float = 60.0, max_tokens: int = 1, **more: object
+    ) -> Answer:
+        """One chat completion, not streamed. `more`: what else the model is asked for."""
         body = {
             "model": model,
             "max_tokens": max_tokens,
             "messages": [{"role": "user", "content": "hello"}],
+            **more,
         }
         started = time.perf_counter()
         with self._session.post(
