@@ -19,12 +19,15 @@ from tests.cluster.cluster import running
 from tests.cluster.layout import REPOSITORY
 from tests.e2e.conftest import emptied
 from tests.e2e.rollout.control import IMAGES, deployed
+from tests.kit.clients.kubectl import Kubectl
 from tests.kit.clients.models import Models
+from tests.kit.howto import Page
 from tests.kit.pods import SeatPod, group_of, ready
 from tests.simgpu import read_log, violations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.cluster import Cluster
     from tests.kit.pods import Pods
@@ -69,10 +72,15 @@ def pods_of(cluster: Cluster, name: str) -> dict[str, dict[str, Any]]:
     }
 
 
+def proxy_of(cluster: Cluster) -> str:
+    """Where a proxy listens."""
+    proxy = next(iter(pods_of(cluster, "kyb-proxy").values()))
+    return f"{proxy['status']['podIP']}:8080"
+
+
 def models_of(cluster: Cluster) -> Models:
     """The proxy, asked with the client's key; without one it answers nobody."""
-    proxy = next(iter(pods_of(cluster, "kyb-proxy").values()))
-    models = Models(f"http://{proxy['status']['podIP']}:8080")
+    models = Models(f"http://{proxy_of(cluster)}")
     stranger = models.ask("one")
     assert (stranger.status, stranger.body["error"]["code"]) == (401, "unknown_client")
     headers = models._session.headers
@@ -189,19 +197,27 @@ def test_the_first_sample_of_the_installation_runs(side: Cluster, seats: Pods) -
         side.kubectl("delete", "-f", str(sample), "--wait=true", limit=90)
 
 
-def test_five_models_of_40_gb_share_a_gpu_of_80(side: Cluster, seats: Pods) -> None:
+def test_five_models_of_40_gb_share_a_gpu_of_80(side: Cluster, seats: Pods, tmp_path: Path) -> None:
     """docs/how-to/workloads/share-one-gpu.md, on one of the node's two GPUs."""
-    sample = REPOSITORY / "config" / "samples" / "five-models.yaml"
+    reader = Kubectl(side.kubectl_path, tmp_path, side.kubeconfig)
+    reader.environment["KEY"] = KEYS[side.spec.name]
+    page = Page("share-one-gpu", reader, proxy=proxy_of(side))
+    sample = page.config / "samples" / "five-models.yaml"
     objects = list(yaml.safe_load_all(sample.read_text()))
     for one in objects:
         one["spec"]["template"]["metadata"]["annotations"][keys.REQUIRE_GROUP] = "G0"
     names = [one["metadata"]["name"] for one in objects]
-    began, text = time.monotonic_ns(), yaml.safe_dump_all(objects)
-    side.kubectl("apply", "-f", "-", text=text)
+    began = time.monotonic_ns()
+    sample.write_text(yaml.safe_dump_all(objects))
+    page("kubectl apply -f config/samples/five-models.yaml")
     models = models_of(side)
     try:
         for name in names:
             side.kubectl("rollout", "status", f"deploy/{name}", "--timeout=90s", limit=100)
+        ready_ones = page("kubectl get pods -l part-of=five-models").splitlines()[1:]
+        assert [" 1/1 " in one for one in ready_ones] == [True] * 5
+        shown = page("kubectl kyb top")
+        assert [name in shown for name in names] == [True] * 5, shown
         assert len({group_of(pod) for pod in seats.all().values()}) == 1
         # Back and forth, so that the next one always is one that another has made room for.
         for count, order in enumerate((names, names[::-1]), 1):
@@ -215,9 +231,11 @@ def test_five_models_of_40_gb_share_a_gpu_of_80(side: Cluster, seats: Pods) -> N
         assert violations(log) == []
         restarts = side.kubectl("get", "pods", "-o", f"jsonpath={RESTARTS}").split()
         assert restarts == ["0"] * 5
+        with page:
+            assert '"choices"' in page('curl -s -H "Authorization')
     finally:
         models.close()
-        side.kubectl("delete", "-f", "-", "--wait=true", text=text, limit=90)
+        side.kubectl("delete", "-f", str(sample), "--wait=true", limit=90)
 
 
 def cli(*words: str) -> str:

@@ -24,6 +24,7 @@ from tests.cluster.spec import GpuSpec
 from tests.e2e.conftest import emptied
 from tests.kit.clients.direct import Direct
 from tests.kit.clients.kubectl import Kubectl
+from tests.kit.howto import Page
 from tests.kit.pods import PODS, SeatPod, ready
 from tests.kit.servers.registryserver import Server
 from tests.simgpu import read_log
@@ -321,7 +322,6 @@ def _taken(site: Site, path: str, wanted: Json) -> bool:
     return True
 
 
-GRANT = REPOSITORY / "config" / "samples" / "artifactgrant.yaml"
 COUNTED = (
     "import json, urllib.request as u\n"
     "a = u.Request('http://127.0.0.1:8000/v1/chat/completions', b'{\"max_tokens\": 1}')\n"
@@ -336,23 +336,24 @@ def test_a_clone_in_another_namespace_in_one_step_with_a_grant(
 ) -> None:
     """As docs/how-to/workloads/debugging.md has it."""
     api = site.cluster.api()
-    kubectl = Kubectl(site.cluster.kubectl_path, tmp_path, site.cluster.kubeconfig)
+    page = Page("debugging", Kubectl(site.cluster.kubectl_path, tmp_path, site.cluster.kubeconfig))
     api.post(PODS, pod("a", "n1", require_group="G0"))
     first = ask(seats, "a")
-    saved = kubectl("kyb", "snapshot", "a")
-    assert saved.returncode == 0, saved.stderr
-    words = ("kyb", "clone", "a", "-n", OTHERS, "--from-namespace", "default", "--name", "seen")
-    refused = kubectl(*words)
-    assert (refused.returncode, "NotGranted" in refused.stderr) == (1, True), refused.stderr
-    grant = yaml.safe_load(GRANT.read_text())
+    page("kubectl kyb snapshot")
+    clone = "kubectl kyb clone llama -n dev"
+    with page.start(clone) as refused:
+        wrong = refused.communicate(timeout=60)[1]
+    assert (refused.returncode, "NotGranted" in wrong) == (1, True), wrong
+    grant = page.sample("artifactgrant")
     grant["metadata"]["namespace"] = "default"
     grant["spec"] |= {"to": [OTHERS], "artifacts": ["a"]}
-    site.cluster.kubectl("apply", "-f", "-", text=yaml.safe_dump(grant))
+    (page.config / "samples" / "artifactgrant.yaml").write_text(yaml.safe_dump(grant))
     try:
-        made = kubectl(*words)
-        assert made.returncode == 0, made.stderr
-        assert made.stdout.splitlines()[-1] == "pod/seen"
-        inside = ("-n", OTHERS, "exec", "seen", "-c", "server", "--", "python3", "-c")
+        with page:
+            page("kubectl apply -f config/samples/artifactgrant.yaml")
+            made = page(clone).splitlines()[-1]
+        name = made.removeprefix("pod/")
+        inside = ("-n", OTHERS, "exec", name, "-c", "server", "--", "python3", "-c")
         counter, boot, intact = site.cluster.kubectl(*inside, COUNTED).split()
         assert (counter, boot, intact) == ("2", first.body["kyb"]["boot"], "True")
         assert ask(seats, "a").counter == 2, "the original counts by itself"
