@@ -68,6 +68,7 @@ SEATS = st.lists(
         st.sampled_from(["active", "parked"]),
         tier=st.none() | st.sampled_from([tier.value for tier in Tier]),
         saved_bytes=st.none() | AMOUNT,
+        copied_bytes=st.none() | AMOUNT,
         held_bytes=st.none() | AMOUNT,
         since=st.none() | TIME,
         active_seconds=st.floats(0, 1e9),
