@@ -39,6 +39,9 @@ LOOK_S = 2.0
 WAIT_S = 30.0
 CONFIRM_S = 120.0
 """Seconds in which the registry has to hear of a copy that its agent says is there."""
+_MOST_WAIT_S = 3600.0
+"""Seconds for which a copy may wait for others of its node, which brings one after the other: given
+up before, it would wait behind all of them again."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 600.0
 _LONGEST_LEFT = 30 * 86_400.0
 _LONGEST_WHY = 500
@@ -308,7 +311,7 @@ def _followed(row: Copy, found: Operation, size: int, now: float) -> Copy:
         return replace(row, state=CopyState.THERE, not_before=until, message="")
     if found.state in (Progress.FAILED, Progress.CANCELLED):
         return _failed(row, found.sentence, now)
-    if row.began_at and now - row.began_at > (most := PACE.seconds(size)):
+    if row.began_at and now - row.began_at > (most := _MOST_WAIT_S + PACE.seconds(size)):
         # Whatever its agent tells: others wait for its place.
         return _failed(row, f"its {size} bytes took {most:.0f} s", now)
     copied = found.copied
