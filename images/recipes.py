@@ -100,7 +100,7 @@ RECIPES = {
             module="nodeagent",
             code=("kybernate", "nodeagent"),
             left_out=_SIMULATED,
-            layers=(*_CLUSTER, "node", "checkpoint"),
+            layers=(*_CLUSTER, "node", "checkpoint", "traces"),
             user=ROOT,
             why_root="It moves processes between cgroups, and journals below /var/lib/kyb.",
             environment=(f"KYB_AGENT_KYB_INIT=/{KYB_INIT}",),

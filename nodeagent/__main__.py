@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kybernate.adapters.cuda.driver import CudaHelpers
 from kybernate.adapters.kernel.cgroupns import enter_node_cgroups
+from kybernate.errors import ConfigError
 from kybernate.runtime.load import command
 from kybernate.runtime.serve import ProbeServer, configure_logging
 from kybernate.settings.agent import AgentSettings
@@ -17,6 +18,7 @@ from kybernate.settings.common import host_port
 from nodeagent.offload import helper
 
 if TYPE_CHECKING:
+    from nodeagent.app.spans import Spans
     from nodeagent.app.wiring import Agent
 
 _SWITCH_INTERVAL = 0.0005
@@ -29,7 +31,10 @@ def run(settings: AgentSettings) -> None:
     configure_logging(settings.log_level)
     # Threads write to the API server meanwhile; the loop must not wait 5 ms for each of them.
     sys.setswitchinterval(_SWITCH_INTERVAL)
-    asyncio.run(_run(settings, helpers))
+    try:
+        asyncio.run(_run(settings, helpers))
+    except ConfigError as error:
+        sys.exit(f"kyb-agent: {error}")
 
 
 async def _run(settings: AgentSettings, helpers: CudaHelpers) -> None:
@@ -44,12 +49,29 @@ async def _run(settings: AgentSettings, helpers: CudaHelpers) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     agent = Agent(settings, helpers)
+    spans = _spans(settings, agent)
     probes = _probes(settings, agent)
     probes.start()
     try:
         await agent.run(stop)
     finally:
         probes.stop()
+        if spans is not None:
+            await asyncio.to_thread(spans.close)
+
+
+def _spans(settings: AgentSettings, agent: Agent) -> Spans | None:
+    """Spans of what seats go through, if they are wanted. Raises ConfigError without a library."""
+    if not settings.traces:
+        return None
+    try:
+        from nodeagent.app.spans import Spans  # noqa: PLC0415 - its library is an extra
+    except ImportError as error:
+        reason = "spans are made by OpenTelemetry: pip install 'kybernate[traces]'"
+        raise ConfigError("traces", reason) from error
+    spans = Spans(agent.node, settings.node)
+    agent.node.observe(spans)
+    return spans
 
 
 def _probes(settings: AgentSettings, agent: Agent) -> ProbeServer:

@@ -37,10 +37,12 @@ class Limits:
 @dataclass(frozen=True, slots=True)
 class Wish:
     """What a request says about its waiting: at most `patience` seconds, None is as long as others
-    may; of its own client's requests those of a higher `priority` come first."""
+    may; of its own client's requests those of a higher `priority` come first. `trace`: the
+    `traceparent` of its waiting, where it is traced."""
 
     patience: float | None = None
     priority: int = 0
+    trace: str = ""
 
 
 NO_WISH = Wish()
@@ -192,12 +194,14 @@ Action = Serve | Reject | Abort | Report | Drained | Close | CheckAt | Rouse
 
 @dataclass(frozen=True, slots=True)
 class DemandView:
-    """What an agent is told about one of its seats. `oldest_wait` in seconds."""
+    """What an agent is told about one of its seats. `oldest_wait` in seconds, and the trace of who
+    waits so long."""
 
     in_flight: int
     waiting: int
     oldest_wait: float
     requests: int
+    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True)

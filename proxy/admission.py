@@ -274,9 +274,9 @@ class Admission:
         if seat is None:
             return None
         waiting = self._waiting_for(seat)
-        came = waiting.oldest
-        oldest = 0.0 if came is None else max(0.0, now - came)
-        return DemandView(len(seat.in_flight), len(waiting), oldest, seat.requests)
+        oldest = waiting.oldest
+        waited, trace = (max(0.0, now - oldest.came), oldest.trace) if oldest else (0.0, "")
+        return DemandView(len(seat.in_flight), len(waiting), waited, seat.requests, trace)
 
     def outlook(self, ticket: int, now: float) -> Outlook | None:
         """How it stands with a request that waits; None if it doesn't."""
@@ -411,7 +411,7 @@ class Admission:
         self._queues[model] = queue
         wait = self._limits.wait if wish.patience is None else wish.patience
         until = now + min(wait, self._limits.wait)
-        place = Place(ticket, client.name, now, until, wish.priority)
+        place = Place(ticket, client.name, now, until, wish.priority, wish.trace)
         queue.waiting.add(place)
         self._waiting[ticket] = model, place
         return [CheckAt(until), *self._aim(model, now, changed=True), *refused]

@@ -338,6 +338,7 @@ class AgentLink:
                 waiting=demand.waiting,
                 oldest_wait_seconds=demand.oldest_wait,
                 requests=demand.requests,
+                traceparent=demand.trace,
             )
         )
 

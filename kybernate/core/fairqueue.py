@@ -26,6 +26,8 @@ class Place:
     came: float
     until: float
     priority: int = 0
+    trace: str = ""
+    """Its `traceparent`, where it is traced."""
 
 
 @dataclass(slots=True)
@@ -44,9 +46,9 @@ class FairQueue:
         return (place for places in self._by.values() for place in places.values())
 
     @property
-    def oldest(self) -> float | None:
-        """Since when the one that waits longest does; None if nobody waits."""
-        return min((place.came for place in self), default=None)
+    def oldest(self) -> Place | None:
+        """The one that waits longest; None if nobody waits."""
+        return min(self, key=lambda place: place.came, default=None)
 
     def add(self, place: Place) -> None:
         """One more waits. A client that had none waiting comes after all others."""

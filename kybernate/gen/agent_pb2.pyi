@@ -494,18 +494,20 @@ class Hello(_message.Message):
     def __init__(self, proxy: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
 
 class Demand(_message.Message):
-    __slots__ = ("uid", "in_flight", "waiting", "oldest_wait_seconds", "requests")
+    __slots__ = ("uid", "in_flight", "waiting", "oldest_wait_seconds", "requests", "traceparent")
     UID_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     OLDEST_WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     uid: str
     in_flight: int
     waiting: int
     oldest_wait_seconds: float
     requests: int
-    def __init__(self, uid: _Optional[str] = ..., in_flight: _Optional[int] = ..., waiting: _Optional[int] = ..., oldest_wait_seconds: _Optional[float] = ..., requests: _Optional[int] = ...) -> None: ...
+    traceparent: str
+    def __init__(self, uid: _Optional[str] = ..., in_flight: _Optional[int] = ..., waiting: _Optional[int] = ..., oldest_wait_seconds: _Optional[float] = ..., requests: _Optional[int] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class Drained(_message.Message):
     __slots__ = ("uid", "generation")

@@ -349,6 +349,11 @@ class AgentSettings(Settings):
     probe_listen: Address = Field(
         "0.0.0.0:9444", description="Address of probes and metrics, plain HTTP (host:port)."
     )
+    traces: bool = Field(
+        False,
+        description="Send spans of what seats go through by OTLP/HTTP, as OpenTelemetry's "
+        "variables say (OTEL_EXPORTER_OTLP_ENDPOINT, …), in the traces of requests that wait.",
+    )
     log_level: Level = Field(
         "INFO", description="Least severity of what is logged: DEBUG, INFO, WARNING or ERROR."
     )

@@ -68,7 +68,8 @@ class ProxySide:
         if seat is None:
             return
         total = self.node.leases.total(uid)
-        seat.demand.counted(total.in_flight, total.waiting, total.since, self.node.world.now())
+        now = self.node.world.now()
+        seat.demand.counted(total.in_flight, total.waiting, total.since, now, total.trace)
         for listener in self.node.demand_listeners:
             listener.demand_changed(seat)
         self._kick()

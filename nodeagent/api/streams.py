@@ -33,6 +33,7 @@ _ASKED_DELAY = 0.01
 """Seconds until other proxies hear that a seat is asked for: until then they may ask another one of
 its model."""
 _CLOCK_TICK = 0.002
+_LONGEST_TRACE = 64
 
 
 class Session:
@@ -205,7 +206,8 @@ class Streams:
             case "demand":
                 one = report.demand
                 since = self._proxies.node.world.now() - one.oldest_wait_seconds
-                demand = Demand(one.in_flight, one.waiting, since, one.requests)
+                trace = one.traceparent[:_LONGEST_TRACE]
+                demand = Demand(one.in_flight, one.waiting, since, one.requests, trace)
                 self._proxies.proxy_demand(session.name, PodUid(one.uid), demand)
             case "drained":
                 lease = report.drained

@@ -36,12 +36,14 @@ class Outbox(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one proxy reports of one seat. `since`: when the oldest waiting request came."""
+    """What one proxy reports of one seat. `since`: when the oldest waiting request came, `trace`:
+    its `traceparent`, where it is traced."""
 
     in_flight: int = 0
     waiting: int = 0
     since: float | None = None
     requests: int = 0
+    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class Total:
     in_flight: int
     waiting: int
     since: float | None
+    trace: str = ""
 
 
 @dataclass(slots=True)
@@ -138,10 +141,12 @@ class Leases:
     def total(self, uid: PodUid) -> Total:
         """Demand for a seat over all proxies."""
         all_of_it = [p.demand[uid] for p in self._proxies.values() if uid in p.demand]
+        since, trace = min(
+            ((d.since, d.trace) for d in all_of_it if d.waiting and d.since is not None),
+            default=(None, ""),
+        )
         return Total(
-            sum(d.in_flight for d in all_of_it),
-            sum(d.waiting for d in all_of_it),
-            min((d.since for d in all_of_it if d.waiting and d.since is not None), default=None),
+            sum(d.in_flight for d in all_of_it), sum(d.waiting for d in all_of_it), since, trace
         )
 
     def grant(self, uid: PodUid, generation: int) -> None:

@@ -8,17 +8,11 @@ variables OTEL_* say.
 
 from __future__ import annotations
 
-import os
-import threading
 from typing import TYPE_CHECKING
 
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import SERVICE_NAME, Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from kybernate.adapters.spans import CONTEXTS, Sender
 from proxy.relay.traces import Trace
 
 if TYPE_CHECKING:
@@ -28,43 +22,36 @@ if TYPE_CHECKING:
 
     from proxy.actions import Serve
 
-_LAST_SPANS_S = 2.0
-"""Seconds that the last spans have at the end: what gathers them may be gone."""
-_CONTEXTS = TraceContextTextMapPropagator()
-
 
 class Spans:
-    """Implements `proxy.relay.traces.Traces`. Spans are sent by a thread of the library's."""
+    """Implements `proxy.relay.traces.Traces`."""
 
     def __init__(self) -> None:
-        name = os.environ.get("OTEL_SERVICE_NAME") or "kyb-proxy"
-        self._provider = TracerProvider(resource=Resource.create({SERVICE_NAME: name}))
-        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-        self._tracer = self._provider.get_tracer("kybernate")
+        self._sender = Sender("kyb-proxy")
 
     def begin(self, method: str, path: str, headers: Mapping[str, str]) -> Trace:
         """See `Traces`."""
-        return _Traced(self._tracer, method, path, headers)
+        return _Traced(self._sender.tracer, method, path, headers)
 
     def close(self) -> None:
         """See `Traces`."""
-        last = threading.Thread(target=self._provider.shutdown, daemon=True)
-        last.start()
-        last.join(_LAST_SPANS_S)
+        self._sender.close()
 
 
 class _Traced(Trace):
     def __init__(self, tracer: Tracer, method: str, path: str, headers: Mapping[str, str]) -> None:
-        told = {name: headers[name] for name in _CONTEXTS.fields if name in headers}
+        told = {name: headers[name] for name in CONTEXTS.fields if name in headers}
         asked = {"http.request.method": method, "url.path": path}
         self._tracer = tracer
         self._whole = tracer.start_span(
-            f"{method} {path}", _CONTEXTS.extract(told), SpanKind.SERVER, asked
+            f"{method} {path}", CONTEXTS.extract(told), SpanKind.SERVER, asked
         )
         self._part: Span | None = None
 
-    def waits(self) -> None:
-        self._next("queue", SpanKind.INTERNAL)
+    def waits(self) -> str:
+        said: dict[str, str] = {}
+        CONTEXTS.inject(said, set_span_in_context(self._next("queue", SpanKind.INTERNAL)))
+        return said.get("traceparent", "")
 
     def served(self, serve: Serve) -> None:
         seat = serve.seat
@@ -78,9 +65,9 @@ class _Traced(Trace):
 
     def asks(self, headers: MutableMapping[str, str]) -> None:
         part = self._next("model", SpanKind.CLIENT)
-        for name in _CONTEXTS.fields:
+        for name in CONTEXTS.fields:
             headers.pop(name, None)
-        _CONTEXTS.inject(headers, set_span_in_context(part))
+        CONTEXTS.inject(headers, set_span_in_context(part))
 
     def begins(self, status: int) -> None:
         if self._part is not None:

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 class Trace:
     """One request's, where nobody traces: its headers pass as they are."""
 
-    def waits(self) -> None:
-        """It is whole, and asks for a seat."""
+    def waits(self) -> str:
+        """It is whole, and asks for a seat. The `traceparent` of its waiting, empty for none."""
+        return ""
 
     def served(self, serve: Serve) -> None:
         """A seat may have it."""

@@ -48,13 +48,13 @@ _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,9}", re.ASCII)
 _SAFE_ID = re.compile(r"[\w.:/+=@-]{1,128}", re.ASCII)
 
 
-def wish_of(headers: Mapping[str, str]) -> Wish:
+def wish_of(headers: Mapping[str, str], trace: str = "") -> Wish:
     """What a request says about its waiting. Raises ApiError (400) naming the header."""
     wait = _number(headers, WAIT_MS, 0, _LONGEST_MS)
     priority = _number(headers, PRIORITY, -_HIGHEST, _HIGHEST)
-    if wait is None and priority is None:
+    if wait is None and priority is None and not trace:
         return NO_WISH
-    return Wish(None if wait is None else wait / 1000, priority or 0)
+    return Wish(None if wait is None else wait / 1000, priority or 0, trace)
 
 
 def _number(headers: Mapping[str, str], name: str, least: int, most: int) -> int | None:
@@ -132,8 +132,7 @@ class Visits:
             return await visit.exchange.run(flight, self._pools, self._settings.connect_limit_s)
 
     async def _admit(self, visit: _Visit, asking: Asking) -> Flight:
-        model, wish = asking.model, wish_of(visit.request.headers)
-        visit.trace.waits()
+        model, wish = asking.model, wish_of(visit.request.headers, visit.trace.waits())
         admitted = self._desk.admit(visit.ticket, model, visit.client, wish)
         told = visit.request.headers.get(PROGRESS) and asking.shape is None
         if told and isinstance(visit.exchange, Exchange):

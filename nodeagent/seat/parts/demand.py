@@ -10,7 +10,8 @@ class Demand:
     """Requests `in_flight` and `waiting` at all proxies, the oldest waiting since `waiting_since`.
 
     `idle_since`: since when there is none of either. `requests`: answered in all. `asked_since`:
-    since when somebody other than a proxy wants the seat awake.
+    since when somebody other than a proxy wants the seat awake. `trace`: `traceparent` of the
+    request that has waited longest.
     """
 
     in_flight: int = 0
@@ -19,6 +20,7 @@ class Demand:
     idle_since: float | None = None
     requests: int = 0
     asked_since: float | None = None
+    trace: str = ""
 
     @property
     def called(self) -> bool:
@@ -29,8 +31,11 @@ class Demand:
         """So many more requests were answered."""
         self.requests += requests
 
-    def counted(self, in_flight: int, waiting: int, since: float | None, now: float) -> None:
+    def counted(
+        self, in_flight: int, waiting: int, since: float | None, now: float, trace: str = ""
+    ) -> None:
         """What all proxies report together."""
+        self.trace = trace
         busy_before = self.in_flight or self.waiting
         self.in_flight, self.waiting, self.waiting_since = in_flight, waiting, since
         if in_flight or waiting:

@@ -79,7 +79,7 @@ def test_what_is_removed_is_gone_and_the_rest_is_served(coming, data):
         assert queue.remove(ticket, coming[ticket][0]).ticket == ticket
     left = set(range(len(coming))) - out
     assert len(queue) == len(left)
-    assert queue.oldest == (float(min(left)) if left else None)
+    assert (queue.oldest and queue.oldest.came) == (float(min(left)) if left else None)
     assert {place.ticket for place in queue.late(20.0)} == {t for t in left if t <= 10}
     assert {queue.take().ticket for _ in range(len(queue))} == left
 

@@ -83,6 +83,7 @@ class Proxy:
         self.waiting: dict[PodUid, int] = {}
         self.in_flight: dict[PodUid, int] = {}
         self.answered: dict[PodUid, int] = {}
+        self.traces: dict[PodUid, str] = {}
         self.revoked = 0
         self.here = True
         loop.proxies.proxy_joined(name, self)
@@ -142,7 +143,11 @@ class Proxy:
             return
         now = asyncio.get_running_loop().time()
         demand = Demand(
-            self.in_flight.get(uid, 0), self.waiting.get(uid, 0), now, self.answered.get(uid, 0)
+            self.in_flight.get(uid, 0),
+            self.waiting.get(uid, 0),
+            now,
+            self.answered.get(uid, 0),
+            self.traces.get(uid, ""),
         )
         self.loop.proxies.proxy_demand(self.name, uid, demand)
 

@@ -7,52 +7,18 @@ import subprocess
 import sys
 
 import pytest
-from aiohttp import web
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from tests.kit.collector import Collector, attributes
 from tests.unit.proxy.stage import DEADLINE
 
 TRACE, CALLER = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SAMPLED = {"traceparent": f"00-{TRACE}-{CALLER}-01"}
 
 
-class Collector:
-    """Takes spans by OTLP/HTTP; used as `async with`."""
-
-    def __init__(self, monkeypatch):
-        self.spans, self.services, self.bodies = {}, set(), []
-        self._monkeypatch = monkeypatch
-
-    async def __aenter__(self):
-        app = web.Application()
-        app.router.add_post("/v1/traces", self._take)
-        self._runner = web.AppRunner(app)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
-        self._monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
-        self._monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
-        self._monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-        return self
-
-    async def __aexit__(self, *_):
-        await self._runner.cleanup()
-
-    async def _take(self, request):
-        self.bodies.append(await request.read())
-        body = ExportTraceServiceRequest.FromString(self.bodies[-1])
-        for one in body.resource_spans:
-            self.services |= {
-                a.value.string_value for a in one.resource.attributes if a.key == "service.name"
-            }
-            for scope in one.scope_spans:
-                self.spans |= {span.name: span for span in scope.spans}
-        return web.Response(content_type="application/x-protobuf")
-
-    async def until(self, *names):
-        async with asyncio.timeout(DEADLINE):
-            while not self.spans.keys() >= set(names):  # noqa: ASYNC110 - it tells nobody
-                await asyncio.sleep(0.01)
+async def until(collector, *names):
+    async with asyncio.timeout(DEADLINE):
+        while not collector.spans.keys() >= set(names):  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0.01)
 
 
 @pytest.fixture
@@ -61,7 +27,7 @@ def traced(play, monkeypatch):
 
     def run(scenario):
         async def act(stage):
-            async with Collector(monkeypatch) as collector:
+            with Collector(monkeypatch) as collector:
                 stage_settings = stage.service._settings.model_copy(update={"traces": True})
                 await stage.restart(stage_settings)
                 await scenario(stage, collector)
@@ -74,19 +40,16 @@ def traced(play, monkeypatch):
 ROOT = "POST /v1/chat/completions"
 
 
-def attributes(span):
-    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in span.attributes}
-
-
 def test_a_request_that_waits_is_three_spans_of_its_callers_trace(traced):
     async def scenario(stage, collector):
         await stage.seat(granted=False)
         asked = stage.asked(headers=SAMPLED)
         await stage.agent.until(lambda: stage.agent.demand() == (0, 1))
         await asyncio.sleep(0.05)
+        told = [one.demand.traceparent for one in stage.agent.reports if one.demand.waiting]
         stage.agent.lease("grant")
         assert (await asked)[0] == 200
-        await collector.until(ROOT, "queue", "model")
+        await until(collector, ROOT, "queue", "model")
         root, queue, model = (collector.spans[name] for name in (ROOT, "queue", "model"))
         assert {span.trace_id.hex() for span in (root, queue, model)} == {TRACE}
         assert root.parent_span_id.hex() == CALLER
@@ -103,6 +66,7 @@ def test_a_request_that_waits_is_three_spans_of_its_callers_trace(traced):
         assert collector.services == {"kyb-proxy"}
         ((_, sent, _),) = stage.model.requests
         assert sent["traceparent"] == f"00-{TRACE}-{model.span_id.hex()}-01"
+        assert told == [f"00-{TRACE}-{queue.span_id.hex()}-01"]
 
     traced(scenario)
 
@@ -115,7 +79,7 @@ def test_a_caller_that_is_not_sampled_is_passed_on_and_not_sent(traced):
             assert answer.status == 200
         async with stage.chat(headers={"traceparent": "nonsense"}) as answer:
             assert answer.status == 200
-        await collector.until(ROOT)
+        await until(collector, ROOT)
         assert collector.spans[ROOT].parent_span_id == b""
         assert collector.spans[ROOT].trace_id.hex() != TRACE
         (_, first, _), (_, second, _) = stage.model.requests
@@ -136,7 +100,7 @@ def test_nothing_that_is_said_or_shown_is_in_a_span(traced):
         async with stage.client.post(path, json=asked, headers=shown) as answer:
             assert answer.status == 200
             said = await answer.read()
-        await collector.until(ROOT, "model")
+        await until(collector, ROOT, "model")
         sent = b"".join(collector.bodies)
         assert b"default/m" in sent
         assert b"secret" not in sent
@@ -149,7 +113,7 @@ def test_a_refusal_is_a_span_and_a_seat_that_breaks_off_is_an_error(traced):
     async def scenario(stage, collector):
         async with stage.chat(model="none", headers=SAMPLED) as answer:
             assert answer.status == 404
-        await collector.until(ROOT)
+        await until(collector, ROOT)
         said = attributes(collector.spans[ROOT])
         assert said["http.response.status_code"] == 404
         assert "gen_ai.request.model" not in said
@@ -160,7 +124,7 @@ def test_a_refusal_is_a_span_and_a_seat_that_breaks_off_is_an_error(traced):
         stage.service._settings.__dict__["connect_limit_s"] = 0.1
         async with stage.chat(headers=SAMPLED) as answer:
             assert answer.status == 502
-        await collector.until(ROOT, "model")
+        await until(collector, ROOT, "model")
         assert collector.spans[ROOT].status.code == 2
 
     traced(scenario)
