@@ -161,10 +161,13 @@ class Line(asyncio.Protocol):
 
     def close(self) -> None:
         """Close it, whatever of an answer is still to come."""
+        self._stop_listening()
+        self._transport.abort()
+
+    def _stop_listening(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._transport.abort()
 
     def _listen(self) -> None:
         """Whether the answer comes. Looks again rather than be set by each byte."""
@@ -199,6 +202,7 @@ class Line(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         self._lost = True
+        self._stop_listening()
         if not self._whole:
             self._error = self._error or SeatError(str(exc or "it closed the connection"))
         self.resume_writing()

@@ -28,6 +28,7 @@ class Server:
 
     async def __aenter__(self):
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.began = asyncio.get_running_loop().time()
         self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 
@@ -107,6 +108,18 @@ async def test_an_answer_without_a_length_ends_with_its_connection():
         pool = server.pool()
         assert [(await ask(pool))[2] for _ in range(2)] == [b"half and half"] * 2
         assert server.connections == 2
+
+
+async def test_a_connection_that_the_server_closes_leaves_no_timer():
+    """It would keep all of the connection for `answer_silence_s`, which is minutes."""
+    async with Server(OK, closes=True) as server:
+        pool = server.pool(silence=600.0)
+        for _ in range(5):
+            assert (await ask(pool))[2] == b"ok"
+            await asyncio.sleep(0.02)
+        timers = asyncio.get_running_loop()._scheduled  # nobody else tells
+        far = [one for one in timers if not one.cancelled() and one.when() > server.began + 300]
+        assert not far
 
 
 async def test_one_that_we_close_is_not_whole():
