@@ -16,9 +16,9 @@ import click
 from images import criu, debs
 from kybernate.errors import KybernateError
 from tests.cluster.fetched import binaries, images, prefix
-from tests.kit import browser
+from tests.kit import browser, podowners
 from tests.kit.breaks import faketime, linearizable, lossyfs
-from tests.kit.servers import helm, owners, postgresql, prometheus, s3, softhsm
+from tests.kit.servers import helm, postgresql, prometheus, s3, softhsm
 from tests.strangers import commits, layers
 from tests.strangers.programs import STRANGERS
 
@@ -48,8 +48,8 @@ NEEDS: dict[str, Callable[[Progress], object]] = {
 OF_CLUSTERS: dict[str, Callable[[Progress], object]] = {
     "what a node needs": prefix.ensure,
     "the images": lambda say: images.build(tuple(images.BUILDERS), say),
-    "the controller of JobSets": owners.SOURCES["jobset"].program.ensure,
-    "the controller of LeaderWorkerSets": owners.SOURCES["lws"].program.ensure,
+    "the controller of JobSets": podowners.SOURCES["jobset"].program.ensure,
+    "the controller of LeaderWorkerSets": podowners.SOURCES["lws"].program.ensure,
 }
 
 

@@ -15,8 +15,8 @@ from kybernate.errors import RetryableError
 from tests.cluster.processes.control import wait_until
 from tests.e2e.tiers.test_restores import Site, seats, site
 from tests.kit.clients.direct import Direct
+from tests.kit.podowners import Owner
 from tests.kit.pods import SeatPod, ready
-from tests.kit.servers.owners import Owner
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

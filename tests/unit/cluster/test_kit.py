@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from images.cache import REPOSITORY, silent
 from kybernate.errors import KybernateError
 from tests.kit import __main__ as kit
-from tests.kit import gobuild
-from tests.kit.servers import owners, s3
+from tests.kit import gobuild, podowners
+from tests.kit.servers import s3
 
 
 def test_what_cannot_be_had_is_told_and_the_rest_is_made(monkeypatch):
@@ -34,9 +34,9 @@ def test_without_go_there_is_no_s3_server_and_a_sentence_says_so(monkeypatch, tm
         s3.ensure(silent)
 
 
-@pytest.mark.parametrize("name", owners.SOURCES)
+@pytest.mark.parametrize("name", podowners.SOURCES)
 def test_the_page_names_the_version_of_a_controller_that_is_built(name):
-    source = owners.SOURCES[name]
+    source = podowners.SOURCES[name]
     locked = (source.program.folder / "go.mod").read_text()
     (version,) = re.findall(rf"^\s*{re.escape(source.module)} v(\S+)", locked, re.MULTILINE)
     page = REPOSITORY / "docs" / "how-to" / "operate" / "other-controllers.md"
@@ -44,5 +44,5 @@ def test_the_page_names_the_version_of_a_controller_that_is_built(name):
 
 
 def test_programs_of_one_folder_are_kept_apart():
-    places = {one.program.binary for one in owners.SOURCES.values()}
-    assert len(places) == len(owners.SOURCES)
+    places = {one.program.binary for one in podowners.SOURCES.values()}
+    assert len(places) == len(podowners.SOURCES)
