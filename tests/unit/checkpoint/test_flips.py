@@ -166,6 +166,7 @@ def test_where_no_key_may_be_made_one_refusal_is_told_as_it_is(places, monkeypat
     assert len(asked) == 1
 
 
+@pytest.mark.slow
 def test_a_changed_lease_or_mark_deletes_nothing_that_is_needed(places):
     needed = {one.id for one in read_manifest(places.far, places.id, KEYS).packs}
     lease = places.far.root / layout.LEASES / "team-a" / "writer"
