@@ -30,6 +30,7 @@ _BY = "namespace, pod, exported_namespace, exported_pod"
 # Of an instance of a GPU (MIG) the whole GPU's figures say nothing.
 _MEMORY = 'DCGM_FI_DEV_FB_USED{GPU_I_ID=""}'
 _WORK = 'DCGM_FI_DEV_GPU_UTIL{GPU_I_ID=""}'
+_NO_URL = "it is no URL; write http://HOST:PORT of a Prometheus"
 _GPUS = f"count by ({_BY}) ({_MEMORY})"
 _MOST = f"max by ({_BY}) (max_over_time({_MEMORY}[1d]))"
 _BUSY = f"max by ({_BY}) (avg_over_time({_WORK}[1m]))"
@@ -40,10 +41,16 @@ class Prometheus:
     behind it is no such server, and RetryableError if it doesn't answer now."""
 
     def __init__(self, url: str) -> None:
-        scheme, place, *rest = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+            _ = parts.port
+        except ValueError:
+            # Nothing of it is told, as it may have a password.
+            raise ConfigError("--prometheus", _NO_URL) from None
+        scheme, place, *rest = parts
         shown = urlunsplit((scheme, place.rpartition("@")[2], *rest))
         if scheme not in ("http", "https"):
-            raise ConfigError(shown, "it is no URL; write http://HOST:PORT of a Prometheus")
+            raise ConfigError(shown, _NO_URL)
         if "@" in place:
             problem = (
                 "no user and password can be sent; leave them out, and reach it by kubectl "

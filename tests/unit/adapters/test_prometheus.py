@@ -25,6 +25,13 @@ def test_a_password_in_its_url_is_refused_and_not_told(scheme: str) -> None:
     assert f"{scheme}://metrics.test:9090/x" in str(found.value)
 
 
+@pytest.mark.parametrize("place", ["[metrics", "metrics:http", "metrics:99999"])
+def test_what_is_no_url_is_refused_and_not_told(place: str) -> None:
+    with pytest.raises(ConfigError, match="write http://HOST:PORT") as found:
+        Prometheus(f"http://ann:s3cret@{place}")
+    assert "s3cret" not in str(found.value)
+
+
 class Slow(BytesIO):
     """Has an endless answer, of which a byte comes now and then."""
 
