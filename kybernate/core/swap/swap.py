@@ -444,6 +444,8 @@ class _Decision:
         """In each place, the harm that room for a seat like this would do."""
         self._shut: dict[Hashable, bool] = {}
         """Seats like this find no place any more; whether they would find none without others."""
+        self._goes_to: dict[PodUid, frozenset[GpuUuid]] = {}
+        """Where else than at its last place a seat is to be."""
         self._parks_in = sorted({seat.parks_in for seat in view.seats})
         self._leaving: dict[tuple[PodUid, PodUid], bool] = {}
         self._without_room: set[PodUid] = set()
@@ -497,8 +499,9 @@ class _Decision:
         return {uid: why for uid, why in self._stuck.items() if why}
 
     def _behind(self, seat: SeatView) -> int:
-        there = [s for s in self._view.seats if s.state in OCCUPYING and s.gpus & seat.gpus]
-        if _fits(seat, there, self._view):
+        place = self._goes_to.get(seat.uid, seat.gpus)
+        there = [s for s in self._view.seats if s.state in OCCUPYING and s.gpus & place]
+        if _fits(seat, there, self._view, place):
             return 0
         parked = SeatState.PARKING
         left = (s for s in there if s.state is not parked and s.uid not in self._parks)
@@ -569,6 +572,7 @@ class _Decision:
             return
         if place != seat.gpus:
             seat = seat.on(place)
+            self._goes_to[seat.uid] = place
         if seat.state not in _ENTERS and self._waits_its_turn(seat):
             if not self._lodged(seat) and not self._comes_up(seat, ()):
                 self._stuck.setdefault(seat.uid, self._crowded(seat, ()))

@@ -165,6 +165,8 @@ def test_storms_with_moves_run_nothing_twice_and_lose_nothing():
         ("storm", 7001452),
         # The line that told of a restore was lost, and the next agent let half of its tree run.
         ("storm", 7003165),
+        # One that may be on any GPU waited below RAM for room that only its last GPU would need.
+        ("storm", 7017209),
         # It refused a seat that came from another node, whose GPUs that kept for ever.
         ("pair", 30),
     ],
