@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterable, Mapping
 
     from kybernate.core.swap.swapview import SeatView, SwapPolicy, SwapView
+    from kybernate.core.tiers.tiering import Parked
     from kybernate.types import GpuUuid, PodUid
 
 
@@ -663,7 +664,10 @@ class _Decision:
         if not victims:
             return victims, 3, 0.0, 0.0
         able = all(v.state in _LEAVES or self._may_leave(v, seat) for v in victims)
-        return victims, 0 if able else 2, _value(victims), sum([v.parks_in for v in victims])
+        rank = 0 if able else 2
+        if seat.turn is not None and not self._rests_beside(seat, victims):
+            rank = 3  # its own state would have to leave RAM first, which its next turn brings back
+        return victims, rank, _value(victims), sum([v.parks_in for v in victims])
 
     def _like(self, seat: SeatView) -> _Like:
         """For seats of which this is the same, others leave a place alike."""
@@ -772,15 +776,31 @@ class _Decision:
         rises = seat.uid if seat.state in TIER_OF and seat.uid in self._parked else None
         if tiers is None or room is None:
             return True
-        parks = [
-            self._parked[v.uid]
-            for v in sorted(victims, key=self._way_out)
-            if v.state is not SeatState.PARKING and v.uid in self._parked
-        ]
+        parks = self._parks_of(victims)
         need = sum(one.size for one in parks)
         if (rises is None or self._parked[rises].tier is Tier.RAM) and need <= room:
             return True
         return lodges(replace(tiers, free_ram=room), parks, self._now, rises)
+
+    def _rests_beside(self, seat: SeatView, victims: Collection[SeatView]) -> bool:
+        """Whether RAM holds the seat's own state and those of its victims at the same time."""
+        tiers, room = self._view.tiers, self._view.park_room
+        own = self._parked.get(seat.uid)
+        if tiers is None or room is None or own is None or seat.state not in TIER_OF:
+            return True
+        risen = replace(own, tier=Tier.RAM, to=None, not_before=math.inf)
+        there = tuple(risen if one is own else one for one in tiers.seats)
+        room -= 0 if Tier.RAM in (own.tier, own.to) else own.size
+        parks = self._parks_of(victims)
+        return lodges(replace(tiers, seats=there, free_ram=room), parks, self._now)
+
+    def _parks_of(self, victims: Iterable[SeatView]) -> list[Parked]:
+        """What RAM is to take once these are parked, in their order."""
+        return [
+            self._parked[v.uid]
+            for v in sorted(victims, key=self._way_out)
+            if v.state is not SeatState.PARKING and v.uid in self._parked
+        ]
 
     def _crowded(self, seat: SeatView, victims: Collection[SeatView]) -> str:
         """Why RAM keeps it out, as a sentence."""

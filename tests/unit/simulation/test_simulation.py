@@ -167,6 +167,8 @@ def test_storms_with_moves_run_nothing_twice_and_lose_nothing():
         ("storm", 7003165),
         # One that may be on any GPU waited below RAM for room that only its last GPU would need.
         ("storm", 7017209),
+        # Who takes turns left RAM for the park of an idle one, though its other place needed none.
+        ("storm", 7003207),
         # It refused a seat that came from another node, whose GPUs that kept for ever.
         ("pair", 30),
     ],
