@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
+# Seats wait for an agent's start, and to look for pydantic's plugins in each installed package is
+# an eighth of it; there are none. Not for the whole package: a box's models inherit what it sets.
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+
 import asyncio
 import gc
 import signal

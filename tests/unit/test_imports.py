@@ -154,3 +154,18 @@ def test_an_agent_imports_little_before_it_serves() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert not LATER & set(done.stdout.split())
+
+
+INHERITED = """
+import os
+before = dict(os.environ)
+import kybernate.local.serve
+print({name for name, value in os.environ.items() if before.get(name) != value})
+"""
+
+
+def test_what_a_box_imports_leaves_the_environment_to_its_models() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INHERITED], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "set()"
