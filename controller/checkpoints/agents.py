@@ -35,7 +35,6 @@ from kybernate.errors import (
     RefusedError,
     RetryableError,
 )
-from kybernate.gen import agent_pb2
 from kybernate.gen import agent_pb2 as pb
 from kybernate.lib import rpc
 from kybernate.lib.rounds import rounds_blocking
@@ -192,7 +191,7 @@ class Agents:
                     known = self._channels[node] = (like, self._connect(node, address))
         except OSError as error:
             raise RetryableError(f"certificates can't be read: {error}") from error
-        return rpc.Stub(known[1], agent_pb2.DESCRIPTOR, "NodeAgent")
+        return rpc.Stub(known[1], pb.DESCRIPTOR, "NodeAgent")
 
     def _stamp(self) -> object:
         """Changes with the files that a connection is made of."""

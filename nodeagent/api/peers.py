@@ -18,7 +18,6 @@ from kybernate.errors import (
     RefusedError,
     RetryableError,
 )
-from kybernate.gen import peers_pb2
 from kybernate.gen import peers_pb2 as pb
 from kybernate.lib import rpc
 from kybernate.lib.deadline import Deadline
@@ -194,7 +193,7 @@ class GrpcPeers:
                 known[1].close()
             channel = await asyncio.to_thread(self._connect, node, address)
             known = self._channels[node] = (like, channel)
-        return rpc.Stub(known[1], peers_pb2.DESCRIPTOR, "Peers")
+        return rpc.Stub(known[1], pb.DESCRIPTOR, "Peers")
 
     def _connect(self, node: str, address: str) -> grpc.Channel:
         shown = self._identity.shown()

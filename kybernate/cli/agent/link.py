@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 import grpc
 
-from kybernate.gen import agent_pb2
 from kybernate.gen import agent_pb2 as pb
 from kybernate.lib import rpc
 
@@ -36,7 +35,7 @@ def connected(socket: str) -> Iterator[Any]:
     """The agent's stub; gRPC's errors inside become one line and exit status 1."""
     with grpc.insecure_channel(f"unix:{socket}") as channel:
         try:
-            yield rpc.Stub(channel, agent_pb2.DESCRIPTOR, "NodeAgent")
+            yield rpc.Stub(channel, pb.DESCRIPTOR, "NodeAgent")
         except grpc.RpcError as error:
             raise click.ClickException(_sentence(error, socket)) from error
 
