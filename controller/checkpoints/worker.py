@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from controller.base.worker import RequestWorker
+from controller.checkpoints.turns import Turns
 from kybernate.core.requests.checkpoint import (
     Act,
     Mode,
@@ -19,7 +20,6 @@ from kybernate.core.requests.checkpoint import (
 )
 from kybernate.core.requests.evictions import lost_pod
 from kybernate.core.requests.reasons import Reason
-from kybernate.core.requests.turns import eviction_waits, has_turn
 from kybernate.errors import KybernateError, RefusedError
 
 if TYPE_CHECKING:
@@ -65,21 +65,16 @@ class Worker(RequestWorker["Request"]):
         self._agents = agents
         self._lost = lost
         self._remains = remains
-        self._snapshots = snapshots
         self._limits = limits
         self._governing = governing
+        self._turns = Turns(requests, snapshots, limits, governing)
 
     def decided(self, request: Request) -> Decision[Status, Act]:
         """See `RequestWorker`."""
         seen = self._observe(request)
         decision = self._decide(seen)
         if decision.act is Act.BEGIN:
-            seen = replace(seen, waits=self._waits(request))
-            decision = self._decide(seen)
-        if decision.act is Act.BEGIN:
-            self._fence.check()
-            begun = self._agents.begin(request, request.granted(self._wall()))
-            seen = replace(seen, operation=begun)
+            seen = self._begun(seen)
             decision = self._decide(seen)
         if decision.act is Act.CANCEL:
             self._fence.check()
@@ -95,22 +90,32 @@ class Worker(RequestWorker["Request"]):
         policy = self._governing(request) if request.mode is Mode.EVICT else None
         return decide(seen, self._wall(), pace.within(policy.limits) if policy else pace)
 
-    def _waits(self, request: Request) -> tuple[Reason, str] | None:
-        """Why it may not begin yet."""
-        if request.mode is Mode.EVICT:
-            every, now = self._requests.all(), self._wall()
-            if why := eviction_waits(request, every, self._limits, now, self._governing):
-                return Reason.QUEUED, why
-            # What may not go is not parked: it would serve nobody, and stay.
-            try:
-                why = self._cluster.held_back(request.namespace, request.pod)
-            except RefusedError as error:
-                # Such as by a webhook that can't be tried without effect.
-                return Reason.PENDING, f"whether its pod may go can't be asked: {error}"
-            return (Reason.DISRUPTION_BUDGET, why) if why else None
-        if has_turn(request, self._requests.of(request.namespace), self._snapshots):
+    def _begun(self, seen: Observed) -> Observed:
+        """With what it came to that it was to begin, or why it may not yet."""
+        request = seen.request
+        if why := self._turns.take(request, self._wall()):
+            return replace(seen, waits=(Reason.QUEUED, why))
+        begun: Operation | Problem | None = None
+        try:
+            if waits := self._kept(request):
+                return replace(seen, waits=waits)
+            self._fence.check()
+            begun = self._agents.begin(request, request.granted(self._wall()))
+            return replace(seen, operation=begun)
+        finally:
+            if not isinstance(begun, Operation):
+                self._turns.give_back(request)
+
+    def _kept(self, request: Request) -> tuple[Reason, str] | None:
+        """Why its pod may not go: it isn't parked then, as it would serve nobody, and stay."""
+        if request.mode is not Mode.EVICT:
             return None
-        return Reason.QUEUED, f"{self._snapshots} snapshots of {request.namespace} come first"
+        try:
+            why = self._cluster.held_back(request.namespace, request.pod)
+        except RefusedError as error:
+            # Such as by a webhook that can't be tried without effect.
+            return Reason.PENDING, f"whether its pod may go can't be asked: {error}"
+        return (Reason.DISRUPTION_BUDGET, why) if why else None
 
     def _observe(self, request: Request) -> Observed:
         status, operation = request.status, None

@@ -476,6 +476,36 @@ def test_so_many_of_a_namespace_or_node_are_under_way_and_no_more(world, clock, 
     assert [name for what, name in world.calls] == ["ckpt-r3", "ckpt-r2", "ckpt-r0"]
 
 
+@pytest.mark.parametrize("mode", ["Snapshot", "Evict"])
+def test_who_is_just_begun_counts_before_its_status_tells(world, clock, mode):
+    """While its agent is asked, another thread pins an older one of the same second."""
+    requests = Requests(CHECKPOINT, lambda _key: None)
+
+    def told(name):
+        one = item(mode=mode)
+        one["metadata"] |= {"name": name, "uid": name, "resourceVersion": f"{name}-2"}
+        one["status"] = {"podUID": "u1", "node": "n1", "operation": f"ckpt-{name}"}
+        requests.on_event("MODIFIED", one)
+        return requests.get(("shop", name)).request
+
+    limits = {"snapshots": 1, "limits": Limits(of_node=1), "governing": no_policy}
+    worker = Worker(Queue(), requests, *[world] * 5, lambda: clock[0], **limits)
+    begin, meanwhile = world.begin, []
+
+    def slowly(request, left):
+        if request.name == "r2":
+            return Problem(Trouble.BUSY, "another's")
+        if request.name == "r1":
+            meanwhile.append(worker.decided(told("r0")).status.reason)
+        return begin(request, left)
+
+    world.begin = slowly
+    assert worker.decided(told("r2")).status.reason is Reason.SEAT_BUSY
+    requests.on_event("DELETED", item() | {"metadata": item()["metadata"] | {"name": "r2"}})
+    assert worker.decided(told("r1")).status.reason is Reason.RUNNING, "it was given back"
+    assert meanwhile == [Reason.QUEUED]
+
+
 @pytest.mark.parametrize(
     ("kind", "touched"),
     [({}, []), ({"policy": "p1"}, ["shop"] * 2), ({"deployment": "web"}, ["shop"] * 2)],
