@@ -55,7 +55,6 @@ crds: setup ## generate config/crd and config/models.schema.json from the models
 chart: setup ## generate config/chart, for Helm, from the rest of config/
 	$(PY) -m images.chart config/chart
 
-# The pages of objects are made from config/crd.
 .PHONY: generated
 generated: setup ## all that is generated: proto, crds, states, tables of failures, figures of benches
 	@$(MAKE) --no-print-directory proto crds
@@ -83,18 +82,19 @@ format: setup ## mend what ruff can: layout and imports
 	$(VENV)/bin/ruff format .
 
 # All of what K= selects, unless told; without it, of the long tests a fifth.
-PYTEST = MAKEFLAGS= nice -n $(3) $(PY) -m pytest -o cache_dir=.pytest_cache/$(1) tests/$(1) -n $(2) \
+PYTEST = MAKEFLAGS= nice -n $(3) $(PY) -m pytest -o cache_dir=.pytest_cache/$(firstword $(1)) $(addprefix tests/,$(1)) -n $(2) \
   --dist loadfile --no-loadscope-reorder -m "not e2e and not faults" \
   $(if $(K),-k "$(K)" $(SLICED),--slice $(or $(SLICE),5))
 
 # What isn't built yet is built first: that takes longer than any test may.
 # While tests of servers wait, unit tests have the processors; what they say comes at the end.
+# A word selects few: for them the workers of one session are started, not those of three.
 test: setup native ## unit, property and API tests (real etcd and kube-apiserver), of the long ones a slice by commit; SLICE=1: all, K=expression selects
 	@$(PY) -m tests.kit
-	@failed=0; $(MAKE) --no-print-directory -kj2 test-unit test-servers || failed=1; \
-	cat build/unit.log; exit $$failed
+	@$(if $(K),$(call PYTEST,unit integration local,$(WORKERS),0),failed=0; \
+	$(MAKE) --no-print-directory -kj2 test-unit test-servers || failed=1; cat build/unit.log; exit $$failed)
 
-# 5 says that K= selects none.
+# 5 says that a slice has none.
 .PHONY: test-unit test-servers
 test-unit:
 	@$(call PYTEST,unit,$(WORKERS),10) >build/unit.log 2>&1; case $$? in 0|5) ;; *) exit 1;; esac

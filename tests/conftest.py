@@ -16,11 +16,14 @@ from tests.kit.clock import run_virtual
 from tests.slices import pytest_addoption, pytest_collection_modifyitems, pytest_report_header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 __all__ = ["pytest_addoption", "pytest_collection_modifyitems", "pytest_report_header"]
 
-UNIT = Path(__file__).parent / "unit"
+TESTS = Path(__file__).parent
+UNIT, DOCS = TESTS / "unit", TESTS / "unit" / "docs"
+QUICK = (UNIT, TESTS / "integration", TESTS / "local")
+"""What `make test` runs."""
 
 # How long an example takes is up to whatever else this machine does.
 settings.register_profile(
@@ -33,15 +36,32 @@ gc.disable()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With -k of one word, unit tests whose files don't have it in path or text are not even read:
-    that takes longer than most of what a word selects. Not those of docs, named by what they read.
-    """
+    """With -k of one word, what has it neither in path nor in text is not even read: that takes
+    longer than most of what a word selects."""
     word = config.getoption("keyword").lower()
-    inside = UNIT in collection_path.parents and UNIT / "docs" not in collection_path.parents
-    if not word.isidentifier() or not inside or collection_path.suffix != ".py":
+    quick = any(one in collection_path.parents for one in QUICK)
+    if not (word.isidentifier() and quick):
         return None
-    has = word in str(collection_path).lower() or word in collection_path.read_text().lower()
-    return None if has else True
+    if collection_path.is_file() and collection_path.suffix != ".py":
+        return None
+    return None if any(_has(word, one) for one in _telling(collection_path)) else True
+
+
+def _telling(path: Path) -> Iterator[Path]:
+    """Whose words select tests of the path: its own, of tests that aren't of units those of its
+    folder, too, and of those of docs the pages', after which they are named."""
+    if path.is_dir():
+        yield from path.rglob("*.py")
+    else:
+        yield from [path] if UNIT in path.parents else path.parent.glob("*.py")
+    if DOCS in (path, *path.parents):
+        yield TESTS.parent / "Makefile"
+        yield from (TESTS.parent / "docs").rglob("*.md")
+
+
+@functools.cache
+def _has(word: str, path: Path) -> bool:
+    return word in str(path.relative_to(TESTS.parent)).lower() or word in path.read_text().lower()
 
 
 def pytest_collection_finish() -> None:

@@ -262,7 +262,7 @@ def render(name: str) -> str:
     """The file of that name."""
     told = "# Made by `make crds` of kybernate/api; change the models there.\n"
     body = yaml.dump(
-        _definition(CRDS[name]), Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True
+        definition(name), Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True
     )
     return f"---\n{told}{body}"
 
@@ -277,7 +277,9 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def _definition(crd: Crd) -> Json:
+def definition(name: str) -> Json:
+    """What the file of that name in config/crd defines."""
+    crd = CRDS[name]
     single = crd.kind.lower()
     plural = crd.resource
     version: Json = {"name": keys.VERSION, "served": True, "storage": True}
@@ -286,10 +288,10 @@ def _definition(crd: Crd) -> Json:
     if crd.select:
         version["selectableFields"] = [{"jsonPath": path} for path in crd.select]
     version["additionalPrinterColumns"] = [
-        {"name": name, "type": kind}
+        {"name": title, "type": kind}
         | ({"priority": priority[0]} if priority else {})
         | {"jsonPath": path}
-        for name, kind, path, *priority in crd.columns
+        for title, kind, path, *priority in crd.columns
     ]
     version["schema"] = {"openAPIV3Schema": _schema(crd.model, crd.told)}
     names = {

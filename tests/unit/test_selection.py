@@ -11,6 +11,7 @@ import pytest
 from tests.conftest import pytest_ignore_collect
 
 UNIT = Path(__file__).parent
+INTEGRATION = UNIT.parent / "integration"
 FAIR = UNIT / "core" / "test_fairqueue.py"
 QUANTITY = UNIT / "core" / "test_quantity.py"
 
@@ -31,8 +32,14 @@ def left_out(word: str, path: Path) -> bool | None:
         ("fairqueue or quantity", UNIT / "core" / "test_rate.py", None),
         ("fairqueue", UNIT / "core", None),
         ("fairqueue", UNIT / "docs" / "words.toml", None),
-        ("fairqueue", UNIT / "docs" / "test_docs.py", None),
-        ("fairqueue", UNIT.parent / "integration" / "conftest.py", None),
+        ("test_fairqueue", UNIT / "docs" / "test_docs.py", True),
+        ("fairqueue", UNIT / "docs" / "test_design.py", None),
+        ("test_fairqueue", UNIT / "docs", True),
+        ("fairqueue", UNIT / "docs", None),
+        ("fairqueue", INTEGRATION / "criu", True),
+        ("fairqueue", INTEGRATION / "criu" / "test_lazies.py", True),
+        ("rules", INTEGRATION / "criu" / "test_lazies.py", None),
+        ("fairqueue", UNIT.parent / "hostile" / "conftest.py", None),
     ],
 )
 def test_only_files_without_the_one_word_are_left_out(

@@ -1,7 +1,7 @@
 """`python -m tests.unit.docs.reference.generated`: writes the pages of settings, of objects, of
 the file of one box, of commands, of metrics, of the APIs, and of the GPU day.
 
-Settings come from the services' own classes, objects from the definitions in config/crd, the file's
+Settings come from the services' own classes, objects from the models of kybernate/api, the file's
 keys from the models of kybernate/api/models.
 """
 
@@ -12,10 +12,9 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-import yaml
 from pydantic_core import PydanticUndefined
 
-from kybernate.api.crds import CRDS
+from kybernate.api.crds import CRDS, definition
 from kybernate.api.models import ModelsFile
 from kybernate.api.models.tidying import MEANINGLESS
 from kybernate.api.models.values import Part
@@ -39,7 +38,7 @@ from tests.pages import item
 from tests.unit.docs.reference import clipage, gpudaypage, httppage, messages, metricspage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pydantic import BaseModel
     from pydantic.fields import FieldInfo
@@ -126,20 +125,6 @@ Its one condition is `Complete`, as above.
 """
 
 
-def pages() -> dict[str, str]:
-    """Each page's file in docs/reference, and what it says."""
-    return {
-        "cli.md": clipage.page(),
-        "settings.md": settings_page(),
-        "objects.md": objects_page(),
-        "serving/models-file.md": models_page(),
-        "metrics.md": metricspage.page(),
-        "node/messages.md": messages.page(),
-        "http.md": httppage.page(),
-        "gpu-day.md": gpudaypage.page(),
-    }
-
-
 def models_page() -> str:
     """docs/reference/serving/models-file.md, whole."""
     lines = [MODELS_FILE, *(_setting(path, field) for path, field in _keys(ModelsFile)), ""]
@@ -176,7 +161,7 @@ def objects_page() -> str:
     """docs/reference/objects.md, whole."""
     lines = [OBJECTS]
     for name in CRDS:
-        crd = yaml.safe_load((REPOSITORY / "config" / "crd" / f"{name}.yaml").read_text())["spec"]
+        crd = definition(name)["spec"]
         (version,) = crd["versions"]
         schema = version["schema"]["openAPIV3Schema"]
         lines += [f"## {crd['names']['kind']}", "", f"`{crd['group']}/{version['name']}`.", ""]
@@ -272,7 +257,19 @@ def _kind(schema: dict[str, Any]) -> str:
     return "one of " + ", ".join(map(str, schema["enum"])) if "enum" in schema else str(kind)
 
 
+PAGES: dict[str, Callable[[], str]] = {
+    "cli.md": clipage.page,
+    "settings.md": settings_page,
+    "objects.md": objects_page,
+    "serving/models-file.md": models_page,
+    "metrics.md": metricspage.page,
+    "node/messages.md": messages.page,
+    "http.md": httppage.page,
+    "gpu-day.md": gpudaypage.page,
+}
+"""By the page's file in docs/reference, what makes it."""
+
 if __name__ == "__main__":
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else REFERENCE
-    for file, text in pages().items():
-        (folder / file).write_text(text)
+    for file, make in PAGES.items():
+        (folder / file).write_text(make())
