@@ -7,7 +7,9 @@ nothing that was pinned is dropped.
 from __future__ import annotations
 
 import math
+import threading
 import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -32,7 +34,7 @@ from kybernate.core.requests.placement import (
 from kybernate.errors import KybernateError, NotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from controller.base.cluster import Cluster
     from controller.base.known import Nodes
@@ -42,7 +44,8 @@ if TYPE_CHECKING:
     from controller.restoring.artifacts import Artifacts
     from kybernate.adapters.registry.client import Registry
     from kybernate.core.requests.checkpoint import Operation, Problem
-    from kybernate.core.requests.placement import Copy
+    from kybernate.core.requests.pins import Takes
+    from kybernate.core.requests.placement import Copy, PlacementPlan
     from kybernate.runtime.lead import Fence
 
     Json = dict[str, Any]
@@ -81,6 +84,11 @@ class Placements(Objects[Placement]):
         """The operations that statuses name."""
         return frozenset(copy.operation for copy in self._copies())
 
+    def pinning(self) -> set[Key]:
+        """Those whose statuses name artifacts."""
+        says = (one.says for one in self.all() if one.says is not None)
+        return {(one.namespace, one.name) for one in says if one.status.artifacts}
+
     def copies(self, state: CopyState) -> int:
         """How many copies that are wanted are that far."""
         return sum(copy.state is state for copy in self._copies())
@@ -91,12 +99,38 @@ class Placements(Objects[Placement]):
                 yield from one.says.status.copies
 
 
+class Pins:
+    """What each TierPlacement's pins take of NVMe alone, as it was last decided. `lock`: held from
+    a look at what others pin until the decision is put here, so that no two take the same room."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._of: dict[Key, Takes] = {}
+
+    def put(self, key: Key, takes: Takes) -> None:
+        """What the one of this name takes from now on."""
+        self._of[key] = takes
+
+    def gone(self, key: Key) -> None:
+        """There is none of this name any more."""
+        self._of.pop(key, None)
+
+    def others(self, key: Key) -> Takes:
+        """What all but this one take."""
+        every = (takes for other, takes in tuple(self._of.items()) if other != key)
+        return {artifact: nodes for takes in every for artifact, nodes in takes.items()}
+
+    def lacks(self, keys: Iterable[Key]) -> bool:
+        """Whether one of these has not been decided yet, as after a start."""
+        return any(key not in self._of for key in keys)
+
+
 class PlacementWorker(ObjectWorker[Placement]):
     """Has artifacts copied to where they are wanted. `registry`: None where there is none; `wall`
-    gives seconds since 1970."""
+    gives seconds since 1970; `percent`: most of a node's NVMe that pins may take alone."""
 
     kind, named = "placement", keys.TIER_PLACEMENT_KIND
-    alarming = frozenset({*TERMINAL, PlacementReason.COPY_FAILED})
+    alarming = frozenset({*TERMINAL, PlacementReason.COPY_FAILED, PlacementReason.NO_ROOM})
 
     def __init__(  # noqa: PLR0913, PLR0917 - each of them is another part
         self,
@@ -109,8 +143,11 @@ class PlacementWorker(ObjectWorker[Placement]):
         agents: Agents,
         fence: Fence,
         wall: Callable[[], float] = time.time,
+        percent: float = 50.0,
     ) -> None:
         super().__init__(queue, placements, cluster, fence, wall)
+        self._percent = percent
+        self._pins = Pins()
         self._placements = placements
         self._artifacts = artifacts
         self._nodes = nodes
@@ -120,6 +157,8 @@ class PlacementWorker(ObjectWorker[Placement]):
     def look(self, key: Key) -> None:
         """Do what the TierPlacement of this name needs now. Raises KybernateError."""
         known = self._placements.get(key)
+        if known is None or known.says is None:
+            self._pins.gone(key)
         if known is None:
             return
         if known.says is None:
@@ -130,7 +169,7 @@ class PlacementWorker(ObjectWorker[Placement]):
             self._write(known, PlacementStatus(reason, PLACEMENT_MEANINGS[reason]))
             return
         seen = self._observed(known.says, self._registry)
-        plan = decide(seen, self._wall())
+        seen, plan = self._decided(key, seen)
         for copy in plan.cancel:
             self._fence.check()
             # What its node can't be told now is found by the sweep of operations.
@@ -146,6 +185,22 @@ class PlacementWorker(ObjectWorker[Placement]):
         self._write(known, plan.status)
         if plan.again < math.inf:
             self._queue.add(key, plan.again)
+
+    def _decided(self, key: Key, seen: SeenPlacement) -> tuple[SeenPlacement, PlacementPlan]:
+        with self._pins.lock:
+            others, room = self._pins.others(key), self._room(key)
+            for nodes in others.values():
+                room.subtract({node: size for node, size in nodes.items() if node in room})
+            seen = replace(seen, others=others.keys(), room=room)
+            plan = decide(seen, self._wall())
+            self._pins.put(key, plan.takes)
+        return seen, plan
+
+    def _room(self, key: Key) -> Counter[str]:
+        """None is left before it is known what all others pin."""
+        percent = 0.0 if self._pins.lacks(self._placements.pinning() - {key}) else self._percent
+        every = self._nodes.nvme().items()
+        return Counter({node: int(most * percent / 100) for node, most in every})
 
     def _observed(self, placement: Placement, registry: Callable[[], Registry]) -> SeenPlacement:
         """Raises KybernateError where what it pins can't be asked for: then nothing changes."""

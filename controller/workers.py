@@ -60,7 +60,7 @@ def workers(settings: ControllerSettings, seen: Seen, tools: Tools) -> Runs:
         **_restores(seen, tools),
         **_rebalances(settings, seen, tools),
         **_preempts(settings, seen, tools),
-        **_placements(seen, tools),
+        **_placements(settings, seen, tools),
         **_projection(settings, seen, tools),
         **_zero(seen, tools),
     }
@@ -137,10 +137,11 @@ def _preempts(settings: ControllerSettings, seen: Seen, tools: Tools) -> Runs:
     return {**found, "preempts-tidy": worker.keep_tidy}
 
 
-def _placements(seen: Seen, tools: Tools) -> Runs:
+def _placements(settings: ControllerSettings, seen: Seen, tools: Tools) -> Runs:
     worker = PlacementWorker(
         *(seen.due["placement"], seen.placements, seen.artifacts, seen.nodes),
         *(tools.registry, tools.cluster, tools.agents, tools.fence),
+        percent=settings.pins_nvme_percent,
     )
     return {f"placements-{number}": worker.run for number in range(_POLICY_THREADS)}
 

@@ -11,7 +11,7 @@ from controller.base.kinds import R
 from kybernate import keys
 from kybernate.api import pods
 from kybernate.api.events import stamp
-from kybernate.api.lenient import mapping, mappings, text, texts
+from kybernate.api.lenient import mapping, mappings, text, texts, whole
 from kybernate.api.nodeseats import read_load
 from kybernate.api.shares import read_use
 from kybernate.core.policy.balance import Load
@@ -186,6 +186,7 @@ class Nodes:
         self._addresses: dict[str, str] = {}
         self._gpus: dict[str, tuple[str, str]] = {}
         self._resting: dict[str, dict[str, tuple[str, float]]] = {}
+        self._nvme: dict[str, int] = {}
         self._used: dict[str, dict[str, Used]] = {}
         self._loads: dict[str, Load] = {}
 
@@ -202,6 +203,9 @@ class Nodes:
         self._loads[name] = Load() if kind == "DELETED" else read_load(item)
         if not self._loads[name].groups:
             del self._loads[name]
+        self._nvme.pop(name, None)
+        if kind != "DELETED" and (most := _nvme_of(item)):
+            self._nvme[name] = most
         self._used[name] = {} if kind == "DELETED" else dict(_used(item))
         if not self._used[name]:
             del self._used[name]
@@ -220,6 +224,10 @@ class Nodes:
     def names(self) -> list[str]:
         """Nodes whose agents' addresses are known."""
         return [name for name, address in tuple(self._addresses.items()) if address]
+
+    def nvme(self) -> dict[str, int]:
+        """Bytes that artifacts may take of each node's NVMe, where a node tells them."""
+        return dict(self._nvme)
 
     def resting(self) -> dict[tuple[str, str], float]:
         """Since when each seat rests in the object store that does, by the node that says so and
@@ -247,6 +255,11 @@ class Nodes:
 def _used(node: Json) -> Iterator[tuple[str, Used]]:
     for row in mappings(mapping(node.get("status")).get("usage")):
         yield text(row.get("namespace")), read_use(row.get("used"))
+
+
+def _nvme_of(node: Json) -> int:
+    rows = mappings(mapping(node.get("status")).get("tiers"))
+    return next((whole(r.get("budgetBytes")) for r in rows if r.get("name") == Tier.NVME.value), 0)
 
 
 def _resting(node: Json) -> Iterator[tuple[str, tuple[str, float]]]:
@@ -300,6 +313,7 @@ def slim_node(item: Json) -> Json:
         "groups": mappings(mapping(item.get("status")).get("groups")),
         "seats": seats,
         "usage": mappings(mapping(item.get("status")).get("usage")),
+        "tiers": [{"name": Tier.NVME.value, "budgetBytes": _nvme_of(item)}],
     }
     return {"metadata": names, "status": told}
 

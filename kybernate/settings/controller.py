@@ -106,6 +106,13 @@ class ControllerSettings(Settings):
         le=2000,
         description="How many Artifacts a namespace has at most: its newest ones.",
     )
+    pins_nvme_percent: float = Field(
+        50.0,
+        ge=0,
+        le=100,
+        description="Most of a node's NVMe (`nvme_bytes`) that artifacts may take which a "
+        "TierPlacement pins and the object store has no copy of; more are not pinned (%).",
+    )
     sidecar_image: str = Field(
         "kybernate/sidecar:0.3.0.dev0",
         min_length=1,

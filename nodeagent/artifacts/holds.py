@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kybernate.core.artifacts import holds
 from kybernate.core.artifacts.holds import AGAIN_S, Do, Holds, Use
 from kybernate.core.seat.seats import AT_GATE, WITHOUT_TREE
 from kybernate.dataclass import dataclass
-from kybernate.errors import KybernateError
+from kybernate.errors import KybernateError, RefusedError
 from kybernate.lib.keyedlock import KeyedLocks
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier
 from nodeagent.artifacts.reports import Kind, Report
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _RETRY_S = 1.0
+_LIGHTER = "a TierPlacement keeps its copy in the object store"
 _NEEDS_IT = (WITHOUT_TREE | AT_GATE) | {
     SeatState.UNVERIFIED,
     SeatState.DUMPING,
@@ -154,6 +156,13 @@ class Custody:
             if one.artifact not in there:
                 self._become(holds.lost(one, tier))
 
+    def packed(self, artifact: str) -> None:
+        """A copy has come into the object store: what is pinned may leave NVMe."""
+        one = self.of(artifact)
+        if one.pin is not None:
+            self._all[artifact] = holds.looked(one, -math.inf)
+            self._look_soon(artifact)
+
     # --- seats and their pods -------------------------------------------------------------------
 
     def release(self, artifact: str, seat: Seat, why: str) -> None:
@@ -241,6 +250,7 @@ class Custody:
     def _use(self, one: Holds, but: Seat | None = None) -> Use:
         seats = [seat for seat in self._node.seats.values() if seat is not but]
         mine = [seat for seat in seats if seat.saved.artifact == one.artifact]
+        known = [s for s in self._node.seats.values() if s.saved.artifact == one.artifact]
         paged = any(seat.saved.paging == one.artifact for seat in seats)
         hold, transfer = one.successor, one.transfer
         uid, handed_to = (transfer.uid, transfer.successor) if transfer else ("", "")
@@ -254,9 +264,8 @@ class Custody:
             awaited=any(one.artifact == wish.artifact or wish.uid == uid for wish in wishes),
             owned=hold is not None and PodUid(hold.uid) in self._node.seats,
             pinned=self._node.world.pinned(one.artifact),
-            size=max(
-                (seat.saved.size for seat in mine if Tier.NVME in seat.saved.copies), default=0
-            ),
+            # Also that of a seat which needs it no more: what it leaves takes room.
+            size=max((s.saved.size for s in known if Tier.NVME in s.saved.copies), default=0),
         )
 
     # --- what follows ---------------------------------------------------------------------------
@@ -329,6 +338,9 @@ class Custody:
                 case Do.DROP:
                     await self._drop(artifact)
                     return now
+                case Do.LIGHTEN:
+                    await self._lighten(artifact)
+                    return now
                 case Do.ASK:
                     return now + await self._ask(after.successor)
         except (KybernateError, OSError) as error:
@@ -348,6 +360,21 @@ class Custody:
                     await offloading.vault.drop(ArtifactId(artifact), tier, forget=one.drop.why)
             if self.of(artifact).drop == one.drop:
                 self._become(holds.gone(one))
+
+    async def _lighten(self, artifact: str) -> None:
+        offloading = self._node.world.offloading
+        async with self.lock(artifact):
+            one = self.of(artifact)
+            if offloading is None or not holds.lightens(one, self._use(one)):
+                return
+            self._all[artifact] = holds.looked(one, self._node.world.wall())
+            try:
+                await offloading.vault.drop(ArtifactId(artifact), Tier.NVME)
+            except RefusedError as error:
+                log.debug("what is pinned stays on NVMe: %s", error)
+                return
+            self._tell(artifact, Tier.NVME, _LIGHTER)
+            self._become(holds.lightened(self.of(artifact)))
 
     async def _ask(self, hold: SuccessorHold | None) -> float:
         """Seconds until it is to be asked again."""

@@ -170,6 +170,7 @@ class Placing:
             artifact, Tier.OBJECT, deadline, lambda done: advance(done, operation.bytes_total)
         )
         operation.bytes_done = operation.bytes_total
+        self._offload.custody.packed(artifact)
 
     async def _bring(self, artifact: ArtifactId, operation: Operation) -> None:
         copies = self._copies

@@ -6,7 +6,7 @@ nothing does.
     successor   its pod has ended; it ends when a successor has continued, or nobody came in time
     transfer    it was handed to a seat here; it ends when that seat has it, or never will
     pin         it would have been dropped, and a TierPlacement pins it; it ends with that, and the
-                drop follows
+                drop follows. It keeps one copy: NVMe's goes once the object store has one
 
 The seats' own records say which artifacts they have (`Use`); the other holds, and a drop that has
 begun, are in the `Holds` of an artifact. Each function takes one event and returns the record as it
@@ -17,6 +17,7 @@ that comes again: so nobody may continue from an artifact while `Holds.drop` is 
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,9 @@ AGAIN_S = 5.0
 """Seconds between two looks at what no event tells of."""
 UNPINNED_S = 60.0
 """Seconds for which a pin outlasts the TierPlacement: one that is replaced lets nothing go."""
+LIGHTEN_S = 60.0
+"""Seconds between two looks whether another copy lets a pinned one leave NVMe: each asks the
+store."""
 
 _OFF = "its move was called off"
 _SPARE = "its successor continued from another copy"
@@ -145,7 +149,8 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Holds:
-    """Of one artifact."""
+    """Of one artifact. `looked_at`: when a copy besides the pinned one on NVMe was last looked for,
+    by this agent."""
 
     artifact: str
     person: PersonHold | None = None
@@ -153,6 +158,7 @@ class Holds:
     transfer: TransferHold | None = None
     drop: Drop | None = None
     pin: PinHold | None = None
+    looked_at: float = -math.inf
 
     @property
     def held(self) -> bool:
@@ -260,6 +266,19 @@ def withdraw(one: Holds) -> Holds:
     return replace(one, transfer=None)
 
 
+def looked(one: Holds, now: float) -> Holds:
+    """Another copy is being looked for now; -inf: one has come, so look again."""
+    return replace(one, looked_at=now)
+
+
+def lightened(one: Holds) -> Holds:
+    """What is pinned is on NVMe no more."""
+    if one.pin is None:
+        return one
+    tiers = tuple(tier for tier in one.pin.tiers if tier != Tier.NVME)
+    return replace(one, pin=replace(one.pin, tiers=tiers, size=0) if tiers else None)
+
+
 def gone(one: Holds) -> Holds:
     """It was dropped from where it was to be."""
     return replace(one, drop=None)
@@ -299,6 +318,9 @@ class Do(StrEnum):
     """Nothing, before `Step.at`, or an event if there is none."""
     DROP = "drop"
     """Drop it, as `Holds.drop` says; `gone` comes then."""
+    LIGHTEN = "lighten"
+    """Drop it from NVMe if another copy is verified; `looked` comes before that, and `lightened`
+    once it is done."""
     ASK = "ask"
     """Ask who continues from it: its successor's time is over."""
 
@@ -318,6 +340,8 @@ def look(one: Holds, use: Use, now: float) -> tuple[Holds, Step]:
     one = _see_pin(one, use, now)
     if one.drop is not None:
         return one, Step(Do.REST, now + AGAIN_S) if use.needed else Step(Do.DROP)
+    if lightens(one, use) and now >= one.looked_at + LIGHTEN_S:
+        return one, Step(Do.LIGHTEN)
     times = [max(one.pin.until, now + AGAIN_S)] if one.pin is not None else []
     hold = one.transfer
     if hold is not None and (hold.spare or hold.off or hold.until):
@@ -328,6 +352,12 @@ def look(one: Holds, use: Use, now: float) -> tuple[Holds, Step]:
             return one, Step(Do.ASK)
         times.append(max(one.successor.until, now + AGAIN_S))
     return one, Step(Do.REST, min(times, default=None))
+
+
+def lightens(one: Holds, use: Use) -> bool:
+    """Whether a pin alone keeps it on NVMe."""
+    wanted = one.held or use.had or use.needed or use.claimed or use.awaited
+    return one.pin is not None and Tier.NVME in one.pin.tiers and use.pinned and not wanted
 
 
 def _see_transfer(one: Holds, use: Use, now: float) -> Holds:

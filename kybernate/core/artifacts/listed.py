@@ -20,7 +20,7 @@ MOST_COPIES = 16
 _LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _LONGEST = 253
 _PART = 200
-VERIFIED = "verified"
+VERIFIED, MISSING = "verified", "missing"
 
 
 class HeldCopy(NamedTuple):

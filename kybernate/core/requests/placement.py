@@ -1,6 +1,7 @@
 """What a TierPlacement needs next. Pure.
 
-    an artifact is selected   it is pinned from now on: agents see its name in the status
+    an artifact is selected   it is pinned from now on: agents see its name in the status; what NVMe
+                              alone has only where pins have room there
     a copy is wanted          its operation's name is written; then its node's agent is asked
     a copy is there           as the registry has it, or by its agent's word until then
 
@@ -12,13 +13,14 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import replace
+from dataclasses import field, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from kybernate.core.artifacts.listed import VERIFIED
 from kybernate.core.requests.checkpoint import PACE, Operation, Trouble
+from kybernate.core.requests.pins import choose, takes
 from kybernate.core.seat.operations import Progress
 from kybernate.dataclass import dataclass
 from kybernate.types import Tier
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from kybernate.core.artifacts.listed import Listed
     from kybernate.core.policy.effective import Label
     from kybernate.core.requests.checkpoint import Problem
+    from kybernate.core.requests.pins import Lack, Takes
 
 OPERATION = "tpl-"
 """Before a digest: the name of a copy's operation on its agent."""
@@ -56,6 +59,7 @@ class PlacementReason(StrEnum):
     COPYING = "Copying"
     WAITING = "Waiting"
     NO_NODES = "NoNodes"
+    NO_ROOM = "NoRoomToPin"
     COPY_FAILED = "CopyFailed"
     ENDED = "PinEnded"
     NO_REGISTRY = "NoRegistry"
@@ -69,6 +73,8 @@ PLACEMENT_MEANINGS: Mapping[PlacementReason, str] = MappingProxyType(
         PlacementReason.COPYING: "copies are being made",
         PlacementReason.WAITING: "copies wait for something; the message says for what",
         PlacementReason.NO_NODES: "no node whose agent is known has these labels",
+        PlacementReason.NO_ROOM: "pins may take no more of a node's NVMe (pins_nvme_percent); it "
+        "is tried again",
         PlacementReason.COPY_FAILED: "a copy could not be made, and is tried again",
         PlacementReason.ENDED: "its time (spec.pinnedUntil) is over: it keeps nothing any more",
         PlacementReason.NO_REGISTRY: "the controller has no registry (registry_url)",
@@ -187,23 +193,27 @@ class Candidate(NamedTuple):
 class SeenPlacement:
     """A TierPlacement, and what was seen for it. `nodes`: the labels of those whose agents are
     known; `operations`: those that its status names, by name, None for one that its agent doesn't
-    know."""
+    know. `others` and `room`: see `pins.choose`."""
 
     placement: Placement
     artifacts: Sequence[Candidate]
     nodes: Mapping[str, Mapping[str, str]]
     operations: Mapping[str, Operation | Problem | None]
+    others: Collection[str] = ()
+    room: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementPlan:
     """What to do. `begin`: copies whose agents are to be asked, which the status had before;
-    `cancel`: copies that are wanted no more. `again`: seconds until the next look."""
+    `cancel`: copies that are wanted no more. `again`: seconds until the next look; `takes`: what
+    its pins take of NVMe alone."""
 
     status: PlacementStatus
     begin: tuple[Copy, ...] = ()
     cancel: tuple[Copy, ...] = ()
     again: float = math.inf
+    takes: Takes = field(default_factory=dict)
 
 
 def decide(seen: SeenPlacement, now: float) -> PlacementPlan:
@@ -214,11 +224,11 @@ def decide(seen: SeenPlacement, now: float) -> PlacementPlan:
     if placement.pinned_until is not None and now >= placement.pinned_until:
         ended = _told(PlacementStatus(), PlacementReason.ENDED, "", placement)
         return PlacementPlan(ended, cancel=tuple(running))
-    matched = [one for one in seen.artifacts if _matches(placement, one)]
-    chosen = sorted(matched, key=lambda one: (one.listed.created_ms, one.listed.artifact))
-    chosen = chosen[::-1][: placement.newest]
-    wanted = list(_wanted(seen, [one.listed for one in chosen]))[:MOST_COPIES]
-    known, listed = _by_key(before), {one.listed.artifact: one.listed for one in chosen}
+    matched = [one.listed for one in seen.artifacts if _matches(placement, one)]
+    pinned = placement.status.artifacts
+    chosen, lacks = choose(matched, placement.newest, pinned, seen.others, seen.room)
+    wanted = list(_wanted(seen, chosen))[:MOST_COPIES]
+    known, listed = _by_key(before), {one.artifact: one for one in chosen}
     looked = [
         _looked_at(known.get(one.key, one), listed[one.artifact], seen, now) for one in wanted
     ]
@@ -232,6 +242,7 @@ def decide(seen: SeenPlacement, now: float) -> PlacementPlan:
             copies=tuple(rows),
         ),
         seen,
+        lacks,
     )
     asked = {one.operation for one in running}
     begin = [
@@ -241,7 +252,7 @@ def decide(seen: SeenPlacement, now: float) -> PlacementPlan:
     ]
     cancel = [one for one in running if one.operation not in kept and one.state is _COPYING]
     again = _again(status, placement, asked, now)
-    return PlacementPlan(status, tuple(begin), tuple(cancel), again)
+    return PlacementPlan(status, tuple(begin), tuple(cancel), again, takes(chosen))
 
 
 _COPYING = CopyState.COPYING
@@ -374,29 +385,43 @@ def _source(row: Copy, one: Listed, seen: SeenPlacement) -> tuple[str, str]:
     return nodes[row.tries % len(nodes)], ""
 
 
-def _summed(status: PlacementStatus, seen: SeenPlacement) -> PlacementStatus:
+def _summed(status: PlacementStatus, seen: SeenPlacement, lacks: Sequence[Lack]) -> PlacementStatus:
     placement = seen.placement
-    states = {one.state for one in status.copies}
     failed = next((one for one in status.copies if one.tries and one.message), None)
-    there = f"{status.there} of {len(status.copies)} copies are there"
     wish = placement.nvme
     lost = wish is not None and not any(
         all(one.matches(labels) for one in wish.labels) for labels in seen.nodes.values()
     )
-    if not status.artifacts:
-        return _told(status, PlacementReason.NO_ARTIFACTS, "", placement)
-    if failed is not None and failed.state is not CopyState.THERE:
-        why = f"{failed.artifact} in {failed.tier}: {failed.message}"
-        return _told(status, PlacementReason.COPY_FAILED, why, placement)
+    reason, more = _of_copies(status)
+    if not status.artifacts and not lacks:
+        reason, more = PlacementReason.NO_ARTIFACTS, ""
+    elif failed is not None and failed.state is not CopyState.THERE:
+        reason = PlacementReason.COPY_FAILED
+        more = f"{failed.artifact} in {failed.tier}: {failed.message}"
+    elif lacks:
+        reason, more = PlacementReason.NO_ROOM, _lacking(lacks)
+    elif lost and reason is PlacementReason.PLACED:
+        reason, more = PlacementReason.NO_NODES, "see kubectl get gpunodes"
+    return _told(status, reason, more, placement)
+
+
+def _of_copies(status: PlacementStatus) -> tuple[PlacementReason, str]:
+    states = {one.state for one in status.copies}
+    there = f"{status.there} of {len(status.copies)} copies are there"
     if CopyState.COPYING in states:
-        return _told(status, PlacementReason.COPYING, there, placement)
+        return PlacementReason.COPYING, there
     if CopyState.WAITING in states:
         one = next(one for one in status.copies if one.state is CopyState.WAITING)
-        why = f"{there}; {one.artifact} in {one.tier}: {one.message}"
-        return _told(status, PlacementReason.WAITING, why, placement)
-    if lost:
-        return _told(status, PlacementReason.NO_NODES, "see kubectl get gpunodes", placement)
-    return _told(status, PlacementReason.PLACED, there, placement)
+        return PlacementReason.WAITING, f"{there}; {one.artifact} in {one.tier}: {one.message}"
+    return PlacementReason.PLACED, there
+
+
+def _lacking(lacks: Sequence[Lack]) -> str:
+    lack, more = lacks[0], f" and {len(lacks) - 1} more" if len(lacks) > 1 else ""
+    return (
+        f"{lack.artifact}{more}: pins have {lack.room} bytes left on {lack.node}, and it takes "
+        f"{lack.need}; park its pod to the object store, or let other pins go"
+    )
 
 
 def _told(

@@ -7,8 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from controller.base.known import Nodes, slim_node
 from controller.base.queue import Queue
 from controller.placements import Placements, PlacementWorker
+from kybernate.core.artifacts.listed import HeldCopy, Listed
 from kybernate.core.requests.placement import CopyState, PlacementReason
 
 KEY = "shop", "birch"
@@ -143,3 +145,64 @@ def test_a_reason_is_written_and_told_once():
     known.on_event("MODIFIED", cluster.item)
     worker.look(KEY)
     assert [one[1:] for one in cluster.events[1:]] == [(PlacementReason.NO_REGISTRY.value, False)]
+
+
+class Site:
+    """A controller with two TierPlacements, and one artifact of each on the NVMe of n1."""
+
+    def __init__(self):
+        self.items = {name: placement(name) for name in ("birch", "oak")}
+        for item in self.items.values():
+            item["spec"]["copies"] = {"object": 0}
+        self.begin()
+
+    def begin(self):
+        """The controller starts."""
+        self.known, self.nodes = Placements(lambda *_: None), Nodes()
+        for item in self.items.values():
+            self.known.on_event("ADDED", item)
+        tiers = [{"name": "nvme", "budgetBytes": 100}]
+        gpunode = {"metadata": {"name": "n1"}, "status": {"tiers": tiers}}
+        self.nodes.on_event("ADDED", slim_node(gpunode))
+        shown = {}
+        for name in self.items:
+            held = (HeldCopy("nvme", "n1", "verified", 40),)
+            one = Listed(f"shop/{name}@1", name, "u", name, 40, 1, held)
+            shown["shop", name] = one
+        artifacts, agents = SimpleNamespace(all=lambda: shown), SimpleNamespace()
+        fence = SimpleNamespace(check=lambda: None)
+        self.worker = PlacementWorker(
+            Queue(), self.known, artifacts, self.nodes, object, self, agents, fence, lambda: NOW
+        )
+
+    def write_status(self, path, version, status):
+        name = path.rpartition("/")[2]
+        item = self.items[name] = copy.deepcopy(self.items[name]) | {"status": status}
+        item["metadata"]["resourceVersion"] = str(int(version) + 1)
+        return item
+
+    def say(self, *_, **__):
+        """See `Cluster.say`."""
+
+    def look(self, name):
+        self.worker.look(("shop", name))
+        status = self.items[name]["status"]
+        return status["conditions"][0]["reason"], status["artifacts"]
+
+
+def test_pins_of_all_tierplacements_share_half_of_a_nodes_nvme():
+    site = Site()
+    assert site.look("oak") == ("Placed", ["shop/oak@1"])
+    assert site.look("birch") == ("NoRoomToPin", [])
+    site.known.on_event("DELETED", site.items.pop("oak"))
+    site.worker.look(("shop", "oak"))
+    assert site.look("birch") == ("Placed", ["shop/birch@1"])
+
+
+def test_a_controller_that_has_started_pins_nothing_before_it_knows_what_others_pin():
+    site = Site()
+    site.look("oak")
+    site.begin()
+    assert site.look("birch") == ("NoRoomToPin", [])
+    assert site.look("oak") == ("Placed", ["shop/oak@1"]), "what is pinned stays so"
+    assert site.look("birch") == ("NoRoomToPin", [])

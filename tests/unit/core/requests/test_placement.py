@@ -73,12 +73,13 @@ class World:
         self.now, self.nodes = NOW, nodes
         self.artifacts = {one.listed.artifact: one for one in artifacts}
         self.placement, self.operations = placement(**more), {}
-        self.asked, self.cancelled = [], []
+        self.asked, self.cancelled, self.room = [], [], {}
 
     def look(self):
         names = {one.operation for one in self.placement.status.copies if one.operation}
         found = {name: self.operations.get(name) for name in names}
-        seen = SeenPlacement(self.placement, list(self.artifacts.values()), self.nodes, found)
+        there = list(self.artifacts.values())
+        seen = SeenPlacement(self.placement, there, self.nodes, found, room=self.room)
         plan = decide(seen, self.now)
         for one in plan.begin:
             assert one.operation in names, "the status has it before its agent is asked"
@@ -429,3 +430,26 @@ def test_whatever_agents_tell_a_status_has_no_number_that_none_can_have():
     ]
     done, total, _ = PlacementStatus(copies=tuple(rows)).progress(NOW)
     assert (done, total) == (most, most)
+
+
+def test_what_nvme_alone_has_is_pinned_only_where_pins_have_room():
+    w = World(artifact(1, NVME_1), artifact(2, NVME_1), nvme=None)
+    w.room = {"n1": 10}
+    plan = w.look()
+    assert w.status.artifacts == ("shop/birch@2",), "the newest first"
+    assert w.status.reason is PlacementReason.NO_ROOM
+    assert "shop/birch@1: pins have 3 bytes left on n1, and it takes 7" in w.status.message
+    assert plan.takes == {"shop/birch@2": {"n1": 7}}
+    w.settle()
+    assert w.status.artifacts == ("shop/birch@1", "shop/birch@2"), "the store has the other by now"
+    assert w.status.reason is PlacementReason.PLACED
+    assert w.look().takes == {}
+
+
+def test_without_any_room_the_reason_is_not_that_there_are_no_artifacts():
+    w = World(artifact(1, NVME_1), nvme=None)
+    w.room = {"n1": 0}
+    w.look()
+    assert w.status.reason is PlacementReason.NO_ROOM
+    assert w.status.matched == 1
+    assert not w.status.copies, "nobody may copy what no status names"

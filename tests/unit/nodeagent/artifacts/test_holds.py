@@ -16,7 +16,7 @@ from kybernate.core.artifacts.holds import (
     SuccessorHold,
     TransferHold,
 )
-from kybernate.errors import RetryableError
+from kybernate.errors import RefusedError, RetryableError
 from kybernate.types import SeatState, Tier
 from nodeagent.artifacts.holds import Answer, Custody
 from nodeagent.seat.parts.saved import Begins, Saved
@@ -147,12 +147,13 @@ class Storm:
 
     # --- the vault ------------------------------------------------------------------------------
 
-    async def drop(self, artifact: str, tier: Tier, *, forget: str) -> None:
+    async def drop(self, artifact: str, tier: Tier, *, forget: str = "") -> None:
         """See `ports.Vault.drop`."""
-        assert forget
-        self.see_unheld(artifact, tier)
+        self.see_unheld(artifact, tier, forget)
         await self.misfortune()
-        self.see_unheld(artifact, tier)
+        self.see_unheld(artifact, tier, forget)
+        if not forget and (artifact, OBJECT) not in self.vault:
+            raise RefusedError("it is the only copy")
         self.vault.discard((artifact, tier))
         self.dropped.append(artifact)
 
@@ -162,12 +163,14 @@ class Storm:
         if not self.calm and self.rng.random() < 0.2:
             raise self.rng.choice((OSError("the disk refuses"), RetryableError("later")))
 
-    def see_unheld(self, artifact: str, tier: Tier) -> None:
+    def see_unheld(self, artifact: str, tier: Tier, forget: str) -> None:
         """Noted: an error of a drop the agent only logs, and tries again."""
         what = f"at {self.now()} {artifact} is dropped from {tier}, but "
         if artifact in self.persons | self.handed.keys():
             self.wrong.append(what + "it is held")
-        if artifact in self.pins:
+        if not forget and tier is not NVME:
+            self.wrong.append(what + "nobody knows why")
+        if forget and artifact in self.pins:
             self.wrong.append(what + "it is pinned")
         if artifact not in self.settled and self.orphans.get(artifact, 0.0) > self.now():
             self.wrong.append(what + "a successor may come")
@@ -421,7 +424,8 @@ async def test_what_is_pinned_goes_when_its_pin_has_ended(end, restarts):
         storm.die()
         storm.begin()
     await asyncio.sleep(10 * KEEP_S)
-    assert storm.vault == {(name, NVME), (name, OBJECT)}
+    assert storm.vault == {(name, OBJECT)}, "a pin keeps one copy, and NVMe is for parks"
+    assert storm.custody.bytes_in(NVME) == 0
     assert not storm.custody.is_dropping(name)
     storm.pins.clear()
     await asyncio.sleep(UNPINNED_S / 2)
@@ -429,6 +433,41 @@ async def test_what_is_pinned_goes_when_its_pin_has_ended(end, restarts):
     await asyncio.sleep(2 * UNPINNED_S)
     assert storm.vault == set()
     assert not [key for key in storm.machine.journal if key.startswith(PREFIXES)]
+
+
+async def test_what_is_pinned_leaves_nvme_once_the_store_has_it():
+    """Until then it counts there, also what a seat has left that needs it no more."""
+    storm = Storm(0)
+    storm.calm, name = True, "ns/pod@1"
+    storm.vault.add((name, NVME))
+    storm.pins.add(name)
+    seat = storm.new(name, NVME)
+    seat.saved.size = 7
+    storm.custody.release(name, seat, "its pod has ended")
+    storm.seats.clear()
+    await asyncio.sleep(10 * KEEP_S)
+    assert storm.vault == {(name, NVME)}
+    assert storm.custody.bytes_in(NVME) == 7
+    storm.vault.add((name, OBJECT))
+    storm.custody.packed(name)
+    await asyncio.sleep(1)
+    assert storm.vault == {(name, OBJECT)}
+    assert storm.custody.bytes_in(NVME) == 0
+    storm.pins.clear()
+    await asyncio.sleep(3 * UNPINNED_S)
+    assert storm.vault == set()
+    assert storm.custody.all() == ()
+
+
+async def test_what_somebody_else_holds_leaves_nvme_for_no_pin():
+    storm = Storm(0)
+    storm.calm, name = True, "ns/pod@1"
+    storm.vault |= {(name, NVME), (name, OBJECT)}
+    storm.pins.add(name)
+    storm.custody.void(name, "nobody came")
+    storm.custody.keep(PersonHold(name, "save", "u0", {NVME: 1})).cancel()
+    await asyncio.sleep(10 * KEEP_S)
+    assert storm.vault == {(name, NVME), (name, OBJECT)}
 
 
 async def test_a_pin_that_comes_back_in_time_keeps_what_it_kept():
