@@ -31,6 +31,7 @@ CONDITIONS = st.builds(
     st.just("SeatsAvailable"),
     st.text(max_size=9),
     TIME,
+    st.none() | COUNT,
 )
 GPUS = st.lists(
     st.builds(gpunodes.GpuRow, COUNT, st.sampled_from(UUIDS), WORD, AMOUNT, st.booleans(), SHARE),
@@ -70,9 +71,15 @@ SEATS = st.lists(
         saved_bytes=st.none() | AMOUNT,
         copied_bytes=st.none() | AMOUNT,
         held_bytes=st.none() | AMOUNT,
+        model=WORD,
+        reason=st.text(max_size=9),
         since=st.none() | TIME,
+        requests=COUNT,
         active_seconds=st.floats(0, 1e9),
+        wakes=COUNT,
+        last_wake_ms=st.floats(0, 1e9),
         activity=st.none() | ACTIVITY,
+        operation=WORD,
         movable=st.booleans(),
         movable_reason=st.text(max_size=9),
     ),
@@ -84,8 +91,18 @@ SAVED = st.lists(
     max_size=3,
     unique_by=lambda row: (row.artifact, row.tier),
 ).map(tuple)
+USAGE = st.lists(
+    st.builds(
+        gpunodes.UseRow,
+        WORD,
+        st.builds(gpunodes.Use, TIME, st.floats(0, 1e9), st.floats(0, 1e9), COUNT, AMOUNT),
+    ),
+    max_size=2,
+    unique_by=lambda row: row.namespace,
+).map(tuple)
 STATUSES = st.builds(
     gpunodes.Status,
+    observed_generation=COUNT,
     conditions=st.lists(CONDITIONS, max_size=2, unique_by=lambda one: one.type).map(tuple),
     agent=st.none() | st.builds(gpunodes.AgentAddress, st.just("10.0.0.1:9443"), WORD),
     driver=st.none() | st.builds(gpunodes.Driver, WORD, WORD),
@@ -97,6 +114,7 @@ STATUSES = st.builds(
     tiers=st.just((gpunodes.TierRow("ram", 1, 2, 3),)) | st.just(()),
     saved=SAVED,
     seats=SEATS,
+    usage=USAGE,
     summary=st.none()
     | st.builds(gpunodes.Summary, COUNT, st.just("1/2/3"), st.none() | COUNT, st.none() | COUNT),
 )

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from extender.http import decode
-from kybernate.api import crds
+from kybernate.api import crds, gpunodes
 from kybernate.api.gpunodes import Status, read_status
 from kybernate.api.nodeseats import read_gpu_node
 from kybernate.types import Link
@@ -24,6 +25,38 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FOLDER = Path(__file__).parents[3] / "config/crd"
+
+
+def test_the_sample_has_every_field() -> None:
+    """Of a field that it leaves out, the tests below say nothing."""
+    seen: set[str] = set()
+
+    @settings(derandomize=True, database=None, phases=[Phase.generate])
+    @given(STATUSES)
+    def gather(status: Status) -> None:
+        seen.update(_set(status))
+
+    gather()
+    models = [one for one in vars(gpunodes).values() if isinstance(one, type)]
+    every = {
+        f"{one.__name__}.{field.name}"
+        for one in models
+        if is_dataclass(one)
+        for field in fields(one)
+    }
+    assert every - seen == {"GPUNode.status"}
+
+
+def _set(part: Any) -> Iterator[str]:
+    """The fields of a status and of all its parts that say something."""
+    for field in fields(part):
+        value = getattr(part, field.name)
+        if value == field.default:
+            continue
+        yield f"{type(part).__name__}.{field.name}"
+        for one in value if isinstance(value, tuple) else (value,):
+            if is_dataclass(one):
+                yield from _set(one)
 
 
 @given(STATUSES)
