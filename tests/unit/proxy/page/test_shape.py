@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +27,9 @@ def seat(uid, state=SeatState.PARKED, **more):
         namespace="team", **given,
     )  # fmt: skip
     return SeatView(replace(info, **more), True, state is SeatState.ACTIVE, 1, 2)
+
+
+PAGE = (Path(__file__).parents[4] / "docs/reference/serving/page.md").read_text()
 
 
 def known(*seats, past=None):
@@ -49,6 +55,30 @@ def test_a_cluster_shows_a_lane_for_each_group_of_a_node():
         "name": "m-a", "waiting": 3, "left": 1.2, "rate": 1.0, "failed": 0,
     }  # fmt: skip
     assert (said["acts"], said["logs"]) == ([], False)
+
+
+@pytest.mark.parametrize(
+    ("title", "of", "but"),
+    [
+        ("# The page's data\n", lambda said, past: said, {"now", "spans"}),
+        ("## A lane\n", lambda said, past: said["lanes"]["n1/G0"], set()),
+        ("## A model\n", lambda said, past: said["models"]["team/m-a"], set()),
+        ("## A seat\n", lambda said, past: said["seats"]["a"], set()),
+        ("## A span\n", lambda said, past: past[0], set()),
+    ],
+)
+def test_the_reference_lists_each_field_and_no_other(title, of, but):
+    """`but`: what the stream adds."""
+    one, past = seat("a"), History()
+    past.seat(seat("b", SeatState.ACTIVE).info, 1.0)
+    past.gone(PodUid("b"), 2.0)
+    rates = {"team/m-a": Rate(1.0, 0, 0.1, 0.2)}
+    said = page(CLUSTER, replace(known(one), rates=rates), ANYONE)
+    rows = re.findall(
+        r"^\| (`.+?) \|", PAGE.partition(title)[2].partition("\n## ")[0], re.MULTILINE
+    )
+    listed = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert listed == of(said, spans(CLUSTER, past.spans(), ANYONE)).keys() | but
 
 
 def test_who_waits_for_longer_than_expected_is_promised_nothing():
