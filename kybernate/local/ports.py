@@ -128,6 +128,11 @@ class NoContainers:
     ) -> None:
         """See `ports.Specs`."""
 
+    async def shut(
+        self, device_id: str, init: int, is_there: Callable[[], bool], deadline: float
+    ) -> None:
+        """See `ports.Specs`."""
+
     def ids(self) -> frozenset[str]:
         """See `ports.Specs`."""
         return frozenset()

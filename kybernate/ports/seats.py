@@ -178,6 +178,13 @@ class Specs(Protocol):
         after so many seconds: what comes of it later is undone, unless it `stays`."""
         ...
 
+    async def shut(
+        self, device_id: str, init: int, is_there: Callable[[], bool], deadline: float
+    ) -> None:
+        """Keep the container of this process 1 from the device's GPUs again, as before its turn.
+        Idempotent. Raises as `release`."""
+        ...
+
     def ids(self) -> frozenset[str]:
         """Device IDs that have a file."""
         ...

@@ -108,7 +108,7 @@ class Lifecycle:
     async def start(self, seat: Seat) -> None:
         """From STARTING: check the GPUs' memory, journal, let it go, wait till it serves."""
         if (lack := await self._lack(seat)) is not None:
-            self._put_off(seat, SeatEvent.ENDED, lack)
+            await self._wait_again(seat, lack)
             return
         seat.history.started()
         await self.release_gate(seat)
@@ -118,23 +118,23 @@ class Lifecycle:
         try:
             prefix = await self._steps.argv_prefix(seat)
         except RetryableError as error:
-            self._put_off(seat, SeatEvent.ENDED, str(error))
+            await self._wait_again(seat, str(error))
             return
         except (NotFoundError, RefusedError) as error:
             self._node.tell(seat, "Warning", "NoCommand", str(error))
             self._world.doors.refuse(seat.uid, str(error))
-            self._put_off(seat, SeatEvent.ENDED, str(error))
+            await self._wait_again(seat, str(error))
             return
         await self.make_network_plain(seat)
         unwritten = await self._journalled(self._node.save(seat))
         if unwritten is not None:
-            self._put_off(seat, SeatEvent.ENDED, unwritten)
+            await self._wait_again(seat, unwritten)
             return
         try:
             await self._steps.open_devices(seat)
         except (KybernateError, OSError) as error:
             why = f"its container can't be let to its GPUs: {error}"
-            self._put_off(seat, SeatEvent.ENDED, why)
+            await self._wait_again(seat, why)
             return
         self._world.doors.go(seat.uid, seat.history.generation, prefix)
         await self.await_started(seat)
@@ -169,6 +169,13 @@ class Lifecycle:
         except OSError as error:
             return f"the agent's journal can't be written: {error}"
         return None
+
+    async def _wait_again(self, seat: Seat, why: str) -> None:
+        """At the gate. An agent that was killed may have let it to its GPUs, which are for others
+        now."""
+        with contextlib.suppress(KybernateError, OSError):
+            await self._steps.shut_devices(seat)
+        self._put_off(seat, SeatEvent.ENDED, why)
 
     def _put_off(self, seat: Seat, event: SeatEvent, why: str) -> None:
         seat.backoff.hold(self._world.now() + _RETRY)

@@ -281,6 +281,15 @@ class Steps:
             released = self._world.specs.release
             await released(device, init.pid, is_there, _DEVICES_S, stays=stays)
 
+    async def shut_devices(self, seat: Seat) -> None:
+        """Its container, which waits for its turn, may open its GPUs no more. Raises as
+        `open_devices`."""
+        init, procs = seat.tree.init, self._world.procs
+        if init is not None:
+            is_there = partial(procs.alive, init.pid, init.start)
+            device = seat.identity.device_id
+            await self._world.specs.shut(device, init.pid, is_there, _DEVICES_S)
+
     async def wake(self, seat: Seat) -> dict[str, float]:
         """Thaw, restore, unlock, check. Returns seconds by phase; raises Broken. Reverted: the
         driver won't have it on other GPUs than it was on, and it is thawed, but parked as before.

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from kybernate.adapters.container.cdi import CdiSpecs
-from kybernate.adapters.devices import DeviceLists, DevicePrograms, bpf
+from kybernate.adapters.devices import DeviceLists, DevicePrograms, bpf, lists
 from kybernate.errors import NotFoundError, RetryableError
 from kybernate.ports import SeatSpec
 from kybernate.types import Gpu, GpuUuid, PodUid
@@ -152,6 +152,49 @@ def test_a_container_that_is_gone_is_told(node: Path) -> None:
         release(specs, container.process.pid)
 
 
+def shut(specs: CdiSpecs, pid: int) -> None:
+    asyncio.run(specs.shut("one", pid, lambda: True, 5.0))
+
+
+def test_a_container_whose_turn_is_put_off_can_not_open_its_gpu_again(node: Path) -> None:
+    """An agent that was killed had let it to them, and did not say `go` any more."""
+    specs = specs_at(node, DeviceLists())
+    specs.write("one", SeatSpec((GPU,)))
+    container = Container(rules_of(node))
+    try:
+        for _ in range(2):
+            release(specs, container.process.pid)
+            assert container.tries(node / "nvidia0") == errno.ENXIO
+            shut(specs, container.process.pid)
+            shut(specs_at(node, DeviceLists()), container.process.pid)
+            assert container.tries(node / "nvidia0") == errno.EPERM
+            assert container.tries(node / "nvidiactl") == errno.EPERM
+    finally:
+        container.close()
+
+
+def test_what_is_opened_in_part_is_shut_again(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    specs = specs_at(node, DeviceLists())
+    specs.write("one", SeatSpec((GPU,)))
+    container = Container(rules_of(node))
+    add = lists._add
+
+    def in_part(file: Path, devices: set[str]) -> None:
+        add(file, sorted(devices)[:1])
+        if file.name == "devices.allow":
+            raise OSError(errno.EIO, "the second is not written")
+        add(file, sorted(devices)[1:])
+
+    monkeypatch.setattr(lists, "_add", in_part)
+    try:
+        with pytest.raises(OSError, match="is not written"):
+            release(specs, container.process.pid)
+        assert container.tries(node / "nvidia0") == errno.EPERM
+        assert container.tries(node / "nvidiactl") == errno.EPERM
+    finally:
+        container.close()
+
+
 @pytest.fixture
 def pod() -> Iterator[tuple[str, Path]]:
     """A pod of version 2: its UID, and its container's cgroup."""
@@ -159,7 +202,7 @@ def pod() -> Iterator[tuple[str, Path]]:
     if os.geteuid() != 0 or root is None:
         pytest.skip("needs root and a mount of cgroup version 2")
     uid = str(uuid.uuid4())
-    top = root / f"kyb-test-{uuid.uuid4().hex[:8]}"
+    top = root / f"kubepods-test-{uuid.uuid4().hex[:8]}"
     group = top / f"pod{uid}" / "container"
     group.mkdir(parents=True)
     yield uid, group
@@ -194,6 +237,44 @@ def test_with_version_2_a_program_of_ours_keeps_the_pod_from_it(
         assert container.tries(node / "nvidia0") == errno.ENXIO, "it runs: it is not shut out again"
     finally:
         container.close()
+
+
+def test_with_version_2_it_is_shut_again_and_what_was_let_to_it_is_undone(
+    node: Path, pod: tuple[str, Path]
+) -> None:
+    uid, group = pod
+    root = group.parents[2]
+    door, other = DevicePrograms(root), str(uuid.uuid4())
+    specs = specs_at(node, door)
+    specs.write("one", SeatSpec((GPU,), pod=PodUid(uid)))
+    container = Container([], group)
+    neighbour = root / group.parents[1].name / f"pod{other}"
+    neighbour.mkdir()
+    beside = Container([], neighbour)
+    try:
+        release(specs, container.process.pid)
+        assert container.tries(node / "nvidia0") == errno.ENXIO
+        for _ in range(3):
+            shut(specs_at(node, door), container.process.pid)
+        assert container.tries(node / "nvidia0") == errno.EPERM, "its turn was put off"
+        assert container.tries(node / "nvidiactl") == errno.EPERM
+        assert beside.tries(node / "nvidia0") == errno.ENXIO, "only the seat's own pod is kept out"
+        devices = [(MAJOR, 0), (MAJOR, 255)]
+        undo = door.open(container.process.pid, devices, lambda: True)
+        assert container.tries(node / "nvidia0") == errno.ENXIO
+        undo()
+        assert container.tries(node / "nvidia0") == errno.EPERM, "it came too late"
+        nothing = door.open(container.process.pid, devices, lambda: True)
+        door.open(container.process.pid, devices, lambda: True)()
+        assert container.tries(node / "nvidia0") == errno.ENXIO, "it had opened nothing"
+        nothing()
+        assert container.tries(node / "nvidia0") == errno.EPERM
+        release(specs, container.process.pid)
+        assert container.tries(node / "nvidia0") == errno.ENXIO
+    finally:
+        beside.close()
+        container.close()
+        neighbour.rmdir()
 
 
 def test_a_pod_without_a_cgroup_of_version_2_is_let_in_rather_than_lost(

@@ -18,7 +18,7 @@ import asyncio
 import logging
 import os
 import stat
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -30,7 +30,7 @@ from kybernate.adapters.container.openings import Openings
 from kybernate.errors import DeadlineError, RefusedError, RetryableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
     from kybernate.ports import SeatSpec
     from kybernate.types import Gpu
@@ -82,7 +82,12 @@ class DeviceDoor(Protocol):
         """Let the container of this process open these character devices from now on. Idempotent.
         Blocks. Returns what shuts again what it opened, which blocks and raises OSError. `is_there`
         is asked once the container is known, before anything is let to it. Raises NotFoundError if
-        the process is gone, OSError."""
+        the process is gone, OSError, and then nothing is opened."""
+
+    def close(
+        self, init: int, devices: Iterable[tuple[int, int]], is_there: Callable[[], bool]
+    ) -> None:
+        """Keep the container of this process from them again. As `open`."""
 
 
 def compose(vendor: Sequence[Mapping[str, Any]], device_id: str, spec: SeatSpec) -> Json:
@@ -256,20 +261,28 @@ class CdiSpecs:
         Raises RetryableError if the file isn't what was written: it is written again for the next
         container. DeadlineError: what the kernel does later is undone, unless it `stays`.
         """
-        door, numbers = self._door, self._shut(device_id)
+        door, numbers = self._door, self._devices(device_id)
         if door is None or numbers is None:
             return
-        try:
-            async with asyncio.timeout(deadline):
-                await self._openings.settled(device_id)
-                if not (door.lets(init, numbers) and is_there()):
-                    opens = partial(door.open, init, numbers, is_there)
-                    await self._openings.open(device_id, opens, stays=stays)
-        except TimeoutError as error:
-            why = f"the kernel did not let process {init} to its devices within {deadline:g} s"
-            raise DeadlineError(why) from error
+        async with _within(deadline, f"let process {init} to its devices"):
+            await self._openings.settled(device_id)
+            if not (door.lets(init, numbers) and is_there()):
+                opens = partial(door.open, init, numbers, is_there)
+                await self._openings.open(device_id, opens, stays=stays)
 
-    def _shut(self, device_id: str) -> list[tuple[int, int]] | None:
+    async def shut(
+        self, device_id: str, init: int, is_there: Callable[[], bool], deadline: float
+    ) -> None:
+        """Keep the container of this process from what the device's file shuts again. Idempotent.
+        Raises as `release`."""
+        door, numbers = self._door, self._devices(device_id)
+        if door is None or numbers is None:
+            return
+        async with _within(deadline, f"keep process {init} from its devices"):
+            shuts = partial(_shuts, partial(door.close, init, numbers, is_there))
+            await self._openings.open(device_id, shuts, stays=True)
+
+    def _devices(self, device_id: str) -> list[tuple[int, int]] | None:
         """The devices that the file shuts, None without one. Raises RetryableError for another file
         than ours."""
         path = self._file(device_id)
@@ -323,6 +336,22 @@ class CdiSpecs:
                 "NVIDIA container toolkit, or run `nvidia-ctk cdi generate`."
             )
         return self._parsed[1]
+
+
+@asynccontextmanager
+async def _within(deadline: float, what: str) -> AsyncIterator[None]:
+    """Raises DeadlineError."""
+    try:
+        async with asyncio.timeout(deadline):
+            yield
+    except TimeoutError as error:
+        raise DeadlineError(f"the kernel did not {what} within {deadline:g} s") from error
+
+
+def _shuts(close: Callable[[], None]) -> Callable[[], None]:
+    """As an opening: nothing of it is ever undone."""
+    close()
+    return close
 
 
 def _candidates(folder: Path) -> list[Path]:

@@ -78,6 +78,15 @@ def detach(group: int, name: str) -> int:
     return found
 
 
+def attached(group: int, name: str) -> bool:
+    """Whether one of this name is. Raises OSError."""
+    for number in _attached(group):
+        with _owned(_call(_BY_ID, struct.pack("<III", number, 0, 0))) as program:
+            if _name_of(program) == name:
+                return True
+    return False
+
+
 def _attached(group: int) -> list[int]:
     numbers = (ctypes.c_uint32 * _MOST)()
     attribute = struct.pack("<IIIIQI", group, _PLACE, 0, 0, ctypes.addressof(numbers), _MOST)

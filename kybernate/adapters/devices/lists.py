@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,16 +42,33 @@ class DeviceLists:
         """See `cdi.DeviceDoor.open`."""
         if not self.born_shut:
             return _nothing
-        group = self._group(init)
-        if not is_there():  # its number, and so the group, may be another's
-            raise NotFoundError(f"There is no process {init} any more.")
+        group = self._group_of(init, is_there)
         try:
             if not (missing := _missing(group, devices)):
                 return _nothing
-            as_admin(lambda: _add(group / _ALLOW, missing))
+            undo = partial(as_admin, lambda: _add(group / _DENY, missing))
+            try:
+                as_admin(lambda: _add(group / _ALLOW, missing))
+            except OSError:
+                with suppress(OSError):
+                    undo()
+                raise
         except FileNotFoundError as error:
             raise NotFoundError(f"The container of process {init} is gone.") from error
-        return partial(as_admin, lambda: _add(group / _DENY, missing))
+        return undo
+
+    def close(
+        self, init: int, devices: Iterable[tuple[int, int]], is_there: Callable[[], bool]
+    ) -> None:
+        """See `cdi.DeviceDoor.close`."""
+        if not self.born_shut:
+            return
+        group, wanted = self._group_of(init, is_there), list(devices)
+        try:
+            if may := _named(wanted) - _missing(group, wanted):
+                as_admin(lambda: _add(group / _DENY, may))
+        except FileNotFoundError as error:
+            raise NotFoundError(f"The container of process {init} is gone.") from error
 
     def lets(self, init: int, devices: Iterable[tuple[int, int]]) -> bool:
         """See `cdi.DeviceDoor.lets`."""
@@ -58,6 +76,12 @@ class DeviceLists:
             return not self.born_shut or not _missing(self._group(init), devices)
         except FileNotFoundError as error:
             raise NotFoundError(f"The container of process {init} is gone.") from error
+
+    def _group_of(self, init: int, is_there: Callable[[], bool]) -> Path:
+        group = self._group(init)
+        if not is_there():  # its number, and so the group, may be another's
+            raise NotFoundError(f"There is no process {init} any more.")
+        return group
 
     def _group(self, init: int) -> Path:
         try:
@@ -73,8 +97,12 @@ class DeviceLists:
 
 def _missing(group: Path, devices: Iterable[tuple[int, int]]) -> set[str]:
     """Those that a cgroup's list does not let be opened. Raises FileNotFoundError."""
-    wanted = {f"c {major}:{minor}" for major, minor in devices}
+    wanted = _named(devices)
     return wanted - _allowed(wanted, smallfile.read(f"{group}/devices.list"))
+
+
+def _named(devices: Iterable[tuple[int, int]]) -> set[str]:
+    return {f"c {major}:{minor}" for major, minor in devices}
 
 
 def _allowed(wanted: Iterable[str], rules: str) -> set[str]:

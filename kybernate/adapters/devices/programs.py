@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+import re
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 _NAME = "kyb_gate"
+_POD = re.compile(r"(?:^|-)pod[0-9a-f]")
 _DEPTH = 4
 """Folders below the mount in which a pod's cgroup is looked for: kubepods, and a class of it."""
 
@@ -58,22 +60,48 @@ class DevicePrograms:
                 self._deny(group, devices)
 
         try:
+            for group in self._groups_of(init, is_there):
+                if self._undone(group):
+                    opened.append(group)  # noqa: PERF401 - also what came before an error
+        except OSError as error:
+            with suppress(OSError):
+                shut()
+            if isinstance(error, FileNotFoundError):
+                raise NotFoundError(f"The pod of process {init} is gone.") from error
+            raise
+        return shut
+
+    def close(
+        self, init: int, devices: Iterable[tuple[int, int]], is_there: Callable[[], bool]
+    ) -> None:
+        """See `cdi.DeviceDoor.close`."""
+        try:
+            groups = self._groups_of(init, is_there)
+            if groups and not any(map(self._denies, groups)):
+                self._deny(groups[-1], devices)
+        except FileNotFoundError as error:
+            raise NotFoundError(f"The pod of process {init} is gone.") from error
+
+    def _groups_of(self, init: int, is_there: Callable[[], bool]) -> list[Path]:
+        """The pod's of a container's process, the innermost first."""
+        try:
             lines = smallfile.read(f"{self._proc}/{init}/cgroup").splitlines()
         except (FileNotFoundError, ProcessLookupError) as error:
             raise NotFoundError(f"There is no process {init} any more.") from error
         path = next((line[3:] for line in lines if line.startswith("0::")), "/")
         if not is_there():  # its number, and so the group, may be another's
             raise NotFoundError(f"There is no process {init} any more.")
-        try:
-            for group in (self._mount / path.lstrip("/")).parents:
-                if group in (self._mount, *self._mount.parents):
-                    break
-                # Some runtimes put another group between a pod's and its container's.
-                if "pod" in group.name and self._undone(group):
-                    opened.append(group)
-        except FileNotFoundError as error:
-            raise NotFoundError(f"The pod of process {init} is gone.") from error
-        return shut
+        # Some runtimes put another group between a pod's and its container's. That of all pods is
+        # none of them.
+        above = Path(path.lstrip("/")).parents
+        return [self._mount / group for group in above if _POD.search(group.name)]
+
+    def _denies(self, folder: Path) -> bool:
+        def act() -> bool:
+            with _opened(folder) as group:
+                return bpf.attached(group, _NAME)
+
+        return as_admin(act)
 
     def _deny(self, folder: Path, devices: Iterable[tuple[int, int]]) -> None:
         program = bpf.denies(devices)

@@ -50,6 +50,12 @@ class FakeSpecs:
             raise OSError(1, "Operation not permitted")
         self.released.add(init)
 
+    async def shut(
+        self, device_id: str, init: int, is_there: Callable[[], bool], deadline: float
+    ) -> None:
+        """Written down."""
+        self.released.discard(init)
+
     def ids(self) -> frozenset[str]:
         """All kept."""
         return frozenset(self._machine.specs)

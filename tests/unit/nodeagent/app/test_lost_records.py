@@ -141,12 +141,16 @@ def test_a_start_that_an_agent_left_undone_looks_for_room_again(rig):
 
     async def second():
         r = rig(machine)
+        released = r.node.world.specs.released
+        released.add(machine.inits[uid])  # by that agent, which was killed before it said `go`
         await r.recover()
         await asyncio.sleep(5)
         assert r.state(uid) is not ACTIVE
         assert "PutOff" in reasons(r)
+        assert not released, "it may open its GPUs before its turn"
         thief.alive = False
         await r.until(uid, ACTIVE, 5.0)
+        assert released
 
     run_virtual(second(), start=1000.1)
 
