@@ -28,7 +28,7 @@ from kybernate.core.requests.checkpoint import (
     trouble_of,
 )
 from kybernate.core.requests.placement import unplaced
-from kybernate.core.seat.operations import Kind, Progress
+from kybernate.core.seat.operations import ENDED, Kind, Progress
 from kybernate.errors import (
     KybernateError,
     NotFoundError,
@@ -103,6 +103,16 @@ class Agents:
             return Problem(trouble_of(rival=rival, again=again), str(error))
         except KybernateError as error:
             return Problem(Trouble.UNREACHABLE, str(error))
+
+    def ends(self, node: str, name: str, within: float) -> bool:
+        """Wait until the operation has ended, for so many seconds at most; whether it has."""
+        asked = pb.GetOperationRequest(name=name)
+        try:
+            told = self._stub(node).WatchOperation(asked, timeout=within)
+            return any(one.state in ENDED for one in told)
+        except (grpc.RpcError, KybernateError, ValueError):
+            # ValueError: its connection was closed just now. Whoever looks next asks again.
+            return False
 
     def cancel(self, node: str, name: str) -> Operation | Problem | None:
         """Take the operation back; None if the agent knows none of the name."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from controller.base.worker import RequestWorker
+from controller.checkpoints.following import Following
 from controller.checkpoints.turns import Turns
 from kybernate.core.requests.checkpoint import (
     Act,
@@ -20,6 +22,7 @@ from kybernate.core.requests.checkpoint import (
 )
 from kybernate.core.requests.evictions import lost_pod
 from kybernate.core.requests.reasons import Reason
+from kybernate.core.seat.operations import ENDED
 from kybernate.errors import KybernateError, RefusedError
 
 if TYPE_CHECKING:
@@ -63,6 +66,7 @@ class Worker(RequestWorker["Request"]):
     ) -> None:
         super().__init__(queue, requests, cluster, fence, wall)
         self._agents = agents
+        self._following = Following(agents)
         self._lost = lost
         self._remains = remains
         self._limits = limits
@@ -83,6 +87,9 @@ class Worker(RequestWorker["Request"]):
             # What it came to meanwhile counts; what can't be cancelled now is the sweep's.
             operation = after if isinstance(after, Operation) else seen.operation
             decision = self._decide(replace(seen, operation=operation, cancelled=True))
+        if isinstance(seen.operation, Operation) and seen.operation.state not in ENDED:
+            look = partial(self._queue.add, (request.namespace, request.name))
+            self._following.follow(request.status.node, request.status.operation, look)
         return decision
 
     def _decide(self, seen: Observed) -> Decision[Status, Act]:

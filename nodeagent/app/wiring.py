@@ -216,6 +216,7 @@ class Agent:
         told = self.loop.places.rows, self.operations.under_way
         publisher = Publisher(self.node, self._get_api, self._address(), attendance, *told)
         self._publisher = publisher
+        self.operations.on_end(publisher.hurry)
         cache = PodCache(self.loop.pod_changed, self.loop.pod_gone, self._policies.judge)
         self._cache = cache
         preparer = self._preparer(cache, publisher)

@@ -70,7 +70,7 @@ class Publisher:
         self._urgent = asyncio.Event()
         self._events = Events(self._writes.put, node.world.wall, node.settings.node)
         self._record = Record(node.settings.node)
-        attendance.on_change(self._hurry)
+        attendance.on_change(self.hurry)
 
     async def run(self) -> None:
         """Publish, for ever."""
@@ -79,6 +79,12 @@ class Publisher:
     def touch(self) -> None:
         """Something that the GPUNode status shows has changed."""
         self._changed.set()
+
+    def hurry(self) -> None:
+        """Somebody waits for what the GPUNode status shows now: such as an eviction, for the end of
+        what its pod's seat was asked for."""
+        self._changed.set()
+        self._urgent.set()
 
     # --- Observer -----------------------------------------------------------------------------
 
@@ -170,10 +176,6 @@ class Publisher:
             await self._told(self._changed, _LOOK_AGAIN)
             # After the change, not before it: a swap comes first, and its end is told with it.
             await self._told(self._urgent, self._node.settings.status_interval_s)
-
-    def _hurry(self) -> None:
-        self._changed.set()
-        self._urgent.set()
 
     async def _told(self, event: asyncio.Event, limit: float) -> None:
         with contextlib.suppress(TimeoutError):

@@ -90,10 +90,15 @@ class Operations:
         self._review_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._tell_node = tell_node
+        self._told_of_ends: list[Callable[[], None]] = []
         self.changes = Changes()
         self._carriers: dict[Kind, Carrier] = {
             Kind.SAVE: Saves(operators, offload, life, self._facts, self.advanced)
         }
+
+    def on_end(self, call: Callable[[], None]) -> None:
+        """`call` is told of each end; on the loop, quick."""
+        self._told_of_ends.append(call)
 
     def carry(self, kind: Kind, by: Carrier) -> None:
         """Who carries out operations of a kind; before `resume`."""
@@ -399,6 +404,8 @@ class Operations:
         metrics.OPERATIONS.labels(operation.kind.value, operation.state.value).inc()
         log.info("operation %s: %s: %s", operation, operation.state, operation.sentence)
         self._save(operation)
+        for call in self._told_of_ends:
+            call()
         self._forget_the_oldest()
         if seat is not None and operation.kind is not Kind.WAKE:
             self._tell(seat, operation)

@@ -44,6 +44,10 @@ STANDING = 10
 """Requests of a namespace that have plans made before one is approved."""
 _LEAVE_S = 300.0
 """Seconds for which an eviction is tried."""
+_HELD_S, _HELD_PART = 0.2, 0.1
+"""Seconds until an eviction that was held back is tried again, and the part of the time since the
+state is there that they take: what holds it at first is that its node is yet to tell so, and
+requests wait meanwhile."""
 
 
 class RebalanceReason(Reasoned):
@@ -404,7 +408,8 @@ def _leaving(seen: Observed, step: Step, now: float) -> Decision[Status, Act]:
         failed = _failed(request, step, f"it could not be evicted: {seen.held}", now)
         return replace(failed, act=Act.WAKE)
     why = f"pod {step.told} is evicted: {seen.held}" if seen.held else request.status.message
-    told = _open(request.status, RebalanceReason.MOVING, why, _LOOK_S)
+    pause = min(max(_HELD_S, (now - made.status.ended_at) * _HELD_PART), _LOOK_S)
+    told = _open(request.status, RebalanceReason.MOVING, why, pause if seen.held else _LOOK_S)
     return replace(told, act=None if seen.held else Act.EVICT)
 
 

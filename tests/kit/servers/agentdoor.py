@@ -14,10 +14,12 @@ from kybernate.gen import agent_pb2 as pb
 from kybernate.lib import rpc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 _ENDED = ("succeeded", "failed", "cancelled")
+_THREADS = 32
+_LOOK_S = 0.02
 
 
 class Door:
@@ -76,6 +78,18 @@ class Door:
     def GetOperation(self, request: Any, context: Any) -> pb.Operation:  # noqa: N802
         with self._lock:
             return self._now(request.name, context)
+
+    def WatchOperation(self, request: Any, context: Any) -> Iterator[pb.Operation]:  # noqa: N802
+        last = ""
+        while context.is_active():
+            with self._lock:
+                found = self._now(request.name, context)
+            if found.state != last:
+                yield found
+            if found.state in _ENDED:
+                return
+            last = found.state
+            time.sleep(_LOOK_S)
 
     def ListOperations(self, request: Any, context: Any) -> Any:  # noqa: N802
         with self._lock:
@@ -143,7 +157,7 @@ class Door:
 
 def serve(door: Door, tls: Path, node: str, port: int = 0) -> tuple[grpc.Server, int]:
     """A server that has started, and its port on 127.0.0.1."""
-    server = grpc.server(futures.ThreadPoolExecutor(8))
+    server = grpc.server(futures.ThreadPoolExecutor(_THREADS))
     rpc.serve(server, agent_pb2.DESCRIPTOR, "NodeAgent", door)
     pair = [(tls / f"agent-{node}.{kind}").read_bytes() for kind in ("key", "crt")]
     credentials = grpc.ssl_server_credentials(

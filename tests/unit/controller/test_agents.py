@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -142,6 +143,27 @@ def test_what_an_agent_does_not_know(agents):
     assert agents.find("n1", "ckpt-none") is None
     assert agents.cancel("n1", "ckpt-none") is None
     assert agents.begin(asked(pod="u9"), 60.0).trouble is Trouble.NO_SEAT
+
+
+def test_the_end_of_an_operation_is_heard_of(agents, door):
+    door.stuck.add("u1")
+    agents.begin(asked(), 60.0)
+    assert not agents.ends("n1", "ckpt-r1", 0.2)
+    with ThreadPoolExecutor(1) as pool:
+        heard = pool.submit(agents.ends, "n1", "ckpt-r1", 60.0)
+        agents.cancel("n1", "ckpt-r1")
+        assert heard.result(60.0)
+    assert not agents.ends("n1", "ckpt-none", 60.0), "an agent that knows none of the name"
+    assert not agents.ends("n3", "ckpt-r1", 60.0), "a node whose agent nobody knows"
+
+
+def test_whoever_waits_for_an_end_is_told_when_the_controller_ends(agents, door):
+    door.stuck.add("u1")
+    agents.begin(asked(), 60.0)
+    with ThreadPoolExecutor(1) as pool:
+        heard = pool.submit(agents.ends, "n1", "ckpt-r1", 60.0)
+        agents.close()
+        assert not heard.result(60.0)
 
 
 def test_own_operations_are_those_of_controllers_that_are_under_way(agents, door):

@@ -33,6 +33,7 @@ from kybernate.settings.controller import ControllerSettings
 
 KEY = ("shop", "once")
 NAME = "ckpt-r1"
+_PATIENCE = 30.0
 LIMITS = {"snapshots": 2, "limits": Limits(of_node=2), "governing": no_policy}
 
 
@@ -59,6 +60,7 @@ class World:
         self.operations, self.pods = {}, {"a": PodFacts("u1", "n1", seat=True, ended=False)}
         self.away = self.shut = False
         self.budget, self.lost, self.left, self.looked = "", {}, None, []
+        self.ended = threading.Event()
         self.version = 1
 
     # --- Cluster
@@ -118,6 +120,9 @@ class World:
             self.operations[name] = Operation(Progress.CANCELLED, "it was cancelled")
         return self.operations.get(name)
 
+    def ends(self, _node, _name, _within):
+        return self.ended.wait(_PATIENCE)
+
     def own(self, _node):
         if self.away:
             raise RetryableError("away")
@@ -137,7 +142,9 @@ class World:
 
 @pytest.fixture
 def world():
-    return World()
+    found = World()
+    yield found
+    found.ended.set()
 
 
 @pytest.fixture
@@ -180,6 +187,19 @@ def test_it_is_pinned_begun_followed_and_told_of(world, worker):
     assert world.told == [Reason.PENDING, Reason.RUNNING, Reason.PARKED]
     worker.look(KEY)
     assert world.calls == [("begin", NAME)]
+
+
+def test_the_end_of_what_is_under_way_has_it_looked_at_at_once(world, requests, clock):
+    """However long it has taken, and however seldom it is looked at by then: somebody waits."""
+    stands_still = Queue(lambda: 0.0)
+    worker = Worker(stands_still, requests, *[world] * 5, lambda: clock[0], **LIMITS)
+    worker.look(KEY)
+    worker.look(KEY)
+    assert stands_still.get() == KEY, "the pin was written"
+    stands_still.done(KEY)
+    assert len(stands_still) == 0
+    world.ended.set()
+    assert stands_still.get() == KEY
 
 
 def test_nothing_is_asked_before_the_pin_is_written(world, worker):

@@ -160,6 +160,8 @@ def test_a_step_is_written_down_before_each_act():
     assert decide(seen, NOW).act is Act.EVICT
     held = decide(replace(seen, held="a budget"), NOW)
     assert (held.act, held.status.message) == (None, "pod shop/a is evicted: a budget")
+    later = decide(replace(seen, held="a budget"), NOW + 60)
+    assert held.again < 0.5 < later.again, "at first its node is yet to tell where its state is"
     seen = replace(seen, pods={"uid-a": PodSeen("n1", "G0", leaving=True)})
     arriving = decide(seen, NOW)
     seen = replace(seen, request=replace(seen.request, status=arriving.status))

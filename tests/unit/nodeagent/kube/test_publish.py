@@ -55,9 +55,9 @@ class Api:
         self.calls.append((verb, path, body))
 
 
-async def start(rig, attendance=None):
+async def start(rig, attendance=None, **settings):
     api = Api()
-    r = rig()
+    r = rig(**settings)
     if attendance is None:
         attendance = Attendance()
         attendance.set("plugin", ())
@@ -141,6 +141,21 @@ async def test_the_node_is_created_and_kept_up_to_date_but_not_all_the_time(rig)
     before = len(api.calls)
     await asyncio.sleep(60)
     assert len(api.calls) == before
+    task.cancel()
+
+
+async def test_what_somebody_waits_for_is_written_at_once(rig):
+    r, api, publisher, task = await start(rig, status_interval_s=30.0)
+    r.begin()
+    await asyncio.sleep(5)
+    before = len(api.calls)
+    r.node.draining = "a test"
+    publisher.touch()
+    await asyncio.sleep(0.01)
+    assert len(api.calls) == before, "a swap comes first"
+    publisher.hurry()
+    await asyncio.sleep(0.01)
+    assert "drained" in api.calls[-1][2]["status"]["conditions"][0]["message"]
     task.cancel()
 
 

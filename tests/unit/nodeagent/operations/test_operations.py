@@ -53,6 +53,14 @@ async def test_a_park_is_carried_out_with_its_phases_and_the_seat_wakes_on_deman
     r.check()
 
 
+async def test_who_waits_for_ends_is_told_of_each_when_it_is_known(rig):
+    _, operations, (a,) = await begun(rig, "a")
+    under_way = []
+    operations.on_end(lambda: under_way.append(operations.under_way()))
+    await ended(await operations.ask(park(a)))
+    assert under_way == [{}]
+
+
 async def test_the_same_name_is_the_same_operation_and_does_nothing_again(rig, proxy):
     r, operations, (a,) = await begun(rig, "a")
     one = await ended(await operations.ask(park(a)))
