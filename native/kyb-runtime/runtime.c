@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -24,6 +25,7 @@ enum {
 	ANSWER_MS = 600 * 1000, /* the seat's requests are finished first */
 	PAUSE_TRIES = 50,
 	PAUSE_AGAIN_MS = 100,
+	SAID_LIMIT = 400,       /* bytes of what runc says that a sentence quotes */
 	LOCK_FD = 100,          /* clear of the numbers that runc hands to CRIU */
 	ID_LIMIT = 1024         /* bytes of a container's ID, as containerd has them */
 };
@@ -40,6 +42,8 @@ static struct {
 } asked;
 
 static struct inbox inbox;
+
+static char said[SAID_LIMIT]; /* by the real runtime, last */
 
 /* --- what is said when it can't be done --------------------------------------------------------- */
 
@@ -178,12 +182,29 @@ static bool hear(int fd, struct frame *frame, int limit_ms)
 	return known > 0;
 }
 
-/* Runs the real runtime with one command on the container; whether that went well. */
+/* Keeps the last line of a file, cut at its beginning. */
+static void keep_last_line(int fd)
+{
+	off_t end = lseek(fd, 0, SEEK_END);
+	off_t from = end > SAID_LIMIT - 1 ? end - (SAID_LIMIT - 1) : 0;
+	ssize_t length = end > 0 ? pread(fd, said, SAID_LIMIT - 1, from) : 0;
+	char *line;
+
+	while (length > 0 && said[length - 1] == '\n')
+		length--;
+	said[length > 0 ? length : 0] = '\0';
+	line = strrchr(said, '\n');
+	if (line)
+		memmove(said, line + 1, strlen(line));
+}
+
+/* Runs the real runtime with one command on the container; whether that went well. What it says of
+ * an error is in `said`. */
 static bool runtime(const char *command)
 {
 	const char *argv[] = {asked.real, "--root", asked.root, command, asked.container, NULL};
 	const char *plain[] = {asked.real, command, asked.container, NULL};
-	int status = 0;
+	int status = 0, errors = memfd_create("kyb-runtime", MFD_CLOEXEC);
 	pid_t child = fork();
 
 	if (child == 0) {
@@ -191,12 +212,16 @@ static bool runtime(const char *command)
 
 		dup2(nowhere, STDIN_FILENO);
 		dup2(nowhere, STDOUT_FILENO);
-		dup2(nowhere, STDERR_FILENO);
+		dup2(errors < 0 ? nowhere : errors, STDERR_FILENO);
 		execv(asked.real, (char *const *)(asked.root ? argv : plain));
 		_exit(127);
 	}
 	while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
 		;
+	if (errors >= 0) {
+		keep_last_line(errors);
+		close(errors);
+	}
 	return child > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
@@ -252,13 +277,14 @@ static void prepare_checkpoint(void)
 	if (!wire_send(fd, 3, (const char *const[]){"checkpoint", KYB_PROTOCOL, asked.container}) ||
 	    !hear(fd, &frame, ANSWER_MS)) {
 		if (paused)
-			runtime("pause");
+			paused_again();
 		fail("the node agent did not answer; look into its log, then try again");
 	}
 	verb = frame_field(&frame);
 	sentence = frame_field(&frame);
 	if (paused && !paused_again())
-		fail("the container could not be paused again; try again");
+		fail("the container could not be paused again (%s); try again",
+		     *said ? said : "the runtime does not say why");
 	if (strcmp(verb, "ready") != 0)
 		fail("the node agent refuses: %s", sentence ? sentence : "it speaks another protocol");
 	close(fd);

@@ -28,7 +28,7 @@ try: fcntl.flock(open(sys.argv[1]), fcntl.LOCK_SH | fcntl.LOCK_NB)
 except BlockingIOError: open(sys.argv[2], "a").write("locked\\n")
 except OSError: pass' {mark} {calls};;
 *resume*) exit {resumes};;
-*pause*) test "$(grep -c ' pause ' {calls})" -gt {unpaused};;
+*pause*) test "$(grep -c ' pause ' {calls})" -gt {unpaused} || {{ {says} >&2; exit 1; }};;
 esac
 """
 
@@ -73,11 +73,11 @@ class Node:
         self.mark.parent.mkdir(parents=True)
         self.runtime()
 
-    def runtime(self, resumes=1, unpaused=0):
-        """Pauses fail `unpaused` times."""
+    def runtime(self, resumes=1, unpaused=0, says="true"):
+        """Pauses fail `unpaused` times, and the command `says` why."""
         real = self.folder / "kyb-runtime.real"
         facts = {"calls": self.calls, "mark": self.mark, "resumes": resumes}
-        facts["unpaused"] = unpaused
+        facts |= {"unpaused": unpaused, "says": says}
         real.write_text(FAKE.format(python=shutil.which("python3"), **facts))
         real.chmod(0o755)
 
@@ -193,11 +193,22 @@ def test_one_that_runc_can_not_freeze_at_once_is_paused_again_and_again(node):
     agent.close()
 
 
-def test_one_that_runc_never_freezes_is_not_taken(node):
+@pytest.mark.parametrize(
+    ("says", "quoted"),
+    [
+        ("true", "the runtime does not say why"),
+        ("""printf 'a warning\\nunable to "freeze"\\n\\n'""", "unable to 'freeze'"),
+        (f"printf '%08000d\\n{'e' * 300}' 0", "e" * 300),
+        ("printf '%0800000d' 7", "0" * 398 + "7"),
+    ],
+    ids=["nothing", "its last line", "a long one before", "far too much"],
+)
+def test_one_that_runc_never_freezes_is_not_taken_and_its_reason_is_told(node, says, quoted):
     node.manage()
-    node.runtime(resumes=0, unpaused=1000)
+    node.runtime(resumes=0, unpaused=1000, says=says)
     agent = node.agent("ready")
-    assert told(node, checkpoint(node)) == "the container could not be paused again; try again"
+    why = f"the container could not be paused again ({quoted}); try again"
+    assert told(node, checkpoint(node)) == why
     assert {line.split()[2] for line in node.called()} == {"resume", "pause"}
     agent.close()
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 
 from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
 from kybernate.ports import Line
 from kybernate.types import ArtifactId, PodRef, PodUid
+from nodeagent.kube.replacement import Replacements
+from tests.kit.clock import run_virtual
+from tests.kit.machine import Machine
 from tests.unit.nodeagent.offloading import (
     ACTIVE,
     OBJECT,
@@ -187,3 +191,43 @@ async def test_a_pod_that_its_kubelet_failed_has_stopped_once_nothing_of_it_runs
     assert await stopped(hot)
     for one in telling:
         one.cancel()
+
+
+def test_that_a_failed_pod_has_stopped_is_told_though_the_agent_was_killed_before(rig):
+    """It remembers none of them: its watch lists all pods at its start."""
+    machine, known = Machine({"GPU-0": 80 << 30, "GPU-1": 80 << 30}), []
+
+    async def agent(*, killed):
+        r = rig(machine, tiers=TIERS)
+        if killed:
+            _, hot = await two(r)
+            known.append(r.node.seats.pop(hot).identity.pod)
+        await r.recover()
+        (pod,) = known
+        r.node.seats.pop(pod.uid, None)
+        runs = [one.run() for one in (r.loop.reports, r.loop.succession)]
+        telling = [asyncio.ensure_future(one) for one in runs]
+        watched = Replacements(SimpleNamespace(), r.loop.succession.failed)
+        watched.event("ADDED", failed_pod(pod))
+        await asyncio.sleep(100)
+        assert not (await r.loop.registry.line(pod.namespace, pod.uid, 1.0)).stopped
+        if killed:
+            return
+        machine.end_container(pod.uid)
+        await asyncio.sleep(10)
+        assert (await r.loop.registry.line(pod.namespace, pod.uid, 1.0)).stopped
+        for one in telling:
+            one.cancel()
+
+    run_virtual(agent(killed=True))
+    run_virtual(agent(killed=False), start=5000.0)
+
+
+def failed_pod(ref):
+    seat = {"name": "m", "resources": {"limits": {"kyb.ai/gpu-1x-seat": "1"}}}
+    marked = [{"type": "kyb.ai/replace", "status": "True"}]
+    return {
+        "metadata": {"namespace": ref.namespace, "name": ref.name, "uid": ref.uid},
+        "spec": {"containers": [seat]},
+        "status": {"phase": "Failed", "reason": "UnexpectedAdmissionError", "conditions": marked},
+    }
