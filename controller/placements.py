@@ -21,8 +21,6 @@ from kybernate.api.lenient import texts
 from kybernate.api.placements.status import dump_placement_status, read_placement
 from kybernate.api.restoring.artifacts import labels_of
 from kybernate.core.requests.placement import (
-    PLACEMENT_MEANINGS,
-    TERMINAL,
     Candidate,
     CopyState,
     Placement,
@@ -130,7 +128,12 @@ class PlacementWorker(ObjectWorker[Placement]):
     gives seconds since 1970; `percent`: most of a node's NVMe that pins may take alone."""
 
     kind, named = "placement", keys.TIER_PLACEMENT_KIND
-    alarming = frozenset({*TERMINAL, PlacementReason.COPY_FAILED, PlacementReason.NO_ROOM})
+    alarming = frozenset(
+        {
+            *(PlacementReason.INVALID, PlacementReason.ENDED),
+            *(PlacementReason.COPY_FAILED, PlacementReason.NO_ROOM),
+        }
+    )
 
     def __init__(  # noqa: PLR0913, PLR0917 - each of them is another part
         self,
@@ -166,7 +169,7 @@ class PlacementWorker(ObjectWorker[Placement]):
             return
         if self._registry is None:
             reason = PlacementReason.NO_REGISTRY
-            self._write(known, PlacementStatus(reason, PLACEMENT_MEANINGS[reason]))
+            self._write(known, PlacementStatus(reason, reason.told))
             return
         seen = self._observed(known.says, self._registry)
         seen, plan = self._decided(key, seen)

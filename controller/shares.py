@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from controller.base.lasting import Lasting, read_lasting, write_lasting
 from kybernate import keys
 from kybernate.api.shares import dump_share_status, read_share
-from kybernate.core.policy.shares import BEYOND, NOTHING, Found, Share, ShareReason, judge
+from kybernate.core.policy.shares import NOTHING, Found, Share, ShareReason, judge
 from kybernate.errors import ConflictError, KybernateError
 from kybernate.lib.rounds import rounds_blocking
 from kybernate.runtime.listed import Listed
@@ -78,7 +78,7 @@ class Shares:
         status = dump_share_status(found, one.status, one.generation, now)
         if write_lasting(self._cluster, one, status, self._fence) is None:
             return
-        if found.reason in BEYOND and found.reason.value not in str(one.status):
+        if not found.reason.holds and found.reason.value not in str(one.status):
             log.info("%s: %s", one.path, found.message)
 
     def _judged(self, one: Lasting[Share], now: float) -> Found:

@@ -14,8 +14,8 @@ from kybernate.api import events, pods
 from kybernate.api.lenient import mapping, mappings, text, whole
 from kybernate.api.requests import DEPLOYMENT, regular
 from kybernate.core.rate import Bucket
+from kybernate.core.reasons import Standing
 from kybernate.core.requests.checkpoint import PodFacts
-from kybernate.core.requests.reasons import Standing
 from kybernate.errors import (
     ConflictError,
     KybernateError,
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from kybernate.adapters.k8s import Api
     from kybernate.core.policy.effective import Policy
     from kybernate.core.policy.snapshots import Order
+    from kybernate.core.reasons import Reasoned
     from kybernate.core.requests.asked import Asked
-    from kybernate.core.requests.reasons import Reasoned
     from kybernate.types import Tier
 
     Json = dict[str, Any]

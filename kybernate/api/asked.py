@@ -16,7 +16,6 @@ from kybernate.api.schema import TIME, items
 from kybernate.api.schema import text as texts
 from kybernate.api.schema import whole as number
 from kybernate.core.requests.asked import Copied
-from kybernate.core.requests.reasons import Standing
 from kybernate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -161,7 +160,7 @@ def dump(
     """What the statuses of all requests have in common, as the API server is to have it, given what
     it has (`before`). `otherwise`: the reason where there is none yet; `times` by their fields."""
     reason: Any = status.reason or otherwise
-    done = reason.standing is Standing.SUCCESS
+    done = reason.holds
     complete = condition((COMPLETE, reason, status.message), before, generation, now, true=done)
     found: Json = {"observedGeneration": generation, "conditions": [complete]}
     times |= {"startTime": status.began_at, "completionTime": status.ended_at}

@@ -28,9 +28,8 @@ from kybernate.api.turns import (
     read_idle,
     read_turn,
 )
-from kybernate.core.policy.balance import BalanceReason, Rule
+from kybernate.core.policy.balance import Rule
 from kybernate.core.policy.effective import Policy, PutAway, Relation, Slot, in_order
-from kybernate.core.policy.findings import BAD
 from kybernate.core.policy.schedule import read_times
 from kybernate.core.policy.snapshots import Snapshots
 from kybernate.core.quantity import parse_duration
@@ -459,7 +458,7 @@ def read_policies(items: Iterable[Mapping[str, Any]]) -> tuple[Policy, ...]:
 def dump_policy_status(found: Findings, before: object, generation: int, now: float) -> Json:
     """The status as the API server is to have it, given what it has (`before`)."""
     said = READY, found.reason, found.message
-    ready = found.reason not in BAD
+    ready = found.reason.holds
     told: Json = {
         "observedGeneration": generation,
         "matched": found.matched,
@@ -469,7 +468,7 @@ def dump_policy_status(found: Findings, before: object, generation: int, now: fl
         "snapshots": None,
     }
     if (balanced := found.balanced) is not None:
-        even = balanced.reason is BalanceReason.EVEN
+        even = balanced.reason.holds
         load = BALANCED, balanced.reason, balanced.message
         told["conditions"].append(condition(load, before, generation, now, true=even))
     if found.snapshots is not None:

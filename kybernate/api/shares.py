@@ -14,7 +14,7 @@ from kybernate.api.pods import seconds
 from kybernate.api.schema import CAMEL, DEFAULT, checked, items, rule
 from kybernate.api.schema import text as words
 from kybernate.api.schema import whole as integer
-from kybernate.core.policy.shares import BEYOND, DAY, PAR, Share, Used
+from kybernate.core.policy.shares import DAY, PAR, Share, Used
 from kybernate.core.quantity import parse_duration
 from kybernate.dataclass import dataclass
 from kybernate.errors import ConfigError
@@ -184,7 +184,7 @@ def dump_share_status(found: Found, before: object, generation: int, now: float)
     """The status as the API server is to have it, given what it has (`before`)."""
     conditions = mappings(mapping(before).get("conditions"))
     last = next((one for one in conditions if one.get("type") == WITHIN_QUOTA), {})
-    status, used = "False" if found.reason in BEYOND else "True", found.used
+    status, used = str(found.reason.holds), found.used
     condition = {
         "type": WITHIN_QUOTA,
         "status": status,

@@ -13,7 +13,6 @@ from kybernate.api.pods import seconds
 from kybernate.core.artifacts.placed import Placed
 from kybernate.core.requests.placement import (
     MOST_ARTIFACTS,
-    TRUE,
     Copy,
     CopyState,
     OnNodes,
@@ -76,7 +75,13 @@ def dump_placement_status(
     return {
         "observedGeneration": generation,
         "conditions": [
-            condition((READY, reason, found.message), before, generation, now, true=reason in TRUE)
+            condition(
+                (READY, reason, found.message),
+                before,
+                generation,
+                now,
+                true=reason.holds,
+            )
         ],
         "matched": found.matched,
         "pinned": len(found.artifacts),

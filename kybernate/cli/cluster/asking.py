@@ -17,8 +17,9 @@ from kybernate.cli.cluster.link import Source, cluster_options, link_to, watched
 from kybernate.cli.options import together
 from kybernate.cli.output import human, plain, text_of
 from kybernate.core.quantity import parse_duration
+from kybernate.core.reasons import Standing
 from kybernate.core.requests.asked import Asked
-from kybernate.core.requests.reasons import Reason, Standing
+from kybernate.core.requests.reasons import Reason
 from kybernate.errors import ConfigError
 
 if TYPE_CHECKING:

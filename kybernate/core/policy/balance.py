@@ -12,10 +12,9 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from dataclasses import field
-from enum import StrEnum
-from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
+from kybernate.core.reasons import DONE, OPEN, Reasoned
 from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -26,25 +25,18 @@ _MARGIN = 0.2
 _SETTLES_S = 1e-6
 
 
-class BalanceReason(StrEnum):
+class BalanceReason(Reasoned):
     """Reasons of the condition Balanced of a CheckpointPolicy."""
 
-    EVEN = "Even"
-    MOVING = "Moving"
-    SETTLING = "Settling"
-    NO_BETTER_PLACE = "NoBetterPlace"
-    REFUSED = "Refused"
-
-
-BALANCE_MEANINGS: Mapping[BalanceReason, str] = MappingProxyType(
-    {
-        BalanceReason.EVEN: "no GPU of its pods is busier than spec.rebalance.above",
-        BalanceReason.MOVING: "a RebalanceRequest moves a pod to a group that is less busy",
-        BalanceReason.SETTLING: "a pod has moved less than spec.rebalance.every ago",
-        BalanceReason.NO_BETTER_PLACE: "a GPU is busier, and no move of one of its pods betters it",
-        BalanceReason.REFUSED: "a move can't be asked for; the message says why",
-    }
-)
+    EVEN = "Even", DONE, "no GPU of its pods is busier than spec.rebalance.above"
+    MOVING = "Moving", OPEN, "a RebalanceRequest moves a pod to a group that is less busy"
+    SETTLING = "Settling", OPEN, "a pod has moved less than spec.rebalance.every ago"
+    NO_BETTER_PLACE = (
+        "NoBetterPlace",
+        OPEN,
+        "a GPU is busier, and no move of one of its pods betters it",
+    )
+    REFUSED = "Refused", OPEN, "a move can't be asked for; the message says why"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +169,7 @@ def balance(rule: Rule, scene: Scene, now: float) -> Verdict:
     nodes = {name: _Node(load) for name, load in scene.loads.items()}
     busy = [one for one in _busy(scene, nodes) if one[1] >= rule.above]
     if not busy:
-        return Verdict(BalanceReason.EVEN, BALANCE_MEANINGS[BalanceReason.EVEN])
+        return Verdict(BalanceReason.EVEN, BalanceReason.EVEN.told)
     if (left := last + rule.every - now) > 0 and last:
         return _settling(left)
     free, waits = _free_nodes(rule, scene, now)
@@ -188,12 +180,12 @@ def balance(rule: Rule, scene: Scene, now: float) -> Verdict:
         return Verdict(BalanceReason.MOVING, best[0].told, best[0])
     if waits:
         return _settling(waits)
-    why = f"{BALANCE_MEANINGS[BalanceReason.NO_BETTER_PLACE]} by {rule.above * _MARGIN:.0%}"
+    why = f"{BalanceReason.NO_BETTER_PLACE.told} by {rule.above * _MARGIN:.0%}"
     return Verdict(BalanceReason.NO_BETTER_PLACE, why)
 
 
 def _settling(left: float) -> Verdict:
-    why = BALANCE_MEANINGS[BalanceReason.SETTLING]
+    why = BalanceReason.SETTLING.told
     return Verdict(BalanceReason.SETTLING, why, again=left)
 
 

@@ -3,11 +3,10 @@ counts at all. Pure."""
 
 from __future__ import annotations
 
-from enum import StrEnum
-from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from kybernate.core.policy.effective import MOST, governing
+from kybernate.core.reasons import DONE, OPEN, OVER, Reasoned
 from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -18,27 +17,14 @@ if TYPE_CHECKING:
     from kybernate.core.policy.snapshots import Made
 
 
-class PolicyReason(StrEnum):
+class PolicyReason(Reasoned):
     """Reasons of the condition Ready of a CheckpointPolicy."""
 
-    GOVERNS = "Governs"
-    SELECTS_NONE = "SelectsNone"
-    OVERRULED = "Overruled"
-    TOO_MANY = "TooMany"
-    INVALID = "Invalid"
-
-
-POLICY_MEANINGS: Mapping[PolicyReason, str] = MappingProxyType(
-    {
-        PolicyReason.GOVERNS: "pods with seats go by it where they say nothing themselves",
-        PolicyReason.SELECTS_NONE: "the namespace has no pod with a seat that it selects",
-        PolicyReason.OVERRULED: "policies that come before it govern all pods that it selects",
-        PolicyReason.TOO_MANY: f"{MOST} policies of the namespace come before it; no more count",
-        PolicyReason.INVALID: "it says what can't be; the message names the field",
-    }
-)
-BAD = frozenset({PolicyReason.TOO_MANY, PolicyReason.INVALID})
-"""With these it governs nothing, and Ready is False."""
+    GOVERNS = "Governs", DONE, "pods with seats go by it where they say nothing themselves"
+    SELECTS_NONE = "SelectsNone", DONE, "the namespace has no pod with a seat that it selects"
+    OVERRULED = "Overruled", DONE, "policies that come before it govern all pods that it selects"
+    TOO_MANY = "TooMany", OPEN, f"{MOST} policies of the namespace come before it; no more count"
+    INVALID = "Invalid", OVER, "it says what can't be; the message names the field"
 
 
 class Counts(NamedTuple):
@@ -99,5 +85,5 @@ def findings(
         reason = PolicyReason.GOVERNS
     else:
         reason = PolicyReason.OVERRULED if matched else PolicyReason.SELECTS_NONE
-    message = "; ".join(filter(None, (POLICY_MEANINGS[reason], problem)))
+    message = "; ".join(filter(None, (reason.told, problem)))
     return Findings(reason, message, matched, governed, counts)

@@ -7,10 +7,9 @@ node's agent counts its own part, the controller adds the parts up.
 from __future__ import annotations
 
 import math
-from enum import StrEnum
-from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
+from kybernate.core.reasons import DONE, OPEN, OVER, Reasoned
 from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -65,29 +64,22 @@ class Share:
         return max(counted, default=0.0) >= self.gpu_seconds
 
 
-class ShareReason(StrEnum):
+class ShareReason(Reasoned):
     """Reasons of the condition WithinQuota of a Share."""
 
-    WITHIN = "WithinQuota"
-    NO_SEATS = "NoSeats"
-    SPENT = "GpuSecondsUsedUp"
-    CROWDED = "ParkedBeyondQuota"
-    INVALID = "Invalid"
-
-
-SHARE_MEANINGS: Mapping[ShareReason, str] = MappingProxyType(
-    {
-        ShareReason.WITHIN: "the namespace uses no more than its quota",
-        ShareReason.NO_SEATS: "no pod of a namespace of this name has a seat",
-        ShareReason.SPENT: ("the GPU-seconds are used up; until the next window others come first"),
-        ShareReason.CROWDED: (
-            "parked seats take more RAM of a node than the quota, and can't leave it now"
-        ),
-        ShareReason.INVALID: "it says what can't be; the message names the field",
-    }
-)
-BEYOND = frozenset({ShareReason.SPENT, ShareReason.CROWDED, ShareReason.INVALID})
-"""With these WithinQuota is False."""
+    WITHIN = "WithinQuota", DONE, "the namespace uses no more than its quota"
+    NO_SEATS = "NoSeats", DONE, "no pod of a namespace of this name has a seat"
+    SPENT = (
+        "GpuSecondsUsedUp",
+        OPEN,
+        "the GPU-seconds are used up; until the next window others come first",
+    )
+    CROWDED = (
+        "ParkedBeyondQuota",
+        OPEN,
+        "parked seats take more RAM of a node than the quota, and can't leave it now",
+    )
+    INVALID = "Invalid", OVER, "it says what can't be; the message names the field"
 
 
 class Found(NamedTuple):
@@ -128,4 +120,4 @@ def judge(share: Share, nodes: Mapping[str, Used], now: float, *, seats: bool) -
 
 
 def _found(reason: ShareReason, more: str, used: Used) -> Found:
-    return Found(reason, SHARE_MEANINGS[reason] + (f" ({more})" if more else ""), used)
+    return Found(reason, reason.told + (f" ({more})" if more else ""), used)

@@ -16,8 +16,9 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from kybernate.core.reasons import Standing
 from kybernate.core.requests.asked import Copied, Decision, Timed, copied, ends, rests, waits
-from kybernate.core.requests.reasons import Reason, Standing
+from kybernate.core.requests.reasons import Reason
 from kybernate.core.seat.operations import ENDED, OF_REQUEST, Kind, Progress, is_of_request
 from kybernate.dataclass import dataclass
 

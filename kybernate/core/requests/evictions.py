@@ -15,7 +15,8 @@ from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
 from kybernate import keys
-from kybernate.core.requests.reasons import Reason, Standing
+from kybernate.core.reasons import Standing
+from kybernate.core.requests.reasons import Reason
 from kybernate.core.requests.zero import is_last_step
 from kybernate.core.seat.seats import shown
 from kybernate.dataclass import dataclass

@@ -15,10 +15,10 @@ import hashlib
 import math
 from dataclasses import field, replace
 from enum import StrEnum
-from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from kybernate.core.artifacts.listed import VERIFIED
+from kybernate.core.reasons import DONE, OPEN, OVER, Reasoned
 from kybernate.core.requests.checkpoint import PACE, Operation, Trouble
 from kybernate.core.requests.pins import choose, takes
 from kybernate.core.seat.operations import Progress
@@ -51,40 +51,23 @@ _LONGEST_WHY = 500
 _MOST_BYTES = (1 << 63) - 1
 
 
-class PlacementReason(StrEnum):
+class PlacementReason(Reasoned):
     """Reasons of the condition Ready of a TierPlacement."""
 
-    PLACED = "Placed"
-    NO_ARTIFACTS = "NoArtifacts"
-    COPYING = "Copying"
-    WAITING = "Waiting"
-    NO_NODES = "NoNodes"
-    NO_ROOM = "NoRoomToPin"
-    COPY_FAILED = "CopyFailed"
-    ENDED = "PinEnded"
-    NO_REGISTRY = "NoRegistry"
-    INVALID = "Invalid"
-
-
-PLACEMENT_MEANINGS: Mapping[PlacementReason, str] = MappingProxyType(
-    {
-        PlacementReason.PLACED: "every copy that is wanted is there",
-        PlacementReason.NO_ARTIFACTS: "no artifact of the namespace has these labels",
-        PlacementReason.COPYING: "copies are being made",
-        PlacementReason.WAITING: "copies wait for something; the message says for what",
-        PlacementReason.NO_NODES: "no node whose agent is known has these labels",
-        PlacementReason.NO_ROOM: "pins may take no more of a node's NVMe (pins_nvme_percent); it "
-        "is tried again",
-        PlacementReason.COPY_FAILED: "a copy could not be made, and is tried again",
-        PlacementReason.ENDED: "its time (spec.pinnedUntil) is over: it keeps nothing any more",
-        PlacementReason.NO_REGISTRY: "the controller has no registry (registry_url)",
-        PlacementReason.INVALID: "it says what can't be; the message names the field",
-    }
-)
-TRUE = frozenset({PlacementReason.PLACED})
-"""With these Ready is True."""
-TERMINAL = frozenset({PlacementReason.ENDED, PlacementReason.INVALID})
-"""With these nothing more is tried until the spec changes."""
+    PLACED = "Placed", DONE, "every copy that is wanted is there"
+    NO_ARTIFACTS = "NoArtifacts", OPEN, "no artifact of the namespace has these labels"
+    COPYING = "Copying", OPEN, "copies are being made"
+    WAITING = "Waiting", OPEN, "copies wait for something; the message says for what"
+    NO_NODES = "NoNodes", OPEN, "no node whose agent is known has these labels"
+    NO_ROOM = (
+        "NoRoomToPin",
+        OPEN,
+        "pins may take no more of a node's NVMe (pins_nvme_percent); it is tried again",
+    )
+    COPY_FAILED = "CopyFailed", OPEN, "a copy could not be made, and is tried again"
+    ENDED = "PinEnded", OVER, "its time (spec.pinnedUntil) is over: it keeps nothing any more"
+    NO_REGISTRY = "NoRegistry", OPEN, "the controller has no registry (registry_url)"
+    INVALID = "Invalid", OVER, "it says what can't be; the message names the field"
 
 
 class CopyState(StrEnum):
@@ -427,7 +410,7 @@ def _lacking(lacks: Sequence[Lack]) -> str:
 def _told(
     status: PlacementStatus, reason: PlacementReason, more: str, placement: Placement
 ) -> PlacementStatus:
-    message = PLACEMENT_MEANINGS[reason] + (f" ({more})" if more else "")
+    message = reason.told + (f" ({more})" if more else "")
     return replace(status, reason=reason, message=message, generation=placement.generation)
 
 

@@ -1,34 +1,8 @@
-"""Why a request is as it is: one word each, in conditions, events and metrics."""
+"""Reasons of a CheckpointRequest. Pure."""
 
 from __future__ import annotations
 
-from enum import StrEnum
-from typing import Self
-
-
-class Standing(StrEnum):
-    """Whether more becomes of a request, and what became of it."""
-
-    RETRYABLE = "retryable"
-    SUCCESS = "success"
-    TERMINAL = "terminal"
-
-
-OPEN, DONE, OVER = Standing.RETRYABLE, Standing.SUCCESS, Standing.TERMINAL
-
-
-class Reasoned(StrEnum):
-    """Reasons of a condition: each has a standing, and a sentence for the page of objects."""
-
-    standing: Standing
-    told: str
-
-    def __new__(cls, word: str, standing: Standing, told: str) -> Self:
-        """A member."""
-        one = str.__new__(cls, word)
-        one._value_ = word
-        one.standing, one.told = standing, told
-        return one
+from kybernate.core.reasons import DONE, OPEN, OVER, Reasoned
 
 
 class Reason(Reasoned):

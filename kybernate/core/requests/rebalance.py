@@ -18,10 +18,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from kybernate.core.plans.steps import Kind
+from kybernate.core.reasons import DONE, OPEN, OVER, Reasoned
 from kybernate.core.requests.asked import Decision, Timed, ends, rests
 from kybernate.core.requests.checkpoint import Mode
 from kybernate.core.requests.evictions import STEP, continues
-from kybernate.core.requests.reasons import DONE, OPEN, OVER, Reasoned
 from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from kybernate.core.artifacts.restores import OF_POD, RestoreAs
+from kybernate.core.reasons import DONE, OPEN, OVER, Reasoned, Standing
 from kybernate.core.requests.asked import Copied, Decision, Timed, copied, ends, rests, waits
-from kybernate.core.requests.reasons import DONE, OPEN, OVER, Reasoned, Standing
 from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:

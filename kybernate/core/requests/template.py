@@ -13,10 +13,9 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import replace
-from enum import StrEnum
-from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
+from kybernate.core.reasons import DONE, OPEN, OVER, Reasoned
 from kybernate.core.requests.reasons import Reason
 from kybernate.dataclass import dataclass
 
@@ -36,33 +35,20 @@ _WAITS_S = 5.0
 """Seconds until the next look while something is under way that no watch need tell of."""
 
 
-class TemplateReason(StrEnum):
+class TemplateReason(Reasoned):
     """Reasons of the condition Ready of a SnapshotTemplate."""
 
-    READY = "Ready"
-    STARTING = "Starting"
-    SAVING = "Saving"
-    NO_GPUS = "NoGPUs"
-    POD_REFUSED = "PodRefused"
-    POD_FAILED = "PodFailed"
-    NOT_SAVED = "NotSaved"
-    DEADLINE_EXCEEDED = "DeadlineExceeded"
-    INVALID = "Invalid"
+    READY = "Ready", DONE, "pods start from its artifact"
+    STARTING = "Starting", OPEN, "a pod of it starts, and is warmed up"
+    SAVING = "Saving", OPEN, "the state of that pod is being kept"
+    NO_GPUS = "NoGPUs", OPEN, "no GPUNode has GPUs of the product that it wants"
+    POD_REFUSED = "PodRefused", OPEN, "the API server lets no pod of it in; the message says why"
+    POD_FAILED = "PodFailed", OPEN, "its pod has failed, or did not answer its warm-up"
+    NOT_SAVED = "NotSaved", OPEN, "the state of its pod could not be kept"
+    DEADLINE_EXCEEDED = "DeadlineExceeded", OPEN, "it was not done within spec.deadlineSeconds"
+    INVALID = "Invalid", OVER, "it says what can't be; the message names the field"
 
 
-TEMPLATE_MEANINGS: Mapping[TemplateReason, str] = MappingProxyType(
-    {
-        TemplateReason.READY: "pods start from its artifact",
-        TemplateReason.STARTING: "a pod of it starts, and is warmed up",
-        TemplateReason.SAVING: "the state of that pod is being kept",
-        TemplateReason.NO_GPUS: "no GPUNode has GPUs of the product that it wants",
-        TemplateReason.POD_REFUSED: "the API server lets no pod of it in; the message says why",
-        TemplateReason.POD_FAILED: "its pod has failed, or did not answer its warm-up",
-        TemplateReason.NOT_SAVED: "the state of its pod could not be kept",
-        TemplateReason.DEADLINE_EXCEEDED: "it was not done within spec.deadlineSeconds",
-        TemplateReason.INVALID: "it says what can't be; the message names the field",
-    }
-)
 FAILED = frozenset(
     {
         TemplateReason.POD_REFUSED,

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kybernate.core.policy.effective import PutAway
+from kybernate.core.reasons import Standing
 from kybernate.core.requests.asked import MOST_RESTARTS, Copied
 from kybernate.core.requests.checkpoint import (
     Act,
@@ -28,7 +29,7 @@ from kybernate.core.requests.checkpoint import (
     strays,
     trouble_of,
 )
-from kybernate.core.requests.reasons import Reason, Standing
+from kybernate.core.requests.reasons import Reason
 from kybernate.core.seat.operations import Progress
 
 NOW = 1000.0

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kybernate import keys
+from kybernate.core.reasons import Standing
 from kybernate.core.requests.checkpoint import Mode, Outcome, Request, Status
 from kybernate.core.requests.evictions import (
     EvictedSeat,
@@ -17,7 +18,7 @@ from kybernate.core.requests.evictions import (
     may_go,
     predecessor,
 )
-from kybernate.core.requests.reasons import Reason, Standing
+from kybernate.core.requests.reasons import Reason
 from kybernate.core.seat.seats import shown
 from kybernate.types import SeatState, Tier
 

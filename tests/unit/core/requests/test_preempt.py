@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from kybernate.core.plans.steps import Kind
+from kybernate.core.reasons import Standing
 from kybernate.core.requests import checkpoint
 from kybernate.core.requests.checkpoint import Mode, Outcome, Target
 from kybernate.core.requests.preempt import (
@@ -22,7 +23,7 @@ from kybernate.core.requests.preempt import (
     save_seconds,
     victim_of,
 )
-from kybernate.core.requests.reasons import Reason, Standing
+from kybernate.core.requests.reasons import Reason
 from kybernate.core.requests.rebalance import NoPlan, Plan, PodSeen, Step
 from kybernate.core.requests.turns import Limits
 from kybernate.types import Tier

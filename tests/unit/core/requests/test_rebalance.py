@@ -9,9 +9,10 @@ from random import Random
 import pytest
 
 from kybernate.core.plans.steps import Kind
+from kybernate.core.reasons import Standing
 from kybernate.core.requests import checkpoint
 from kybernate.core.requests.checkpoint import Mode, Outcome, Target
-from kybernate.core.requests.reasons import Reason, Standing
+from kybernate.core.requests.reasons import Reason
 from kybernate.core.requests.rebalance import (
     SAVE_S,
     Act,

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kybernate.core.artifacts.restores import RestoreAs
+from kybernate.core.reasons import Standing
 from kybernate.core.requests.asked import Copied
-from kybernate.core.requests.reasons import Standing
 from kybernate.core.requests.restore import (
     MAKE,
     Lack,

@@ -18,15 +18,15 @@ from kybernate.api.crds import CRDS, definition
 from kybernate.api.models import ModelsFile
 from kybernate.api.models.tidying import MEANINGLESS
 from kybernate.api.models.values import Part
-from kybernate.core.policy.findings import BAD, POLICY_MEANINGS
-from kybernate.core.policy.shares import BEYOND, SHARE_MEANINGS
-from kybernate.core.requests.placement import PLACEMENT_MEANINGS
-from kybernate.core.requests.placement import TERMINAL as OVER
-from kybernate.core.requests.placement import TRUE as PLACED
-from kybernate.core.requests.reasons import Reason, Reasoned, Standing
+from kybernate.core.policy.balance import BalanceReason
+from kybernate.core.policy.findings import PolicyReason
+from kybernate.core.policy.shares import ShareReason
+from kybernate.core.reasons import Reasoned, Standing
+from kybernate.core.requests.placement import PlacementReason
+from kybernate.core.requests.reasons import Reason
 from kybernate.core.requests.rebalance import RebalanceReason
 from kybernate.core.requests.restore import RestoreReason
-from kybernate.core.requests.template import FAILED, TEMPLATE_MEANINGS
+from kybernate.core.requests.template import TemplateReason
 from kybernate.settings.agent import AgentSettings
 from kybernate.settings.controller import ControllerSettings
 from kybernate.settings.extender import ExtenderSettings
@@ -86,43 +86,69 @@ Each is left out with a warning, as any unknown key; a key that is nearly one of
 error, as it is misspelt.
 """
 
-POLICY_REASONS = """## Reasons of a CheckpointPolicy
-
-Its one condition is `Ready`: `False` while it governs nothing because of what it says.
-"""
-
-TEMPLATE_REASONS = """## Reasons of a SnapshotTemplate
-
-Its one condition is `Ready`: `True` while pods start from an artifact of it, which may be the one
-before while the next is made. What failed is tried again after a minute, later each time.
-"""
-
-PLACEMENT_REASONS = """## Reasons of a TierPlacement
-
-Its one condition is `Ready`: `True` while every copy that is wanted is there. What it names in
-`status.artifacts` is kept whatever the condition says.
-"""
-
-SHARE_REASONS = """## Reasons of a Share
-
-Its one condition is `WithinQuota`. What it says of GPU-seconds is over with the window.
-"""
-
-REASONS = """## Reasons of a CheckpointRequest
-
-Its one condition is `Complete`: `True` once it is done. While it is `False`, the reason says
-whether more becomes of it; `status.completionTime` is set once nothing more does.
-"""
-RESTORE_REASONS = """## Reasons of a RestoreRequest
-
-As those of a CheckpointRequest.
-"""
-
-
-REBALANCE_REASONS = """## Reasons of a RebalanceRequest
-
-Its one condition is `Complete`, as above.
-"""
+WAITS, DONE, OVER = Standing.RETRYABLE, Standing.SUCCESS, Standing.TERMINAL
+REQUESTS = (
+    "more becomes of it",
+    {WAITS: "yes", DONE: "no, it is done", OVER: "no, it failed"},
+)
+CONDITIONS = (
+    "condition",
+    {WAITS: "False, for now", DONE: "True", OVER: "False, until it is changed"},
+)
+REASONS: tuple[tuple[type[Reasoned], str, str, tuple[str, dict[Standing, str]]], ...] = (
+    (
+        Reason,
+        "a CheckpointRequest",
+        (
+            "Its one condition is `Complete`: `True` once it is done. While it is `False`, "
+            "the reason says whether more becomes of it; `status.completionTime` is set once "
+            "nothing more does."
+        ),
+        REQUESTS,
+    ),
+    (RestoreReason, "a RestoreRequest", "As those of a CheckpointRequest.", REQUESTS),
+    (RebalanceReason, "a RebalanceRequest", "Its one condition is `Complete`, as above.", REQUESTS),
+    (
+        PolicyReason,
+        "a CheckpointPolicy",
+        "Its condition `Ready` is `False` while it governs nothing because of what it says.",
+        CONDITIONS,
+    ),
+    (
+        BalanceReason,
+        "a CheckpointPolicy's moves",
+        "One with `spec.rebalance` has the condition `Balanced`, too.",
+        CONDITIONS,
+    ),
+    (
+        TemplateReason,
+        "a SnapshotTemplate",
+        (
+            "Its one condition is `Ready`: `True` while pods start from an artifact of it, "
+            "which may be the one before while the next is made. What failed is tried again "
+            "after a minute, later each time."
+        ),
+        (
+            "more becomes of it",
+            {WAITS: "yes", DONE: "no", OVER: "no, until it is changed"},
+        ),
+    ),
+    (
+        PlacementReason,
+        "a TierPlacement",
+        (
+            "Its one condition is `Ready`: `True` while every copy that is wanted is there. "
+            "What it names in `status.artifacts` is kept whatever the condition says."
+        ),
+        CONDITIONS,
+    ),
+    (
+        ShareReason,
+        "a Share",
+        "Its one condition is `WithinQuota`. What it says of GPU-seconds is over with the window.",
+        CONDITIONS,
+    ),
+)
 
 
 def models_page() -> str:
@@ -168,54 +194,23 @@ def objects_page() -> str:
         lines += [textwrap.fill(schema["description"], 120), ""]
         lines += [_item(f"`{path}`, {kind}", text) for path, kind, text in _fields(schema)]
         lines.append("")
-    requests = (
-        *_reasons(REASONS, Reason),
-        *_reasons(RESTORE_REASONS, RestoreReason),
-        *_reasons(REBALANCE_REASONS, RebalanceReason),
+    return "\n".join([*lines, *(line for one in REASONS for line in _reasons(*one))])
+
+
+def _reasons(
+    reasons: type[Reasoned], of: str, said: str, column: tuple[str, dict[Standing, str]]
+) -> Iterator[str]:
+    head, follows = column
+    yield from (
+        f"## Reasons of {of}",
+        "",
+        said,
+        "",
+        f"| reason | {head} | means |",
+        "|---|---|---|",
     )
-    lasting = *_policy_reasons(), *_template_reasons(), *_placement_reasons(), *_share_reasons()
-    return "\n".join([*lines, *requests, *lasting])
-
-
-def _policy_reasons() -> Iterator[str]:
-    yield from (POLICY_REASONS, "| reason | Ready | means |", "|---|---|---|")
-    for reason, told in POLICY_MEANINGS.items():
-        yield f"| `{reason}` | {'False' if reason in BAD else 'True'} | {told} |"
-    yield ""
-
-
-def _template_reasons() -> Iterator[str]:
-    yield from (TEMPLATE_REASONS, "| reason | tried again | means |", "|---|---|---|")
-    for reason, told in TEMPLATE_MEANINGS.items():
-        yield f"| `{reason}` | {'yes' if reason in FAILED else 'no'} | {told} |"
-    yield ""
-
-
-def _placement_reasons() -> Iterator[str]:
-    head = "| reason | Ready | more is tried | means |", "|---|---|---|---|"
-    yield from (PLACEMENT_REASONS, *head)
-    for reason, told in PLACEMENT_MEANINGS.items():
-        more = "no" if reason in OVER | PLACED else "yes"
-        yield f"| `{reason}` | {'True' if reason in PLACED else 'False'} | {more} | {told} |"
-    yield ""
-
-
-def _share_reasons() -> Iterator[str]:
-    yield from (SHARE_REASONS, "| reason | WithinQuota | means |", "|---|---|---|")
-    for reason, told in SHARE_MEANINGS.items():
-        yield f"| `{reason}` | {'False' if reason in BEYOND else 'True'} | {told} |"
-    yield ""
-
-
-def _reasons(head: str, reasons: type[Reasoned]) -> Iterator[str]:
-    yield from (head, "| reason | more becomes of it | means |", "|---|---|---|")
-    more = {
-        Standing.RETRYABLE: "yes",
-        Standing.SUCCESS: "no, it is done",
-        Standing.TERMINAL: "no, it failed",
-    }
     for reason in reasons:
-        yield f"| `{reason}` | {more[reason.standing]} | {reason.told} |"
+        yield f"| `{reason}` | {follows[reason.standing]} | {reason.told} |"
     yield ""
 
 
