@@ -107,7 +107,7 @@ def built(folder: Path) -> None:
     subprocess.run(
         ["go", "build", "-o", str(folder / "main"), str(folder / "main.go")],
         check=True,
-        timeout=280,
+        timeout=900,
         env={**os.environ, "CGO_ENABLED": "0", "GO111MODULE": "off"},
     )
 

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from tests.strangers.rig import Stand
     from tests.strangers.talks import Talk
 
-pytestmark = pytest.mark.strangers
+HANGS = 1800
+"""Seconds: more than the limits of all steps together, each of which has its own. On a busy machine
+those that make progress get to their end."""
+pytestmark = [pytest.mark.strangers, pytest.mark.timeout(HANGS)]
 TIMES = 2
 LIMIT = 40.0
 QUIET = 5.5
