@@ -14,6 +14,7 @@ from kybernate import keys
 from kybernate.cli.agent import view
 from kybernate.cli.agent.link import CALL_LIMIT, as_dict, connected, find_seat
 from kybernate.cli.options import together
+from kybernate.cli.output import console
 from kybernate.gen import agent_pb2 as pb
 from kybernate.types import Tier
 
@@ -84,7 +85,7 @@ def status(socket: str, /, *, as_json: bool) -> None:
         whole = {**as_dict(now), "operations": [as_dict(one) for one in listed.operations]}
         click.echo(json.dumps(whole, indent=2))
         return
-    Console().print(view.screen(now, listed.operations, time.time()))
+    console().print(view.screen(now, listed.operations, time.time()))
 
 
 @command.command("watch")
@@ -296,7 +297,7 @@ def operations(socket: str, /, *, all_: bool, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([as_dict(one) for one in listed], indent=2))
     elif listed:
-        Console().print(view.operations_table(listed, time.time()))
+        console().print(view.operations_table(listed, time.time()))
     else:
         click.echo("No operation is under way." if not all_ else "Nothing was asked for yet.")
 
@@ -317,7 +318,7 @@ def cancel(socket: str, /, operation: str, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(as_dict(ended)))
         return
-    Console().print(view.outcome(ended))
+    console().print(view.outcome(ended))
 
 
 def _of_seat(
@@ -349,7 +350,7 @@ def _carry_out(
     if as_json:
         click.echo(json.dumps(as_dict(operation)))
     elif operation.state in _ENDED:
-        Console().print(view.outcome(operation))
+        console().print(view.outcome(operation))
     else:
         click.echo(f"{operation.name} is begun: kybernate agent operations shows how far it is")
     if operation.state in ("failed", "cancelled"):

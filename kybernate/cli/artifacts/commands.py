@@ -35,7 +35,7 @@ from kybernate.cli.artifacts.keys import (
 from kybernate.cli.cluster.lines import artifact_lines, artifacts_of, statuses
 from kybernate.cli.cluster.link import NODES, cluster_options, link_to, listed, may_list
 from kybernate.cli.cluster.lists import tell, watch_option
-from kybernate.cli.output import FORMS
+from kybernate.cli.output import FORMS, console
 from kybernate.core.quantity import parse_quantity
 from kybernate.errors import ConfigError, KybernateError
 from kybernate.lib.deadline import Deadline
@@ -140,7 +140,7 @@ def ls(
     if as_json:
         click.echo(json.dumps([_entry(each, uids) for each in found], indent=2))
         return
-    Console().print(artifacts_view.listing(found, uids, datetime.now(UTC)))
+    console().print(artifacts_view.listing(found, uids, datetime.now(UTC)))
 
 
 @command.command("show")
@@ -154,9 +154,9 @@ def show_command(place: str, artifact: str, folder: Path, *, as_json: bool) -> N
     if as_json:
         click.echo(json.dumps(asdict(manifest), indent=2))
         return
-    console = Console()
+    printed = console()
     for table in artifacts_view.details(manifest):
-        console.print(table)
+        printed.print(table)
 
 
 @command.command("verify")
@@ -248,10 +248,10 @@ def gc_command(place: str, folder: Path, grace_hours: float, **flags: bool) -> N
     if flags["as_json"]:
         click.echo(json.dumps({**asdict(swept), "done": flags["delete"]}, indent=2, default=str))
         return
-    console = Console()
-    console.print(artifacts_view.sweep(swept))
+    printed = console()
+    printed.print(artifacts_view.sweep(swept))
     if not flags["delete"]:
-        console.print("Nothing was changed; say --delete to do it.", highlight=False)
+        printed.print("Nothing was changed; say --delete to do it.", highlight=False)
 
 
 @command.command("export")

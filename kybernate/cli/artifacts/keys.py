@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import yaml
-from rich.console import Console
 
 from kybernate import keys as keys_of
 from kybernate.adapters.keys import artifactkeys
 from kybernate.cli.artifacts import view as artifacts_view
+from kybernate.cli.output import console
 from kybernate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def shred(namespace: str, registry: str, tls: Path, **options: Any) -> None:
     if options["as_json"]:
         click.echo(found.model_dump_json(indent=2))
         return
-    Console().print(artifacts_view.keys(found, datetime.now(UTC)))
+    console().print(artifacts_view.keys(found, datetime.now(UTC)))
     if options["dry_run"]:
         click.echo("Nothing was changed; leave --dry-run out to do it.")
 

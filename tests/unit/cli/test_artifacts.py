@@ -24,7 +24,8 @@ def states(tmp_path, monkeypatch):
     """A place with one artifact, and the keys in the environment."""
     artifactkeys.make_folder(tmp_path / "keys", "here")
     monkeypatch.setenv("KYB_ARTIFACT_KEYS", str(tmp_path / "keys"))
-    monkeypatch.setenv("COLUMNS", "200")
+    # Where a program reads, no name is folded.
+    monkeypatch.setenv("COLUMNS", "80")
     keys = artifactkeys.read_folder(tmp_path / "keys")
     made = pack_dump(make_dump(tmp_path / "dump"), place(tmp_path / "states"), keys=keys)
     return tmp_path / "states", made
