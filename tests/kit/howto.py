@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import yaml
 
 from tests.cluster.layout import REPOSITORY
-from tests.unit.docs.howto.shellblocks import lines
+from tests.unit.docs.howto.shellblocks import lines, manifests
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,37 +33,51 @@ class Row:
     `test` does what the page tells. Where it runs the page's own lines, `means` has what stands on
     the page for names that the test gives, such as `{node}`; `elsewhere` has the beginnings of
     lines that this test doesn't run, each with the test that does or the reason why none does.
+    Where it doesn't, `why` says the reason.
     """
 
     test: str
     means: Mapping[str, str] = field(default_factory=dict)
     elsewhere: Mapping[str, str] = field(default_factory=dict)
-    runs: bool = False
+    why: str = ""
+
+    @property
+    def runs(self) -> bool:
+        """Whether the test runs the page's own lines."""
+        return not self.why
 
 
 def rows() -> dict[str, Row]:
     """The row of each page."""
     told = tomllib.loads(ROWS.read_text())
+    plain = "nobody has given it names yet"
     return {
-        name: Row(one) if isinstance(one, str) else Row(**one, runs=True)
+        name: Row(one, why=plain) if isinstance(one, str) else Row(**one)
         for name, one in told.items()
     }
 
 
+def text(name: str) -> str:
+    """A page as it stands."""
+    (page,) = HOW_TO.rglob(f"{name}.md")
+    return page.read_text()
+
+
 def entered(name: str) -> list[str]:
     """The lines of a page's blocks, in order."""
-    (page,) = HOW_TO.rglob(f"{name}.md")
-    return lines(page.read_text())
+    return lines(text(name))
 
 
 class Page:
     """A page whose lines are run where `config` lies beside the reader, as after a clone.
 
-    A `with` fails at its end if a line of the page was neither run nor is `elsewhere`.
+    A `with` fails at its end if a line of the page was neither run nor is `elsewhere`, and ends
+    what lines with an `&` have begun. A variable that a line sets is there for the lines after it.
     """
 
     def __init__(self, name: str, kubectl: Kubectl, **values: str) -> None:
-        self._row, self._lines = rows()[name], entered(name)
+        self._name, self._row, self._lines = name, rows()[name], entered(name)
+        self._beside: list[subprocess.Popen[str]] = []
         self._kubectl, self._values = kubectl, values
         self._left = [one for one in self._lines if not one.startswith(tuple(self._row.elsewhere))]
         self.config = kubectl.folder / "config"
@@ -73,6 +87,11 @@ class Page:
         """The object of a file of `config/samples`."""
         found: dict[str, Any] = yaml.safe_load(self._sample(name).read_text())
         return found
+
+    def manifest(self, begins: str) -> str:
+        """The page's YAML that begins so."""
+        (found,) = (one for one in manifests(text(self._name)) if one.startswith(begins))
+        return self._named(found, self._values)
 
     def changed(self, name: str, **spec: object) -> None:
         """Have that object say this in its `spec`."""
@@ -89,6 +108,9 @@ class Page:
     def __exit__(
         self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
     ) -> None:
+        for one in self._beside:
+            one.terminate()
+            one.communicate()
         assert kind is not None or not self._left, f"of the page nobody ran: {self._left}"
 
     def __call__(self, begins: str, *, limit: float = LIMIT_S, **values: str) -> str:
@@ -106,10 +128,19 @@ class Page:
         return said
 
     def start(self, begins: str, **values: str) -> subprocess.Popen[str]:
-        """Run that line beside the test."""
-        line = self._line(begins)
+        """Run that line beside the test. One that ends with an `&` stays until the `with` ends."""
+        line = self._named(self._line(begins), {**self._values, **values})
+        if not line.endswith("&"):
+            return self._run(line)
+        self._beside.append(self._run(f"exec {line.removesuffix('&')}"))
+        return self._beside[-1]
+
+    def _run(self, line: str) -> subprocess.Popen[str]:
+        known = "[ ! -e .variables ] || . ./.variables"
+        if sets := re.match(r"([A-Z]+)=", line):
+            line += f"\ndeclare -p {sets[1]} >>.variables"
         return subprocess.Popen(
-            ["bash", "-euo", "pipefail", "-c", self._named(line, {**self._values, **values})],
+            ["bash", "-euo", "pipefail", "-c", f"{known}\n{line}"],
             cwd=self._kubectl.folder,
             env=self._kubectl.environment,
             stdout=subprocess.PIPE,
@@ -118,10 +149,10 @@ class Page:
         )
 
     def _line(self, begins: str) -> str:
-        found = [one for one in self._lines if f"{one}\n".startswith(begins)]
+        found = {one for one in self._lines if f"{one}\n".startswith(begins)}
         assert len(found) == 1, f"{begins!r} begins {found or self._lines} of the page"
-        self._left = [one for one in self._left if one != found[0]]
-        return found[0]
+        self._left = [one for one in self._left if one not in found]
+        return found.pop()
 
     def _named(self, line: str, values: Mapping[str, str]) -> str:
         # The longest first: one may be a part of another.
@@ -131,6 +162,6 @@ class Page:
         return re.sub(every, lambda hit: means[hit[0]].format(**values), line) if every else line
 
 
-def _whole(text: str) -> str:
+def _whole(one: str) -> str:
     """That text, and no part of a longer word."""
-    return rf"(?<![\w-]){re.escape(text)}(?![\w-])"
+    return rf"(?<![\w-]){re.escape(one)}(?![\w-])"

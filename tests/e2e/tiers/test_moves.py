@@ -15,11 +15,15 @@ import pytest
 from kybernate import keys
 from tests.cluster.layout import REPOSITORY
 from tests.cluster.processes.control import wait_until
-from tests.e2e.tiers.test_restores import Site, ask, pod, seats, site
+from tests.e2e.tiers.test_restores import Site, ask, pod, reader, seats, site
 from tests.kit.clients.models import Models
+from tests.kit.howto import Page
 from tests.kit.pods import PODS, ready
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.kit.clients.kubectl import Kubectl
     from tests.kit.clients.models import Answer
     from tests.kit.pods import Pods
 
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.e2e
 
-__all__ = ["seats", "site"]
+__all__ = ["reader", "seats", "site"]
 
 
 def agent(site: Site, node: str, *words: str, limit: float = 90.0) -> Json:
@@ -64,7 +68,15 @@ def begun(site: Site, seats: Pods, node: str = "n2") -> tuple[str, str, Answer]:
     return first, second, last
 
 
-def moved(site: Site, seats: Pods, uids: tuple[str, str], last: Answer, node: str = "n2") -> None:
+def moved(
+    site: Site,
+    seats: Pods,
+    uids: tuple[str, str],
+    last: Answer,
+    node: str = "n2",
+    *,
+    ends: Callable[[], object] = lambda: None,
+) -> None:
     """The successor goes on where the other one was, and that one never again."""
     answer = ask(seats, "b")
     assert (answer.status, answer.counter, answer.intact) == (200, last.counter + 1, True)
@@ -79,24 +91,24 @@ def moved(site: Site, seats: Pods, uids: tuple[str, str], last: Answer, node: st
 
     wait_until(left, 60, lambda: f"the one that left is {site.seat('n1', 'a')}")
     assert ask(seats, "b").counter == last.counter + 2
+    ends()
     seats.delete(["a"])
     seats.gone(["a"], 30)
     assert ask(seats, "b").counter == last.counter + 3
 
 
-def test_a_running_pod_goes_on_on_the_other_node(site: Site, seats: Pods) -> None:
-    *uids, _ = begun(site, seats)
-    saved = agent(site, "n1", "save", "a", "--tier", "nvme")
-    assert saved["state"] == "succeeded", saved
-    last = ask(seats, "a")
-    plan = agent(site, "n1", "move", "a", "--to", "b", "--dry-run")
-    assert "Nothing" not in plan["plan"][0]
+def test_a_running_pod_goes_on_on_the_other_node(site: Site, seats: Pods, reader: Kubectl) -> None:
+    """As docs/how-to/workloads/move-a-workload.md has it."""
+    page = Page("move-a-workload", reader)
+    *uids, last = begun(site, seats)
+    assert "Pod b is looked for" in page("kybernate agent move shop/llama --to llama-2 --dry-run")
+    page("kybernate agent save")
     assert ask(seats, "a").counter == last.counter + 1
     last = ask(seats, "a")
-    done = agent(site, "n1", "move", "a", "--to", "b")
-    assert done["state"] == "succeeded", done
-    assert "b on node n2 continues" in done["sentence"]
-    moved(site, seats, (uids[0], uids[1]), last)
+    said = page("kybernate agent move shop/llama --to llama-2\n")
+    assert "b on node n2 continues" in said
+    with page:
+        moved(site, seats, (uids[0], uids[1]), last, ends=lambda: page("kubectl -n shop delete"))
 
 
 def test_a_running_pod_goes_on_on_another_gpu_of_its_node(site: Site, seats: Pods) -> None:

@@ -54,7 +54,7 @@ class Site:
     def __init__(self, cluster: Cluster, registry: Server, objects: Path) -> None:
         self.cluster = cluster
         self.registry = registry.client()
-        self.objects = objects
+        self.objects, self.keys = objects, objects.parent / "keys"
 
     def seat(self, node: str, pod: str) -> Json:
         """What the GPUNode says of a pod's seat."""
@@ -193,6 +193,15 @@ def seats(site: Site) -> Iterator[Pods]:
         yield found
 
 
+@pytest.fixture
+def reader(site: Site, tmp_path: Path) -> Kubectl:
+    """kubectl of somebody who follows a page, on n1 as root where the page says so."""
+    found = Kubectl(site.cluster.kubectl_path, tmp_path, site.cluster.kubeconfig)
+    socket = f"/proc/{site.cluster.node('n1').pid}/root{keys.AGENT_SOCKET}"
+    found.environment["KYB_AGENT_SOCKET"] = socket
+    return found
+
+
 def pod(name: str, node: str, *, arguments: tuple[str, ...] = (), **notes: str) -> Json:
     """Alike but for its name, its node and what it restores."""
     made = SeatPod("toy", bytes_="1GiB", node=node, arguments=arguments)
@@ -258,6 +267,35 @@ def test_a_pod_goes_on_on_the_other_node_and_only_once(site: Site, seats: Pods) 
     assert site.used("n1", uid) == {0, 1}, "it is where it was, or nowhere"
 
 
+def test_pods_are_restored_by_one_command(site: Site, seats: Pods, reader: Kubectl) -> None:
+    """As docs/how-to/workloads/restore-a-pod.md has it."""
+    page = Page("restore-a-pod", reader, place=str(site.objects))
+    (reader.folder / "keys").symlink_to(site.keys)
+    site.cluster.api().post(PODS, pod("a", "n1", require_group="G0"))
+    first = ask(seats, "a")
+    try:
+        saved = page("kubectl kyb snapshot").splitlines()[-1].split()[0]
+        page("kybernate agent save")
+        copy = page("kubectl kyb restore llama").splitlines()[-1].removeprefix("pod/")
+        answer = ask(seats, copy)
+        assert (answer.counter, answer.intact) == (first.counter + 1, True)
+        assert answer.body["kyb"]["boot"] == first.body["kyb"]["boot"]
+        assert ask(seats, "a").counter == first.counter + 1, "the original counts by itself"
+        assert saved in page("kybernate artifacts ls")
+
+        _, _, last = gone(site, seats, "b")
+        (reader.folder / "pod.yaml").write_text(yaml.safe_dump(pod("b", "n2")))
+        successor = page("kubectl kyb restore training").splitlines()[-1].removeprefix("pod/")
+        answer = ask(seats, successor)
+        assert (answer.counter, answer.intact) == (last.counter + 1, True)
+        assert answer.body["kyb"]["boot"] == last.body["kyb"]["boot"]
+        assert seats.all()[successor]["spec"]["nodeName"] == "n2"
+        with page:
+            assert "object" in page("kubectl kyb artifacts ls")
+    finally:
+        site.cluster.kubectl("delete", "rst,ckpt", "--all")
+
+
 def test_what_may_not_be_restored_is_told_and_started_anew(site: Site, seats: Pods) -> None:
     _, artifact, _ = gone(site, seats, "a")
     api = site.cluster.api()
@@ -294,22 +332,24 @@ def neighbours(site: Site) -> Iterator[str]:
 
 
 def test_an_artifact_grant_lets_another_namespace_start_a_copy(
-    site: Site, seats: Pods, neighbours: str
+    site: Site, seats: Pods, neighbours: str, reader: Kubectl
 ) -> None:
+    """As docs/how-to/workloads/share-artifacts.md has it."""
+    page = Page("share-artifacts", reader)
     _, artifact, last = gone(site, seats, "a")
     api, wanted = site.cluster.api(), pod("b", "n2", restore_from=artifact, restore_as="template")
     with pytest.raises(RefusedError, match=f"must let {OTHERS} restore a"):
         api.post(neighbours, wanted)
-    grant = {"apiVersion": keys.API_VERSION, "kind": keys.ARTIFACT_GRANT_KIND}
-    spec = {"to": [OTHERS], "artifacts": ["a"], "until": "never"}
-    grant |= {"metadata": {"name": "g"}, "spec": spec}
+    grant = yaml.safe_load(page.manifest("apiVersion: kyb.ai/v1alpha1"))
     api.post(GRANTS, grant)
-    try:
-        wait_until(lambda: _taken(site, neighbours, wanted), 20, "the grant isn't heard of")
-        wait_until(lambda: ready(api.get(f"{neighbours}/b")), 90, "not Ready")
-        answer = Direct.to(api.get(f"{neighbours}/b")).ask(limit=60)
-    finally:
-        api.delete(f"{GRANTS}/g")
+    with page:
+        try:
+            wait_until(lambda: _taken(site, neighbours, wanted), 20, "the grant isn't heard of")
+            wait_until(lambda: ready(api.get(f"{neighbours}/b")), 90, "not Ready")
+            answer = Direct.to(api.get(f"{neighbours}/b")).ask(limit=60)
+            assert grant["metadata"]["name"] in page("kubectl -n team-a get artg")
+        finally:
+            page("kubectl -n team-a delete artg")
     assert (last.counter, answer.counter, answer.intact) == (2, 3, True)
     assert answer.body["kyb"]["boot"] == last.body["kyb"]["boot"]
 
@@ -332,11 +372,10 @@ COUNTED = (
 
 
 def test_a_clone_in_another_namespace_in_one_step_with_a_grant(
-    site: Site, seats: Pods, neighbours: str, tmp_path: Path
+    site: Site, seats: Pods, neighbours: str, reader: Kubectl
 ) -> None:
     """As docs/how-to/workloads/debugging.md has it."""
-    api = site.cluster.api()
-    page = Page("debugging", Kubectl(site.cluster.kubectl_path, tmp_path, site.cluster.kubeconfig))
+    api, page = site.cluster.api(), Page("debugging", reader)
     api.post(PODS, pod("a", "n1", require_group="G0"))
     first = ask(seats, "a")
     page("kubectl kyb snapshot")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
 from images import criu
 from kybernate import keys
@@ -73,14 +75,6 @@ class Site:
     def artifacts(self, *words: str) -> Any:
         """What `kybernate artifacts ... --json` printed."""
         return self._cli("artifacts", *words, "--keys", str(self._folder / "keys"), "--json")
-
-    def shell(self, *words: object) -> str:
-        """What `kybernate artifacts ...` with the cluster's keys prints."""
-        command = [sys.executable, "-m", "kybernate.cli", "artifacts", *map(str, words)]
-        command += ["--keys", str(self._folder / "keys")]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
 
     def named(self, image: str) -> None:
         """Gives the image of the tests another name on the node, as of another registry."""
@@ -421,32 +415,37 @@ def test_a_model_is_staged_in_ram_while_another_computes(
 
 
 def test_an_artifact_continues_in_another_cluster(
-    site: Site, seats: Pods, abroad: Site, tmp_path: Path
+    site: Site, seats: Pods, abroad: Site, reader: Kubectl
 ) -> None:
     """As docs/how-to/operate/restore-in-another-cluster.md has it."""
+    values = {"place": str(site.place), "other": str(abroad.place)}
+    page = Page("restore-in-another-cluster", reader, **values)
     pod = SeatPod("a", bytes_="1GiB")
     seats.create(pod)
     original = seats.wait(["a"], ready, 60, "Ready")["a"]
     first = Direct.to(original).ask(limit=20)
-    saved = site.agent("save", "a", "--tier", "object")
-    assert saved["state"] == "succeeded", saved
-    export, key = tmp_path / "a.tar", tmp_path / "transport.key"
-    site.shell("export", site.place, saved["artifact"], export, "--transport-key", key)
+    folder, keys_ = reader.folder, reader.folder / "keys"
+    keys_.symlink_to(site.keys)
+    said = page("kubectl kyb snapshot")
+    (saved,) = re.findall(r"^(default/a@\S+)", said, re.MULTILINE)
+    wait_until(lambda: saved in page("kubectl kyb artifacts ls"), 20, "no node tells of it")
+    page("kybernate artifacts export", artifact=saved)
 
-    brought = ("--transport-key", key, "-n", "default")
-    with pytest.raises(AssertionError, match="sign"):
-        abroad.shell("import", export, abroad.place, "--trust", abroad.trust, *brought)
-    name = abroad.shell("import", export, abroad.place, "--trust", site.trust, *brought).strip()
+    keys_.unlink()
+    keys_.symlink_to(abroad.keys)
+    shutil.copy(abroad.trust, folder / "trust-cluster.pub")
+    with page.start("kybernate artifacts import") as refused:
+        wrong = refused.communicate(timeout=90)[1]
+    assert (refused.returncode, "sign" in wrong) == (1, True), wrong
+    shutil.copy(site.trust, folder / "trust-cluster.pub")
+    with page:
+        name = page("kybernate artifacts import").strip()
     assert name.startswith("default/a@")
-    assert name != saved["artifact"]
+    assert name != saved
     assert abroad.artifacts("verify", str(abroad.place), name) == {name: ""}
-    notes = {
-        keys.RESTORE_FROM: name,
-        keys.RESTORE_AS: "template",
-        keys.RESTORE_ELSE: "fail",
-    }
     with emptied(abroad.cluster) as there:
-        there.create(replace(pod, annotations=notes))
+        notes = yaml.safe_load(page.manifest("metadata:"))["metadata"]["annotations"]
+        there.create(replace(pod, annotations={**notes, keys.RESTORE_FROM: name}))
         found = there.wait(["a"], ready, 90, "Ready")["a"]
         answer = Direct.to(found).ask(limit=60)
         assert (answer.counter, answer.intact) == (2, True)

@@ -23,6 +23,8 @@ from tests.cluster.processes.control import wait_until
 from tests.cluster.spec import GpuSpec
 from tests.e2e.conftest import emptied
 from tests.kit.clients.direct import Direct
+from tests.kit.clients.kubectl import Kubectl
+from tests.kit.howto import Page
 from tests.kit.pods import PODS, SeatPod, ready
 
 if TYPE_CHECKING:
@@ -171,9 +173,11 @@ def reserved(pod: dict[str, Any]) -> dict[str, str]:
 
 
 def test_a_seat_below_ram_gives_its_cpu_and_memory_back_and_waits_where_others_have_them(
-    tiered: Cluster, seats: Pods
+    tiered: Cluster, seats: Pods, tmp_path: Path
 ) -> None:
-    """Its kubelet resizes it in place; docs/how-to/install/give-back-cpu-and-memory.md"""
+    """Its kubelet resizes it in place, as docs/how-to/install/give-back-cpu-and-memory.md has
+    it."""
+    reader = Kubectl(tiered.kubectl_path, tmp_path, tiered.kubeconfig)
     cores = int(tiered.api().get("/api/v1/nodes/n1")["status"]["allocatable"]["cpu"])
     asked = {"cpu": f"{cores * 1000 - 500}m", "memory": "200Mi"}
     limits = {"memory": "256Mi", keys.seat_resource(1): "1"}
@@ -183,11 +187,13 @@ def test_a_seat_below_ram_gives_its_cpu_and_memory_back_and_waits_where_others_h
     # And the room in RAM for what is on its GPU, which the webhook adds.
     much = requested(before)
     first = Direct.to(before).ask(limit=20)
-    assert agent(tiered, "park", "a", "--tier", "nvme")["state"] == "succeeded"
     least = {"cpu": "10m", "memory": "64Mi"}
-    wait_until(lambda: reserved(seats.get("a")) == least, 30, "it keeps what it has")
+    with Page("give-back-cpu-and-memory", reader) as page:
+        page("kubectl kyb park llama")
+        wait_until(lambda: reserved(seats.get("a")) == least, 30, "it keeps what it has")
+        shown = json.loads(page("kubectl get pod llama"))
     low = seats.get("a")
-    assert requested(low) == least
+    assert {name: shown[name] for name in least} == requested(low) == least
     assert json.loads(low["metadata"]["annotations"][keys.REQUESTS]) == much
 
     other = pod.manifest()

@@ -13,14 +13,13 @@ import yaml
 from images.cache import REPOSITORY
 from kybernate import keys
 from kybernate.errors import NotFoundError
-from tests.cluster.cluster import running
 from tests.cluster.fetched import binaries
-from tests.cluster.spec import ClusterSpec
 from tests.integration.hooks import until
+from tests.kit.clients.kubectl import Kubectl
+from tests.kit.howto import Page
 from tests.kit.servers import helm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.cluster.cluster import Cluster
@@ -34,7 +33,6 @@ pytestmark = [
 
 CONFIG = REPOSITORY / "config"
 CHART = CONFIG / "chart"
-BARE = ClusterSpec(name="kybhelm", control_plane_only=True, services=frozenset(), overlay=None)
 CORE = list(yaml.safe_load((CONFIG / "default/kustomization.yaml").read_text())["resources"])
 
 
@@ -152,21 +150,14 @@ def test_a_value_that_means_nothing_is_refused_by_its_name(choice: str, said: st
     assert said in done.stderr.replace("'", "")
 
 
-@pytest.fixture(scope="module")
-def bare() -> Iterator[Cluster]:
-    """A control plane on which nothing of ours is."""
-    with running(BARE, print) as up:
-        yield up
-
-
-def test_it_is_installed_upgraded_and_leaves_nothing(bare: Cluster) -> None:
-    where = (f"--kubeconfig={bare.kubeconfig}", f"--namespace={keys.NAMESPACE}")
-    api = bare.api()
+def test_it_is_installed_upgraded_and_leaves_nothing(bare: Cluster, tmp_path: Path) -> None:
+    """As docs/how-to/install/helm.md has it."""
+    api, reader = bare.api(), Kubectl(bare.kubectl_path, tmp_path, bare.kubeconfig)
+    (tmp_path / "helm").symlink_to(helm.ensure())
+    page, values = Page("helm", reader), tmp_path / "values.yaml"
+    values.write_text(page.manifest("images:"))
     bare.kubectl("apply", "-f", str(CONFIG / "rbac/namespace.yaml"))
-    choices = ("--set=createNamespace=false",)
-    done = run("install", "kybernate", str(CHART), *where, *choices)
-    assert done.returncode == 0, done.stderr
-    assert "kubectl label node NODE kyb.ai/gpu-node=true" in done.stdout
+    assert "kubectl label node NODE kyb.ai/gpu-node=true" in page("helm install")
     ours = rendered("createNamespace=false")
     bare.kubectl("wait", "--for=condition=Established", "crd", "gpunodes.kyb.ai")
 
@@ -186,11 +177,10 @@ def test_it_is_installed_upgraded_and_leaves_nothing(bare: Cluster) -> None:
     status = {"status": {"seats": [{**seat, "state": "parked", "tier": "ram"}]}}
     api.patch(f"{keys.GPU_NODES_PATH}/n1/status", status)
 
-    done = run(
-        *("upgrade", "kybernate", str(CHART), *where, *choices),
-        *("--set=images.tag=v9", "--set=offload.enabled=true"),
-    )
-    assert done.returncode == 0, done.stderr
+    changed = yaml.safe_load(values.read_text())
+    changed["images"]["tag"] = "v9"
+    values.write_text(yaml.safe_dump({**changed, "offload": {"enabled": True}}))
+    page("helm upgrade")
     found = api.get(f"{keys.GPU_NODES_PATH}/n1")
     assert found["metadata"]["uid"] == node, "an upgrade must not make the CRDs again"
     assert found["status"]["seats"][0]["state"] == "parked"
@@ -198,14 +188,16 @@ def test_it_is_installed_upgraded_and_leaves_nothing(bare: Cluster) -> None:
     assert api.get(secret)["data"]["tls.crt"] == "Cg=="
     agent = api.get(f"/apis/apps/v1/namespaces/{keys.NAMESPACE}/daemonsets/kyb-agent")
     (container,) = agent["spec"]["template"]["spec"]["containers"]
-    assert container["image"] == "kybernate/agent:v9"
+    assert container["image"] == "registry.example/kybernate/agent:v9"
     assert "nvme" in {one["name"] for one in agent["spec"]["template"]["spec"]["volumes"]}
 
-    assert run("uninstall", "kybernate", *where).returncode == 0
-    until(lambda: not left(bare, ours), f"left: {left(bare, ours)}", 60)
-    assert api.get(f"/api/v1/namespaces/{keys.NAMESPACE}/secrets")["items"] == []
-    with pytest.raises(NotFoundError):
-        api.get(keys.GPU_NODES_PATH)
+    with page:
+        page("helm uninstall")
+        until(lambda: not left(bare, ours), f"left: {left(bare, ours)}", 60)
+        assert api.get(f"/api/v1/namespaces/{keys.NAMESPACE}/secrets")["items"] == []
+        with pytest.raises(NotFoundError):
+            api.get(keys.GPU_NODES_PATH)
+        page("kubectl delete namespace")
 
 
 def left(bare: Cluster, ours: dict[Key, Any]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,11 +16,12 @@ from kybernate.adapters.registry.nodekeys import Asker, NodeKeys
 from kybernate.checkpoint.places import cipher_of, data_key, open_place, read_manifest
 from kybernate.cli import main
 from kybernate.errors import KybernateError
+from tests.kit.clients.kubectl import Kubectl
+from tests.kit.howto import Page
 from tests.unit.checkpoint.kit import make_dump, pack_dump
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from tests.kit.servers.registryserver import Server
 
@@ -76,6 +78,23 @@ def test_an_import_is_wrapped_for_the_namespace_that_it_goes_into(
     told = run("shred", "team-b", "--why", "they left", "--after", "0")
     assert ids["team-b"] in told
     assert "they left" in run("shred", "team-b", "--dry-run")
+
+
+def test_a_namespaces_keys_are_destroyed_unless_one_changes_ones_mind(
+    server: Server, tls: Path, tmp_path: Path
+) -> None:
+    """As docs/how-to/operate/destroy-a-namespaces-keys.md has it."""
+    own, _ = by_registry(server).wrap(b"x", "team-a")
+    reader = Kubectl(Path("/nonexistent/kubectl"), tmp_path, tmp_path / "none")
+    (tmp_path / "pki").symlink_to(tls)
+    shred = "kybernate artifacts shred team-a --registry https://localhost:9446 --tls pki"
+    with Page("destroy-a-namespaces-keys", reader, registry=server.url) as page:
+        before = page(f"{shred} --dry-run")
+        assert own in before
+        assert "they left" in page(f"{shred} --why")
+        assert "they left" in page(f"{shred} --dry-run")
+        page(f"{shred} --keep")
+        assert page(f"{shred} --dry-run") == before
 
 
 def test_a_node_packs_with_the_key_it_is_given_and_another_can_not_open_it(

@@ -1,5 +1,5 @@
-"""Runbooks of docs/how-to/operate, their own commands: a change of authorities while everybody
-calls, and a backup that is made while the registry serves."""
+"""A backup that is made while the registry serves, by the line of
+docs/how-to/operate/recover-the-registry.md."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import itertools
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -18,84 +17,20 @@ import pytest
 
 from images.cache import REPOSITORY
 from kybernate.adapters.registry import wire
-from kybernate.adapters.registry.client import Registry
-from kybernate.errors import KybernateError, NotFoundError
-from tests.kit.servers.registryserver import Server, certificates
+from kybernate.errors import KybernateError
 from tests.unit.registry.replica import name_of, recording
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from tests.kit.servers.registryserver import Server
+
 pytestmark = pytest.mark.integration
 
 PAGES = REPOSITORY / "docs" / "how-to" / "operate"
-BLOCK = re.compile(r"^( *)```sh\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r'python3 -c \\\n\s+"(.+?)"', re.DOTALL)
 POD, WISH = ("ns", "u1"), wire.LeaseWish(seconds=30)
-STEPS = (("pki", "pki"), ("pki-both", "pki"), ("pki-both", "pki-new"), ("pki-new", "pki-new"))
-"""Whose authorities and whose certificates each has after each step of the page."""
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Where the reader stands, once the page's first step was done."""
-    certificates(tmp_path / "pki", [])
-    program = tmp_path / "bin" / "kybernate"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m kybernate.cli "$@"\n')
-    program.chmod(0o755)
-    first = BLOCK.findall((PAGES / "change-keys.md").read_text())[0][1]
-    path = f"{program.parent}:{os.environ['PATH']}"
-    environ = {**os.environ, "PATH": path, "PYTHONPATH": str(REPOSITORY)}
-    subprocess.run(["bash", "-euc", first], cwd=tmp_path, env=environ, check=True, timeout=60)
-    return tmp_path
-
-
-def equip(folder: Path, into: Path, step: int, name: str) -> None:
-    """What the Secret of a service has after the step, as the kubelet lays it: each file whole."""
-    authorities, pair = (folder / one for one in STEPS[step])
-    into.mkdir(exist_ok=True)
-    for file in (
-        *(authorities / "ca.crt", authorities / "agents-ca.crt"),
-        *(pair / f"{name}.crt", pair / f"{name}.key"),
-    ):
-        beside = into / f".{file.name}"
-        shutil.copy(file, beside)
-        beside.replace(into / file.name)
-
-
-def asked(url: str, tls: Path) -> None:
-    """Call with what the folder holds. Raises KybernateError if one doesn't believe the other."""
-    client = Registry(url, tls, "controller")
-    with pytest.raises(NotFoundError):
-        client.get(f"ns/{name_of(99)}")
-
-
-@pytest.fixture
-def served(folder: Path) -> Iterator[Server]:
-    """A registry with the certificates of the beginning."""
-    equip(folder, folder / "registry", 0, "registry")
-    server = Server(folder / "registry", folder / "log", f"sqlite:///{folder}/registry.db")
-    server.start()
-    yield server
-    server.kill()
-
-
-def test_authorities_are_changed_and_nobody_is_cut_off(folder: Path, served: Server) -> None:
-    serving, calling = folder / "registry", folder / "controller"
-    equip(folder, calling, 0, "controller")
-    asked(served.url, calling)
-    for step in range(1, len(STEPS)):
-        # Whoever comes first, the other is a step behind for a while.
-        first, second = (serving, "registry"), (calling, "controller")
-        for into, name in (first, second) if step % 2 else (second, first):
-            equip(folder, into, step, name)
-            asked(served.url, calling)
-    # That is why each step waits for the end of the one before.
-    equip(folder, calling, 1, "controller")
-    with pytest.raises(KybernateError):
-        asked(served.url, calling)
 
 
 def test_a_backup_is_made_while_it_serves_and_grants_no_claim_until_settled(

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BLOCK = re.compile(r"^( *)```(?:sh|console)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
+YAML = re.compile(r"^( *)```yaml\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 _KEYWORDS = ("do", "then", "else")
 _HEADS = ("for", "done", "fi", "in")
 
@@ -19,6 +20,11 @@ def commands(page: str) -> list[tuple[str, ...]]:
     """Each simple command of a page's blocks, without what only the shell reads."""
     found = [one for _, block in BLOCK.findall(page) for one in _simple(block)]
     return list(dict.fromkeys(found))
+
+
+def manifests(page: str) -> list[str]:
+    """A page's blocks of YAML."""
+    return [textwrap.dedent(block) for _, block in YAML.findall(page)]
 
 
 def lines(page: str) -> list[str]:

@@ -1,0 +1,236 @@
+"""Installed, upgraded, given other authorities and removed as the pages have it, line by line, on a
+real API server with Kubernetes' own controllers. A thread stands in for the kubelet: the pods
+themselves run in tests/e2e/rollout."""
+
+from __future__ import annotations
+
+import base64
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from kybernate import keys
+from kybernate.adapters.registry.client import Registry
+from kybernate.errors import KybernateError, NotFoundError
+from tests.kit.clients.kubectl import Kubectl
+from tests.kit.howto import Page
+from tests.kit.rollouts import Rollouts
+from tests.kit.servers.registryserver import Server
+from tests.unit.registry.replica import name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.cluster.cluster import Cluster
+
+pytestmark = pytest.mark.integration
+
+NODE = "gpu-1"
+SYSTEM = f"/api/v1/namespaces/{keys.NAMESPACE}"
+CLIENTS = "kyb-proxy-clients"
+LOOP = "for name in extender scheduler proxy registry controller"
+
+
+@pytest.fixture(scope="module")
+def reader(bare: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Kubectl:
+    """Somebody with a clone's config/ and a folder of the own overlay."""
+    return Kubectl(bare.kubectl_path, tmp_path_factory.mktemp("reader"), bare.kubeconfig)
+
+
+@contextmanager
+def rolled(bare: Cluster) -> Iterator[None]:
+    """On one node, whose kubelet is stood in for."""
+    api = bare.api()
+    nvidia = {"metadata": {"name": "nvidia"}, "handler": "nvidia"}
+    api.post("/apis/node.k8s.io/v1/runtimeclasses", nvidia)
+    api.post("/api/v1/nodes", {"metadata": {"name": NODE}})
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+    api.patch(f"/api/v1/nodes/{NODE}/status", {"status": {"conditions": [ready]}})
+    with Rollouts(api, keys.NAMESPACE, NODE):
+        yield
+    api.delete(f"/api/v1/nodes/{NODE}")
+    api.delete("/apis/node.k8s.io/v1/runtimeclasses/nvidia")
+
+
+@pytest.fixture(scope="module")
+def installed(bare: Cluster, reader: Kubectl) -> Iterator[None]:
+    """As docs/how-to/install/install.md has it, and removed as remove.md has."""
+    page = Page("install", reader)
+    (reader.folder / "OVERLAY").mkdir()
+    overlay = page.manifest("apiVersion: kustomize")
+    (reader.folder / "OVERLAY" / "kustomization.yaml").write_text(overlay)
+    with rolled(bare), page:
+        page("kubectl apply -f config/rbac/namespace.yaml")
+        page("kybernate pki init")
+        page("kubectl -n kyb-system create secret generic kyb-agent-tls")
+        page(LOOP)
+        page("kybernate pki secret --agents")
+        page("kubectl apply --server-side -k OVERLAY")
+        page("kubectl label node gpu-1")
+        for name in ("scheduler", "webhook", "proxy"):
+            page(f"kubectl -n kyb-system rollout status deploy/kyb-{name}")
+        page("kubectl -n kyb-system rollout status ds/kyb-agent")
+        page("kubectl -n kyb-system rollout status ds/kyb-device-plugin")
+        page("kubectl get gpunodes")
+        page("kubectl get node gpu-1")
+        yield
+        with Page("remove", reader) as remove:
+            remove("kubectl delete pods")
+            remove("kubectl label node --all")
+            remove("kubectl delete -k OVERLAY")
+        assert left(bare) == []
+
+
+def left(bare: Cluster) -> list[str]:
+    """What is still there of ours."""
+    kinds = "crd,clusterrole,clusterrolebinding,validatingadmissionpolicy,priorityclass,namespace"
+    hooks = "mutatingwebhookconfiguration,validatingwebhookconfiguration"
+    said = bare.kubectl("get", f"{kinds},{hooks}", "-o", "name")
+    return [one for one in said.split() if "kyb" in one]
+
+
+def images(bare: Cluster) -> set[str]:
+    """Of the pods that our objects have made."""
+    items = bare.api().get(f"{SYSTEM}/pods")["items"]
+    return {one["image"] for pod in items for one in pod["spec"]["containers"]}
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_overlay_names_every_image_of_the_readers(bare: Cluster, reader: Kubectl) -> None:
+    made = [
+        one["spec"]["template"]["spec"]
+        for one in yaml.safe_load_all(bare.kubectl("kustomize", str(reader.folder / "OVERLAY")))
+        if one and one["kind"] in ("Deployment", "DaemonSet")
+    ]
+    every = [one for pod in made for one in (*pod["containers"], *pod.get("initContainers", ()))]
+    named = {one["image"] for one in every}
+    named |= {e["value"] for one in every for e in one.get("env", ()) if "_IMAGE" in e["name"]}
+    assert {one.partition("/")[0] for one in named} == {"registry.example", "upstream.example"}
+    assert images(bare) <= named
+
+
+@pytest.mark.usefixtures("installed")
+def test_it_is_upgraded_part_after_part(bare: Cluster, reader: Kubectl) -> None:
+    """As docs/how-to/install/upgrade.md has it; tests/upgrade does so with seats in use."""
+    page, file = Page("upgrade", reader), reader.folder / "OVERLAY" / "kustomization.yaml"
+    before = file.read_text()
+    told = yaml.safe_load(before)
+    for one in told["images"]:
+        one |= {"newTag": "next"}
+    file.write_text(yaml.safe_dump(told))
+    api = bare.api()
+    node = api.post(
+        keys.GPU_NODES_PATH,
+        {"apiVersion": keys.API_VERSION, "kind": keys.GPU_NODE_KIND, "metadata": {"name": NODE}},
+    )
+    with page:
+        page("kubectl apply --server-side -k config/crd")
+        said = page("kubectl apply --server-side -k OVERLAY -l app.kubernetes.io/name=kyb-webhook")
+        assert said.count("deployment.apps/") == 1
+        page("kubectl -n kyb-system rollout status deployment/kyb-webhook")
+        page("kubectl apply --server-side -k config/rbac")
+        page("kubectl apply --server-side -k OVERLAY -l app.kubernetes.io/name=kyb-registry")
+        page("kubectl -n kyb-system rollout status deployment/kyb-registry")
+        page("kubectl apply --server-side -k OVERLAY  ")
+        for kind, name in (("deployment", "kyb-proxy"), ("ds", "kyb-agent")):
+            bare.kubectl("-n", keys.NAMESPACE, "rollout", "status", f"{kind}/{name}")
+        page("kubectl get csr")
+    assert api.get(f"{keys.GPU_NODES_PATH}/{NODE}")["metadata"]["uid"] == node["metadata"]["uid"]
+    assert {one.rpartition(":")[2] for one in images(bare)} == {"next"}
+
+
+@pytest.mark.usefixtures("installed")
+def test_clients_are_let_in_and_shut_out_again(reader: Kubectl) -> None:
+    """As docs/how-to/install/let-clients-in.md has it."""
+    with Page("let-clients-in", reader) as page:
+        keys_ = {page(f"kybernate clients add {name}") for name in ("shop-frontend", "prometheus")}
+        assert len(keys_) == 2
+        listed = page("kybernate clients list")
+        assert "shop-frontend\tkey\tshop\t" in listed
+        assert "prometheus\tkey\tall namespaces\t" in listed
+        assert page("kybernate clients revoke shop-frontend --dry-run").startswith("would revoke")
+        assert page("kybernate clients revoke shop-frontend\n") == "revoked shop-frontend\n"
+
+
+@pytest.mark.usefixtures("installed")
+def test_what_prometheus_and_grafana_read_is_made_known(bare: Cluster, reader: Kubectl) -> None:
+    """As docs/how-to/operate/monitoring.md has it."""
+    bare.kubectl("create", "namespace", "monitoring")
+    bare.kubectl("-n", keys.NAMESPACE, "delete", "secret", "--ignore-not-found", CLIENTS)
+    with Page("monitoring", reader) as page:
+        page("kubectl label namespace monitoring")
+        assert page("kybernate clients add prometheus").startswith("kyb-")
+        made = page("kubectl apply -k config/monitoring")
+    assert made.count("configmap/") == made.count("\n") == 2
+
+
+def laid(bare: Cluster, name: str, into: Path) -> None:
+    """What the Secret of a service has, as the kubelet lays it: each file whole."""
+    secret = bare.api().get(f"{SYSTEM}/secrets/kyb-{name}-tls")["data"]
+    into.mkdir(exist_ok=True)
+    for file, text in secret.items():
+        beside = into / f".{file}"
+        beside.write_bytes(base64.b64decode(text))
+        beside.replace(into / file)
+
+
+def asked(url: str, tls: Path) -> None:
+    """Call with what the folder holds. Raises KybernateError if one doesn't believe the other."""
+    client = Registry(url, tls, "controller")
+    with pytest.raises(NotFoundError):
+        client.get(f"ns/{name_of(99)}")
+
+
+@pytest.mark.usefixtures("installed")
+def test_authorities_are_changed_and_nobody_is_cut_off(
+    bare: Cluster, reader: Kubectl, tmp_path: Path
+) -> None:
+    """As docs/how-to/operate/change-keys.md has it: a registry and a caller of it have what the
+    Secrets hold after each step, one of them a step behind for a while."""
+    serving, calling = tmp_path / "registry", tmp_path / "controller"
+    for into in (serving, calling):
+        laid(bare, into.name, into)
+    server = Server(serving, tmp_path / "log", f"sqlite:///{tmp_path}/registry.db")
+    server.start()
+
+    def follow(*order: Path) -> None:
+        for into in order:
+            laid(bare, into.name, into)
+            asked(server.url, calling)
+
+    page, both = Page("change-keys", reader), {"trusted": "pki-both"}
+    agents = "kubectl -n kyb-system create secret generic kyb-agent-tls"
+    try:
+        page("kybernate pki init --dir pki-new")
+        page("mkdir pki-both")
+        page("cat pki/ca.crt")
+        page("cat pki/agents-ca.crt")
+        page(LOOP, pair="pki", **both)
+        page(agents, **both)
+        page("kubectl -n kyb-system rollout restart deploy\n")
+        page("kubectl -n kyb-system rollout restart ds/kyb-agent")
+        page("kubectl -n kyb-system rollout status ds/kyb-agent")
+        follow(serving, calling)
+        page(LOOP, pair="pki-new", **both)
+        page("kybernate pki secret --agents --dir pki-new")
+        page("kubectl -n kyb-system rollout restart deploy\n")
+        follow(calling, serving)
+        old = tmp_path / "old"
+        laid(bare, "controller", old)
+        page(LOOP, pair="pki-new", trusted="pki-new")
+        follow(serving, calling)
+        signs = bare.api().get(f"{SYSTEM}/secrets/kyb-agents-ca")["data"]["agents-ca.crt"]
+        new = (reader.folder / "pki-new" / "agents-ca.crt").read_bytes()
+        assert base64.b64decode(signs) == new
+        # Why each step waits for the end of the one before: who is two behind is refused.
+        for file in ("controller.crt", "controller.key"):
+            (old / file).write_bytes((reader.folder / "pki" / file).read_bytes())
+        with pytest.raises(KybernateError):
+            asked(server.url, old)
+        with page:
+            page("kybernate clients add shop --of shop --replace")
+    finally:
+        server.kill()
