@@ -79,6 +79,7 @@ class Agents:
         self._shared = shared
         self._lock = threading.Lock()
         self._channels: dict[str, tuple[tuple[str, object], grpc.Channel]] = {}
+        self._closed = False
 
     def find(self, node: str, name: str) -> Operation | Problem | None:
         """The operation of this name; None if the agent knows none."""
@@ -153,7 +154,9 @@ class Agents:
             channel.close()
 
     def close(self) -> None:
-        """End all connections."""
+        """End all connections, and make none any more."""
+        with self._lock:
+            self._closed = True
         self.disconnect(tuple(self._channels))
 
     def _refused_again(self, request: Request, kind: Kind) -> bool:
@@ -195,6 +198,8 @@ class Agents:
         try:
             like = address, self._stamp()
             with self._lock:
+                if self._closed:
+                    raise RetryableError("the controller ends")
                 known = self._channels.get(node)
                 if known is None or known[0] != like:
                     # One of before ends with its last call.

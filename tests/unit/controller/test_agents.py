@@ -166,6 +166,15 @@ def test_whoever_waits_for_an_end_is_told_when_the_controller_ends(agents, door)
         assert not heard.result(60.0)
 
 
+def test_who_asks_after_the_end_waits_for_nobody(agents, door):
+    """A thread may come to its call only then."""
+    door.stuck.add("u1")
+    agents.begin(asked(), 60.0)
+    agents.close()
+    assert not agents.ends("n1", "ckpt-r1", 60.0)
+    assert agents.find("n1", "ckpt-r1").sentence == "the controller ends"
+
+
 def test_own_operations_are_those_of_controllers_that_are_under_way(agents, door):
     door.takes = 60.0
     agents.begin(asked(), 60.0)
