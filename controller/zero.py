@@ -179,7 +179,7 @@ class ZeroWorker(Shift):
             if known is not None:
                 now = self._wall()
                 status = replace(known.request.status, scaled_up_at=now)
-                self._requests.wrote(self._cluster.write(known, status, now))
+                self._requests.wrote(known, self._cluster.write(known, status, now))
 
     def _back(self, namespace: str, requests: Sequence[Request]) -> None:
         """They stay awake, or are woken: not all of them rest, or somebody else scales them."""

@@ -79,14 +79,12 @@ class Requests(Generic[R]):
             if (last := seen or before) is not None:
                 self._told(last.request)
 
-    def wrote(self, item: Json) -> None:
-        """What a write of ours was answered with."""
+    def wrote(self, known: Seen[R], item: Json) -> None:
+        """What a write of ours to `known` was answered with, unless the watch has told more since:
+        nobody would tell that again."""
         seen = self._read(item)
-        key = key_of(item)
-        known = self._seen.get(*key)
-        if seen is not None and known and known.request.uid == seen.request.uid:
-            self._seen.replace(*key, known, seen)
         if seen is not None:
+            self._seen.replace(*key_of(item), known, seen)
             self._told(seen.request)
 
     def get(self, key: Key) -> Seen[R] | None:

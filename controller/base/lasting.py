@@ -84,12 +84,11 @@ class Objects(Generic[T]):
         now = read_lasting(self._path, item, self._read) if there else None
         return self._known.put(*key_of(item), now), now
 
-    def wrote(self, item: Json) -> None:
-        """What a write of ours was answered with."""
-        key, found = key_of(item), read_lasting(self._path, item, self._read)
-        known = self._known.get(*key)
-        if known is not None and known.uid == found.uid:
-            self._known.replace(*key, known, found)
+    def wrote(self, known: Lasting[T], item: Json) -> None:
+        """What a write of ours to `known` was answered with, unless the watch has told more since:
+        nobody would tell that again."""
+        found = read_lasting(self._path, item, self._read)
+        self._known.replace(*key_of(item), known, found)
 
     def get(self, key: Key) -> Lasting[T] | None:
         """The object as it was last seen; None if it is gone."""
@@ -147,7 +146,7 @@ class ObjectWorker(Shift, Generic[T]):
         found = write_lasting(self._cluster, known, status, self._fence)
         if found is None:
             return
-        self._objects.wrote(found)
+        self._objects.wrote(known, found)
         if reason is not None and reason is not reason_of(known.status, type(reason)):
             key = key_of(found)
             log.info("%s %s/%s: %s: %s", self.kind, *key, reason, message)

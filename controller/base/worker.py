@@ -122,7 +122,7 @@ class RequestWorker(Shift, Generic[R]):
     def _write(self, seen: Seen[R], status: Any) -> None:
         before, reason = seen.request.status, status.reason
         self._fence.check()
-        self._requests.wrote(self._cluster.write(seen, status, self._wall()))
+        self._requests.wrote(seen, self._cluster.write(seen, status, self._wall()))
         if reason is None or reason is before.reason:
             return
         where = f"{seen.request.namespace}/{seen.request.name}"

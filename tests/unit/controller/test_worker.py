@@ -247,13 +247,23 @@ def test_another_one_of_the_name_does_not_inherit_the_operation(world, worker, r
 
 
 def test_an_answer_about_one_that_is_gone_hides_no_new_one_of_its_name(world, worker, requests):
-    late = world.item
+    late, seen = world.item, requests.get(KEY)
     other = item()
     other["metadata"] |= {"uid": "r2", "resourceVersion": "9"}
     requests.on_event("DELETED", late)
     requests.on_event("ADDED", other)
-    requests.wrote(late)
+    requests.wrote(seen, late)
     assert requests.get(KEY).request.uid == "r2"
+
+
+def test_an_answer_that_comes_late_hides_nothing_that_the_watch_has_told_since(world, requests):
+    seen, answer = requests.get(KEY), item()
+    answer["metadata"]["resourceVersion"] = "8"
+    later = item()
+    later["metadata"]["resourceVersion"] = "9"
+    requests.on_event("MODIFIED", later)
+    requests.wrote(seen, answer)
+    assert requests.get(KEY).version == "9"
 
 
 def test_the_sweep_finds_what_nobody_was_told_of(world, worker, requests):
@@ -382,7 +392,7 @@ def test_what_it_writes_itself_does_not_make_it_due(world, requests):
     told.on_event("ADDED", world.item)
     seen = told.get(KEY)
     written = world.write(seen, replace(seen.request.status, message="x"), 0.0)
-    told.wrote(written)
+    told.wrote(seen, written)
     told.on_event("MODIFIED", written)
     assert due == [KEY]
 
