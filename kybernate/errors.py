@@ -51,7 +51,12 @@ class NotFoundError(KybernateError):
 
 
 class RefusedError(KybernateError):
-    """A request that will never be right as it stands; the message says what to write instead."""
+    """A request that will never be right as it stands; the message says what to write instead.
+    `reasons`: one word each of a closed set, where there is one."""
+
+    def __init__(self, message: str, reasons: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.reasons = reasons
 
 
 class IllegalTransitionError(KybernateError):

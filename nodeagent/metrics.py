@@ -163,6 +163,12 @@ SAVED_BYTES = Counter(
     "(pack) and sent to other nodes (send).",
     ["step"],
 )
+RESTORES_REFUSED = Counter(
+    "kyb_agent_restores_refused_total",
+    "Times that a pod could not have the artifact that it asks for, by reason: one of the page of "
+    "refusals, or `other`.",
+    ["reason"],
+)
 TIER_STEPS = Counter(
     "kyb_agent_tier_moves_total",
     "Steps of a parked state between tiers (dump, restore, pack, fetch, save), by "

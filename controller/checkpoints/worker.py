@@ -104,7 +104,7 @@ class Worker(RequestWorker["Request"]):
             return replace(seen, waits=(Reason.QUEUED, why))
         begun: Operation | Problem | None = None
         try:
-            if waits := self._kept(request):
+            if waits := self._held_back(request):
                 return replace(seen, waits=waits)
             self._fence.check()
             begun = self._agents.begin(request, request.granted(self._wall()))
@@ -113,7 +113,7 @@ class Worker(RequestWorker["Request"]):
             if not isinstance(begun, Operation):
                 self._turns.give_back(request)
 
-    def _kept(self, request: Request) -> tuple[Reason, str] | None:
+    def _held_back(self, request: Request) -> tuple[Reason, str] | None:
         """Why its pod may not go: it isn't parked then, as it would serve nobody, and stay."""
         if request.mode is not Mode.EVICT:
             return None

@@ -26,6 +26,7 @@ from kybernate.checkpoint.raw.stream import Seen
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts import manifest as manifests
 from kybernate.core.artifacts.into import why_refused
+from kybernate.core.artifacts.misfits import Against, Misfit, refusal
 from kybernate.core.artifacts.retention import why_keep
 from kybernate.errors import (
     CorruptError,
@@ -370,9 +371,8 @@ class Vault:
     def _see_admitted(self, manifest: Manifest, into: Into) -> None:
         """Raise RefusedError with all that stands against restoring it there."""
         self._see_believed(manifest, into)
-        sentences = why_refused(manifest, into, self._now().timestamp())
-        if sentences:
-            raise RefusedError(" ".join(sentences))
+        if against := why_refused(manifest, into, self._now().timestamp()):
+            raise refusal(against)
 
     def _see_believed(self, manifest: Manifest, into: Into) -> None:
         """A shared key's word, and this node's own, is believed as it is; another node's of what
@@ -389,10 +389,11 @@ class Vault:
             self._believed[known] = self._keys.see_believed(manifest)
         recorded, told = self._believed[known], manifests.content(manifest.files)
         if recorded and told and told != recorded:
-            raise RefusedError(
+            said = (
                 f"{manifest.id} was signed by node {node}, and its files are not those that the "
                 "registry recorded when it was saved."
             )
+            raise refusal((Against(Misfit.BELIEF, said),))
 
     def _verify(self, place: Place, manifest: Manifest, until: Deadline) -> None:
         try:

@@ -35,6 +35,7 @@ from kybernate.lib.keyedlock import KeyedLocks
 from kybernate.lib.retry import Pauses, retry, steadily
 from kybernate.ports import DumpState
 from kybernate.types import ArtifactId, GpuUuid, PodUid, SeatState, Tier
+from nodeagent import metrics
 from nodeagent.artifacts.clones import cut_off
 from nodeagent.artifacts.succession import droppable, is_copy
 from nodeagent.seat.parts.saved import Begins
@@ -122,6 +123,7 @@ class Adoptions:
             self._node.complain(seat, "RestoreWaits", f"{error}; trying again")
 
         def refused(error: Exception) -> None:
+            _count(error)
             sentence = f"{error} It is kept waiting ({keys.RESTORE_ELSE}: fail)."
             self._node.complain(seat, "RestoreRefused", sentence)
 
@@ -133,6 +135,7 @@ class Adoptions:
         try:
             await retry(patiently, refused, _NOT_HAD, pauses=_KEPT_WAITING if waits else _ONCE)
         except _NOT_HAD as error:
+            _count(error)
             await self._give_up(seat, str(error))
         self._kick()
 
@@ -347,6 +350,11 @@ class Adoptions:
         if offloading is None:
             raise RefusedError("this node's agent has no CRIU (criu), so it can restore nothing")
         return offloading
+
+
+def _count(error: Exception) -> None:
+    for reason in getattr(error, "reasons", ()) or ("other",):
+        metrics.RESTORES_REFUSED.labels(reason).inc()
 
 
 def _used(seat: Seat) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from kybernate.core.artifacts.grants import no_grants, why_not
 from kybernate.core.artifacts.match import machine_mismatches, mismatches
+from kybernate.core.artifacts.misfits import Against, Misfit
 from kybernate.core.artifacts.privileges import beyond
 from kybernate.dataclass import dataclass
 from kybernate.errors import UnfitError
@@ -50,8 +51,8 @@ class Into:
     namespace_uid: str = ""
 
 
-def why_refused(manifest: Manifest, into: Into, now: float) -> tuple[str, ...]:
-    """Why the state may not be restored there, as sentences; empty if it may. `now`: seconds since
+def why_refused(manifest: Manifest, into: Into, now: float) -> tuple[Against, ...]:
+    """Why the state may not be restored there; empty if it may. `now`: seconds since
     1970. The manifest's signature is somebody else's to check.
 
     Raises RetryableError if it is another namespace's, and nobody knows yet what is granted;
@@ -61,7 +62,7 @@ def why_refused(manifest: Manifest, into: Into, now: float) -> tuple[str, ...]:
     own = (facts.namespace, facts.pod_uid) == (into.namespace, into.uid)
     if there is None:
         other = f"{manifest.id} is the state of pod {facts.pod_uid}, and not of {into.uid}."
-        return () if own else (other,)
+        return () if own else (Against(Misfit.POD, other),)
     if into.parked:
         see_fit(manifest.id, manifest.facts, there.target)
     if own:
@@ -71,12 +72,12 @@ def why_refused(manifest: Manifest, into: Into, now: float) -> tuple[str, ...]:
             f"{manifest.id} was saved in a namespace {facts.namespace} that was deleted (UID "
             f"{facts.namespace_uid}), and not in the present one of that name."
         )
-        return (sentence,)
+        return (Against(Misfit.NAMESPACE, sentence),)
     foreign = why_not(manifest.id, into.namespace, there.grants, now)
     return (
-        *((foreign,) if foreign else ()),
+        *((Against(Misfit.GRANT, foreign),) if foreign else ()),
         *mismatches(facts, there.target),
-        *beyond(facts.privileges, there.privileges),
+        *(Against(Misfit.RIGHTS, one) for one in beyond(facts.privileges, there.privileges)),
     )
 
 
@@ -90,8 +91,9 @@ def see_fit(artifact: str, saved: Facts | Target, target: Target) -> None:
     """Raises UnfitError if the machine isn't what it was when the state was saved."""
     against = machine_mismatches(saved, target)
     if against:
+        found = " ".join(one.found for one in against)
         raise UnfitError(
-            f"{' '.join(against)} {artifact} is kept: make this node as it was and it continues, "
-            "or delete the pod to give it up",
+            f"{found} {artifact} is kept: make this node as it was and it continues, or delete the "
+            "pod to give it up",
             _LOOK_AGAIN,
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from kybernate.core.artifacts.misfits import Against, Misfit
 from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ class Target:
     kyb_init: str = ""
 
 
-def mismatches(facts: Facts, target: Target) -> tuple[str, ...]:
-    """Why the artifact can't be restored there, as sentences; empty if it can."""
+def mismatches(facts: Facts, target: Target) -> tuple[Against, ...]:
+    """Why the artifact can't be restored there; empty if it can."""
     return (*_workload(facts, target), *machine_mismatches(facts, target))
 
 
@@ -49,55 +50,59 @@ def machine_of(facts: Facts) -> Mapping[str, str | int]:
     return {name: getattr(facts, name) for name in _COMPARED}
 
 
-def machine_mismatches(facts: Facts | Target, target: Target) -> tuple[str, ...]:
+def machine_mismatches(facts: Facts | Target, target: Target) -> tuple[Against, ...]:
     """The same of what a node may get another of while a pod is parked on it."""
     return (*_machine(facts, target), *_gpus(facts, target))
 
 
-def _workload(facts: Facts, target: Target) -> Iterator[str]:
+def _workload(facts: Facts, target: Target) -> Iterator[Against]:
     if UNKNOWN in (facts.image_digest, target.image_digest):
-        yield (
-            "The container runtime did not tell the image's digest when it was saved, or now: save "
-            "it again, or ask again."
+        yield Against(
+            Misfit.IMAGE,
+            "The container runtime did not tell the image's digest, at the save or now.",
         )
     elif facts.image_digest != target.image_digest:
-        yield (
-            f"It was saved from image {facts.image_digest}, the pod runs {target.image_digest}; "
-            "pin the pod's image to that digest."
+        yield Against(
+            Misfit.IMAGE,
+            f"It was saved from image {facts.image_digest}, the pod runs {target.image_digest}.",
         )
     if UNKNOWN in (facts.spec_hash, target.spec_hash) or facts.spec_hash != target.spec_hash:
-        yield "The pod's container is specified otherwise than the one that was saved."
+        yield Against(Misfit.SPEC, Misfit.SPEC.told)
     if facts.kyb_init and target.kyb_init and facts.kyb_init != target.kyb_init:
-        yield (
-            "It was saved under another build of kyb-init, which its memory maps: bring this "
-            "node's agent to the release of the one that saved it, or that one to this."
-        )
+        yield Against(Misfit.KYB_INIT, Misfit.KYB_INIT.told)
     if facts.files_missing:
-        yield facts.files_missing
+        yield Against(Misfit.FILES, facts.files_missing)
 
 
-def _machine(facts: Facts | Target, target: Target) -> Iterator[str]:
+def _machine(facts: Facts | Target, target: Target) -> Iterator[Against]:
     if facts.architecture != target.architecture:
-        yield f"It was saved on {facts.architecture}, this node is {target.architecture}."
+        seen = f"It was saved on {facts.architecture}, this node is {target.architecture}."
+        yield Against(Misfit.ARCHITECTURE, seen)
     if _version(facts.kernel)[:2] != _version(target.kernel)[:2]:
-        yield f"It was saved under kernel {facts.kernel}, this node runs {target.kernel}."
+        seen = f"It was saved under kernel {facts.kernel}, this node runs {target.kernel}."
+        yield Against(Misfit.KERNEL, seen)
     saved, here = _version(facts.criu), _version(target.criu)
     if saved[:1] != here[:1] or here < saved:
-        yield f"It was saved by CRIU {facts.criu}; this node's {target.criu} can't read it."
+        seen = f"It was saved by CRIU {facts.criu}; this node's {target.criu} can't read it."
+        yield Against(Misfit.CRIU, seen)
 
 
-def _gpus(facts: Facts | Target, target: Target) -> Iterator[str]:
+def _gpus(facts: Facts | Target, target: Target) -> Iterator[Against]:
     if facts.gpu_count != target.gpu_count:
-        yield f"It was saved with {facts.gpu_count} GPUs, the seat has {target.gpu_count}."
+        seen = f"It was saved with {facts.gpu_count} GPUs, the seat has {target.gpu_count}."
+        yield Against(Misfit.GPUS, seen)
     if facts.gpu_count == 0:
         return
-    for word, saved, here in (
-        ("GPU", facts.gpu_product, target.gpu_product),
-        ("driver", facts.driver, target.driver),
-        ("CUDA", facts.cuda, target.cuda),
+    for misfit, word, saved, here in (
+        (Misfit.GPUS, "GPU", facts.gpu_product, target.gpu_product),
+        (Misfit.DRIVER, "driver", facts.driver, target.driver),
+        (Misfit.DRIVER, "CUDA", facts.cuda, target.cuda),
     ):
         if saved != here:
-            yield f"It was saved on {word} {saved or 'unknown'}, this node has {here or 'unknown'}."
+            yield Against(
+                misfit,
+                f"It was saved on {word} {saved or 'unknown'}, this node has {here or 'unknown'}.",
+            )
 
 
 def _version(text: str) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kybernate.core.artifacts.into import why_refused
 from kybernate.core.artifacts.manifest import PACKED, VERSION, Manifest, facts_of
+from kybernate.core.artifacts.misfits import refusal
 from kybernate.errors import (
     CorruptError,
     DeadlineError,
@@ -97,8 +98,8 @@ class FakeVault:
         """Of the pod itself; of another where the machine says what its container is."""
         manifest = self._manifest(artifact, self._keeping(artifact))
         await asyncio.sleep(self._machine.step())
-        if sentences := why_refused(manifest, into, 0.0):
-            raise RefusedError(" ".join(sentences))
+        if against := why_refused(manifest, into, 0.0):
+            raise refusal(against)
         return manifest
 
     async def images(self, artifact: ArtifactId, deadline: float, into: Into) -> Path:

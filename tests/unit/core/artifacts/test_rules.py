@@ -14,6 +14,7 @@ from kybernate.core.artifacts import layout
 from kybernate.core.artifacts.grants import Grant, no_grants, why_not
 from kybernate.core.artifacts.into import Container, Into, why_refused
 from kybernate.core.artifacts.match import Target, mismatches
+from kybernate.core.artifacts.misfits import Misfit, refusal
 from kybernate.core.artifacts.privileges import Mount, Privileges, beyond
 from kybernate.core.artifacts.retention import why_keep
 from kybernate.core.chunks.leaf import Chunk, zeros
@@ -66,10 +67,9 @@ class TestNamespaces:
         container = Container(TARGET, PRIVILEGES)
         made = replace(RAW, facts=replace(FACTS, namespace_uid=saved))
         into = Into("team-a", PodUid("another"), container, namespace_uid=now)
-        sentences = why_refused(made, into, 0.0)
-        assert bool(sentences) == refused, sentences
-        if refused:
-            assert "that was deleted (UID u1)" in sentences[0]
+        against = why_refused(made, into, 0.0)
+        assert [one.misfit for one in against] == [Misfit.NAMESPACE] * refused
+        assert all("that was deleted (UID u1)" in one.sentence for one in against)
 
 
 class TestMatch:
@@ -77,23 +77,30 @@ class TestMatch:
         assert mismatches(FACTS, TARGET) == ()
 
     @pytest.mark.parametrize(
-        ("field", "value", "said"),
+        ("field", "value", "misfit", "said"),
         [
-            ("image_digest", "sha256:def", "pin the pod's image"),
-            ("spec_hash", "0000", "specified otherwise"),
-            ("architecture", "aarch64", "this node is aarch64"),
-            ("kernel", "6.19.0", "this node runs 6.19.0"),
-            ("criu", "4.1.9", "can't read it"),
-            ("criu", "5.0", "can't read it"),
-            ("gpu_product", "NVIDIA A100", "this node has NVIDIA A100"),
-            ("gpu_count", 2, "the seat has 2"),
-            ("driver", "570.1", "on driver 580.95.05"),
-            ("cuda", "12.8", "on CUDA 13.0"),
+            ("image_digest", "sha256:def", Misfit.IMAGE, "Pin the pod's image"),
+            ("spec_hash", "0000", Misfit.SPEC, "specified otherwise"),
+            ("architecture", "aarch64", Misfit.ARCHITECTURE, "this node is aarch64"),
+            ("kernel", "6.19.0", Misfit.KERNEL, "this node runs 6.19.0"),
+            ("criu", "4.1.9", Misfit.CRIU, "can't read it"),
+            ("criu", "5.0", Misfit.CRIU, "can't read it"),
+            ("gpu_product", "NVIDIA A100", Misfit.GPUS, "this node has NVIDIA A100"),
+            ("gpu_count", 2, Misfit.GPUS, "the seat has 2"),
+            ("driver", "570.1", Misfit.DRIVER, "on driver 580.95.05"),
+            ("cuda", "12.8", Misfit.DRIVER, "on CUDA 13.0"),
         ],
     )
-    def test_each_difference_is_a_sentence(self, field, value, said):
-        (sentence,) = mismatches(FACTS, replace(TARGET, **{field: value}))
-        assert said in sentence
+    def test_each_difference_has_a_reason_and_a_remedy(self, field, value, misfit, said):
+        (against,) = mismatches(FACTS, replace(TARGET, **{field: value}))
+        assert against.misfit is misfit
+        assert said in against.sentence
+        assert against.sentence.endswith(misfit.remedy)
+
+    def test_an_error_tells_all_of_it_and_each_reason_once(self):
+        error = refusal(mismatches(FACTS, replace(TARGET, driver="570.1", cuda="12.8", kernel="7")))
+        assert error.reasons == ("kernel", "driver")
+        assert all(word in str(error) for word in ("CUDA", "580.95.05", "kernel", "this node"))
 
     def test_without_gpus_driver_and_product_mean_nothing(self):
         facts = replace(FACTS, gpu_count=0)

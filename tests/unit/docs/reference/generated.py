@@ -18,6 +18,7 @@ from kybernate.api.crds import CRDS, definition
 from kybernate.api.models import ModelsFile
 from kybernate.api.models.tidying import MEANINGLESS
 from kybernate.api.models.values import Part
+from kybernate.core.artifacts.misfits import Misfit
 from kybernate.core.policy.balance import BalanceReason
 from kybernate.core.policy.findings import PolicyReason
 from kybernate.core.policy.shares import ShareReason
@@ -86,6 +87,14 @@ Each is left out with a warning, as any unknown key; a key that is nearly one of
 error, as it is misspelt.
 """
 
+REFUSALS = """# Refused restores
+
+Generated from `kybernate/core/artifacts/misfits.py` by `make generated`. Why an artifact may not be
+restored into a container, and what to do about it. The event `RestoreRefused` has these sentences,
+and what was found; `kyb_agent_restores_refused_total` counts them by reason. What
+[a restore refuses](../artifact-layout.md#what-a-restore-refuses) of the artifact itself, such as a
+wrong signature, counts as `other`.
+"""
 WAITS, DONE, OVER = Standing.RETRYABLE, Standing.SUCCESS, Standing.TERMINAL
 REQUESTS = (
     "more becomes of it",
@@ -201,17 +210,17 @@ def _reasons(
     reasons: type[Reasoned], of: str, said: str, column: tuple[str, dict[Standing, str]]
 ) -> Iterator[str]:
     head, follows = column
-    yield from (
-        f"## Reasons of {of}",
-        "",
-        said,
-        "",
-        f"| reason | {head} | means |",
-        "|---|---|---|",
-    )
+    yield from (f"## Reasons of {of}", "", textwrap.fill(said, 120), "")
+    yield from (f"| reason | {head} | means |", "|---|---|---|")
     for reason in reasons:
         yield f"| `{reason}` | {follows[reason.standing]} | {reason.told} |"
     yield ""
+
+
+def refusals_page() -> str:
+    """docs/reference/node/refusals.md, whole."""
+    rows = (_item(f"`{one}`", f"{one.told} {one.remedy}") for one in Misfit)
+    return "\n".join([REFUSALS, *rows, ""])
 
 
 def _setting(name: str, field: FieldInfo) -> str:
@@ -259,6 +268,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "serving/models-file.md": models_page,
     "metrics.md": metricspage.page,
     "node/messages.md": messages.page,
+    "node/refusals.md": refusals_page,
     "http.md": httppage.page,
     "gpu-day.md": gpudaypage.page,
 }

@@ -8,6 +8,7 @@ import gc
 from dataclasses import replace
 
 import pytest
+from prometheus_client import REGISTRY
 
 from kybernate.core.artifacts.grants import Grant
 from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
@@ -246,15 +247,16 @@ async def test_another_namespaces_state_is_refused(rig):
 
 
 @pytest.mark.parametrize(
-    ("field", "other", "said"),
+    ("field", "other", "said", "reason"),
     [
-        ("driver", "570.1", "on driver 580.95.05"),
-        ("gpu_product", "NVIDIA A100", "this node has NVIDIA A100"),
-        ("kernel", "7.0.1", "this node runs 7.0.1"),
+        ("driver", "570.1", "on driver 580.95.05", "driver"),
+        ("gpu_product", "NVIDIA A100", "this node has NVIDIA A100", "gpus"),
+        ("kernel", "7.0.1", "this node runs 7.0.1", "kernel"),
     ],
 )
-async def test_another_machines_state_is_refused_and_stays(rig, field, other, said):
+async def test_another_machines_state_is_refused_and_stays(rig, field, other, said, reason):
     r = rig(tiers=TIERS)
+    counted = refused_for(reason)
     cold, artifact, _, telling = await left(r)
     r.container = another(r.container, field, other)
     new = await r.seat("new", restore=of(cold))
@@ -262,9 +264,14 @@ async def test_another_machines_state_is_refused_and_stays(rig, field, other, sa
     refused = dict(r.seen.events)["RestoreRefused"]
     assert said in refused
     assert "started again" in refused
+    assert refused_for(reason) == counted + 1
     assert len(went(r, new)) == 1
     assert artifact in r.machine.vault
     telling.cancel()
+
+
+def refused_for(reason):
+    return REGISTRY.get_sample_value("kyb_agent_restores_refused_total", {"reason": reason}) or 0
 
 
 async def test_a_successor_whose_node_gets_another_driver_keeps_the_state_until_it_has_the_old(rig):

@@ -313,10 +313,10 @@ def test_a_state_goes_into_what_it_was_saved_from_and_its_like():
     ],
 )
 def test_what_stands_against_it_is_told(there, word):
-    sentences = why_refused(MANIFEST, there, 0.0)
-    assert any(word in sentence for sentence in sentences), sentences
+    against = why_refused(MANIFEST, there, 0.0)
+    assert any(word in one.sentence for one in against), against
 
 
 def test_an_image_that_nobody_named_equals_none():
     unknown = Target(UNKNOWN, "9f2c", "6.18.5", "4.2.1", "x86_64")
-    assert "did not tell" in mismatches(FACTS, unknown)[0]
+    assert "did not tell" in mismatches(FACTS, unknown)[0].sentence
