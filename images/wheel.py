@@ -1,8 +1,8 @@
 """The wheel of all of Kybernate, for `pip install`: the same bytes from the same sources.
 
 - `kybernate/` is as it is in the sources; the services' packages lie in `kybernate/services`, see
-  `kybernate.programs`; `kybernate/native` has process 1 and the simulated driver. CRIU, which is
-  under another licence, is not in it.
+  `kybernate.programs`; `kybernate/native` has process 1, kyb-enter and the simulated driver. CRIU,
+  which is under another licence, is not in it.
 - It needs what one box needs (`local` of pyproject.toml); a cluster's parts have their extras.
 - Its tag says manylinux_2_28: kyb-init is static, the driver's libraries are linked for that glibc.
 """
@@ -34,7 +34,11 @@ _PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 _PACKAGES = _PROJECT["tool"]["setuptools"]["packages"]["find"]["include"]
 SERVICES = tuple(one.rstrip("*") for one in _PACKAGES if one != "kybernate*")
 _EPOCH = (2020, 1, 1, 0, 0, 0)
-_PROGRAMS = ("kybernate/native/kyb-init", "kybernate/native/simgpu/simgpu")
+_PROGRAMS = (
+    "kybernate/native/kyb-init",
+    "kybernate/native/kyb-enter",
+    "kybernate/native/simgpu/simgpu",
+)
 _BUILD = """
 import sys
 from setuptools import build_meta
@@ -68,8 +72,9 @@ def build(progress: Progress, out: Path = OUT) -> Path:
 
 def _native(folder: Path, compiler: Path) -> None:
     folder.mkdir(parents=True)
-    argv = ["make", "--no-print-directory", "-C", str(REPOSITORY / "native/kyb-init")]
-    zig.run([*argv, f"OUT={folder}"])
+    for name in ("kyb-init", "kyb-enter"):
+        argv = ["make", "--no-print-directory", "-C", str(REPOSITORY / "native" / name)]
+        zig.run([*argv, f"OUT={folder}"])
     zig.make(REPOSITORY / "native" / "simgpu", folder / "simgpu", compiler)
 
 

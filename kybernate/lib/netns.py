@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_KINDS = {"net": 0x40000000, "ipc": 0x08000000, "cgroup": 0x02000000}
+_KINDS = {
+    "net": 0x40000000,
+    "pid": 0x20000000,
+    "ipc": 0x08000000,
+    "cgroup": 0x02000000,
+    "mnt": 0x00020000,
+}
 _SYS_ADMIN = 1 << 21
 _VERSION_3 = 0x20080522
 _SETS = struct.Struct("=6I")
@@ -30,6 +36,12 @@ def enter(space: int, kind: str) -> None:
     """Have the calling thread be in this open namespace: "net", "ipc" or "cgroup". Raises OSError,
     and PermissionError without CAP_SYS_ADMIN."""
     _checked(_libc.setns(space, _KINDS[kind]), "setns")
+
+
+def leave(*kinds: str) -> None:
+    """Have the calling thread be in new namespaces of these kinds, and what it starts; only the
+    latter in one of processes ("pid"). Raises OSError, PermissionError without CAP_SYS_ADMIN."""
+    _checked(_libc.unshare(sum(_KINDS[kind] for kind in kinds)), "unshare")
 
 
 def take_sys_admin() -> None:

@@ -43,15 +43,17 @@ from kybernate.local.measured import Measured
 from kybernate.local.ports import Doors, NoContainers, NoEvents
 from kybernate.local.processes import BoxInits, BoxProcs
 from kybernate.local.specs import any_of, declared, group_of, placed, seat_of, why_left_out
-from kybernate.types import PodUid, SeatState
-from nodeagent.app.install import install_kyb_init
+from kybernate.types import PodUid, SeatState, Tier
+from nodeagent.app.install import install_kyb_init, kyb_inits
 from nodeagent.app.loop import Loop
 from nodeagent.app.recover import recover
+from nodeagent.app.recoveroffload import clear_of_the_gone
 from nodeagent.app.wiring import blocking
 from nodeagent.guard.announce import Roster
 from nodeagent.guard.outside import Outside
 from nodeagent.guard.warden import Warden
 from nodeagent.kube.activity import Activity
+from nodeagent.offload.gates import OFFLOADED
 from nodeagent.operations.wire import expected_wake
 from nodeagent.seat.leases import Leases
 from nodeagent.seat.node import Inventory, Node, World
@@ -61,11 +63,13 @@ if TYPE_CHECKING:
 
     from kybernate.adapters.cuda.driver import CudaHelpers
     from kybernate.local.folders import Folders
+    from kybernate.local.launch import Groups
     from kybernate.local.ports import Servers
     from kybernate.local.specs import ModelSpec
-    from kybernate.ports import CooperationPhase
+    from kybernate.ports import CooperationPhase, Freezer, Inits
     from kybernate.settings.agent import AgentSettings
     from kybernate.types import Gpu
+    from nodeagent.seat.offloading import Offloading
     from nodeagent.seat.record import Seat
     from proxy.desk import Desk
 
@@ -109,15 +113,16 @@ class Engine:
         self._folders = folders
         self._servers = servers
         self._nvml = Nvml(renews=True)
-        procs, inits = BoxProcs(folders.seats), BoxInits()
+        procs = BoxProcs(folders.seats)
         self._procs = procs
+        parts = _parts(settings, folders, procs, self._inventory)
         none = NoContainers()
         world = World(
             gpus=self._nvml,
             helpers=helpers,
-            freezer=SignalFreezer(lambda pid: procs.pod_uid_of(pid) is not None, procs),
+            freezer=parts.freezer,
             procs=procs,
-            doors=Doors(folders.seats, procs, inits, self._do_part),
+            doors=Doors(folders.seats, procs, parts.inits, self._do_part),
             specs=none,
             pod_resources=none,
             images=none,
@@ -126,6 +131,7 @@ class Engine:
             asking=self._nvml.ask,
             now=time.monotonic,
             wall=time.time,
+            offloading=parts.offloading,
         )
         self.world = world
         leases, memory = Leases(settings.lease_break_s), KernelMemory()
@@ -141,7 +147,7 @@ class Engine:
         self._measured = Measured(Numbers(folders.state / "vram.json", "vram"), self.node)
         self._warden = Warden(self.loop, outside)
         program = install_kyb_init(kyb_init, folders.state / "bin")
-        self._launcher = Launcher(program, folders.seats, self._ended)
+        self._launcher = Launcher(program, folders.seats, self._ended, parts.groups)
         self._models: dict[str, _Model] = {}
         self._coming: dict[PodUid, asyncio.Task[None]] = {}
         self._link: Link | None = None
@@ -151,7 +157,10 @@ class Engine:
 
     async def start(self, specs: Iterable[ModelSpec]) -> None:
         """Take up what an earlier process left, and have these models from now on. Raises
-        RefusedError if another one serves from the same folder, DriverError without a GPU."""
+        RefusedError if another one serves from the same folder, or if what is left was started in
+        another way, DriverError without a GPU."""
+        running = self._procs.inits()
+        self._see_alike(running.values())
         self.node.found(await self._look())
         records = await recover(self.loop)
         self._activity.resume(records)
@@ -159,7 +168,6 @@ class Engine:
         self.node.observe(self._measured)
         self.node.hear_demand(self._activity)
         self.node.set_inventory(await self._look())
-        running = self._procs.inits()
         await self.apply(specs, running)
         for uid in self.node.seats.keys() - {model.uid for model in self._models.values()}:
             log.info("%s is not in the file any more: it is ended", self.node.seats[uid])
@@ -168,6 +176,7 @@ class Engine:
         self._tasks = [
             asyncio.create_task(part)
             for part in (
+                self._drop_unknown(),
                 self._warden.run(),
                 self.loop.watch_memory(),
                 self.loop.reports.run(),
@@ -198,6 +207,32 @@ class Engine:
         for model in models.values():
             await self._have(model, fresh=model.uid not in known, running=running or {})
         self.loop.kick()
+
+    def _see_alike(self, inits: Iterable[int]) -> None:
+        """Raise RefusedError unless all of these were started as those are that come now."""
+        contained = self.world.offloading is not None
+        for pid in inits:
+            with contextlib.suppress(NotFoundError):
+                if (self._procs.pid_in_container(pid) == 1) is not contained:
+                    raise RefusedError(
+                        f"models of this box were started {'without' if contained else 'with'} "
+                        "tiers.nvme: start kybernate serve as it was, end it without --keep, and "
+                        "then change that"
+                    )
+
+    async def _drop_unknown(self) -> None:
+        """Artifacts of models that ended with an earlier boot, or while nobody served."""
+        offloading = self.world.offloading
+        if offloading is None:
+            return
+        try:
+            found = await offloading.vault.ls(Tier.NVME)
+        except (KybernateError, OSError) as error:
+            log.warning("what lies on NVMe of models that ended can't be listed: %s", error)
+            return
+        for one in found:
+            self.loop.custody.see_held(one.id, "its model has ended")
+        await clear_of_the_gone(self.loop)
 
     async def stop(self, *, keep: bool) -> None:
         """End all models, or with `keep` leave them as they are for the next `start`."""
@@ -322,6 +357,9 @@ class Engine:
 
     # --- GPUs -----------------------------------------------------------------------------------
 
+    def _inventory(self) -> Inventory | None:
+        return self.node.inventory
+
     async def _look(self) -> Inventory:
         gpus = await self._nvml.ask(self._nvml.devices, 10.0)
         if not gpus:
@@ -332,13 +370,20 @@ class Engine:
 
     async def _look_again(self) -> None:
         for model in self._models.values():
-            model.log.cut()
+            self._cut_log(model)
+        self._launcher.tidy()
         self._forget_logs()
         found = await self._look()
         if found != self.node.inventory:
             self.node.set_inventory(found)
             self.loop.fail_lost()
             self.loop.kick()
+
+    def _cut_log(self, model: _Model) -> None:
+        """Not of one that CRIU has: it recreates a tree only where its files are as long again."""
+        seat = self.node.seats.get(model.uid)
+        if seat is None or seat.state not in OFFLOADED:
+            model.log.cut()
 
     def _forget_logs(self) -> None:
         """Of models that are no more, or were made again, a day after they last wrote."""
@@ -479,6 +524,34 @@ class Engine:
             wakes=seat.history.wakes,
             pinned=model.pinned,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What differs where models leave RAM: each has a container then, see `local.nvme`."""
+
+    freezer: Freezer
+    inits: Inits
+    offloading: Offloading | None = None
+    groups: Groups | None = None
+
+
+def _parts(
+    settings: AgentSettings,
+    folders: Folders,
+    procs: BoxProcs,
+    inventory: Callable[[], Inventory | None],
+) -> _Parts:
+    """Raises ConfigError."""
+    if settings.criu is None:
+        freezer = SignalFreezer(lambda pid: procs.pod_uid_of(pid) is not None, procs)
+        return _Parts(freezer, BoxInits())
+    from kybernate.adapters.container.inits import KernelInits  # noqa: PLC0415 - where it is used
+    from kybernate.local import nvme  # noqa: PLC0415 - slow, only where it is used
+
+    cgroups, inits = nvme.BoxFreezer(folders), KernelInits(kyb_inits(settings))
+    offloading = nvme.offloading(settings, cgroups, inits, procs, inventory)
+    return _Parts(cgroups, inits, offloading, cgroups)
 
 
 def _last_words(written: Log) -> str:

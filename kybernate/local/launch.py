@@ -14,10 +14,12 @@ import os
 import signal
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kybernate import keys
 from kybernate.dataclass import dataclass
+from kybernate.errors import ConfigError
+from kybernate.lib import netns
 from kybernate.lib.retry import Pauses
 from kybernate.local.processes import LOCAL
 
@@ -33,6 +35,31 @@ log = logging.getLogger(__name__)
 _PAUSES = Pauses(0.05, 30.0, growth=3.0, jitter=0.0)
 _LONG = 30.0
 """Seconds: who lived as long is started again at once."""
+_INSIDE = """
+set -e
+echo 0 >"$1/cgroup.procs"
+shift
+mount --make-rslave /
+mount -t proc -o nosuid,nodev,noexec proc /proc
+exec "$@"
+"""
+"""What a shell does in a model's new namespaces: kyb-init is the last of it."""
+
+
+class Groups(Protocol):
+    """The cgroups of models' containers."""
+
+    def group(self, uid: PodUid) -> Path:
+        """Of this model, made if it isn't there. Raises ConfigError."""
+        ...
+
+    def models(self) -> frozenset[PodUid]:
+        """Those that have one."""
+        ...
+
+    def forget(self, uid: PodUid) -> None:
+        """Its kyb-init has ended."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +87,18 @@ class _One:
 
 class Launcher:
     """All calls come from one running event loop. `ended` is told of each kyb-init that ended
-    though nobody released it, and of its status if that is known."""
+    though nobody released it, and of its status if that is known. With `groups` each is process 1
+    of a container: processes, mounts and System V IPC of its own, in a cgroup of these."""
 
     def __init__(
-        self, kyb_init: Path, seats: Path, ended: Callable[[PodUid, int | None], None]
+        self,
+        kyb_init: Path,
+        seats: Path,
+        ended: Callable[[PodUid, int | None], None],
+        groups: Groups | None = None,
     ) -> None:
         self._kyb_init, self._seats, self._ended = kyb_init, seats, ended
+        self._groups = groups
         self._ones: dict[PodUid, _One] = {}
 
     def keep(self, uid: PodUid, command: Command, pid: int | None = None) -> None:
@@ -107,6 +140,12 @@ class Launcher:
             signal.pidfd_send_signal(one.pidfd, signum)
         return True
 
+    def tidy(self) -> None:
+        """Forget cgroups of models that have ended: a last process may have been in them then."""
+        if self._groups is not None:
+            for uid in self._groups.models() - self._ones.keys():
+                self._groups.forget(uid)
+
     def leave(self) -> None:
         """Watch none any more; those that run continue."""
         for one in self._ones.values():
@@ -124,12 +163,23 @@ class Launcher:
         socket = self._seats / uid / keys.SEAT_SOCKET_NAME
         words = [str(self._kyb_init), LOCAL, str(socket), "--", *one.command.argv]
         try:
-            one.child = _spawn(words, one.command)
-        except (OSError, ValueError) as error:  # no room for its log, say
+            one.child = self._spawn(uid, words, one.command)
+        except (OSError, ValueError, ConfigError) as error:  # no room for its log, say
             log.warning("%s can't be started for %s: %s", self._kyb_init, uid, error)
             self._again(uid, one)
             return
         self._watch(uid, one, one.child.pid)
+
+    def _spawn(self, uid: PodUid, words: list[str], command: Command) -> subprocess.Popen[bytes]:
+        if self._groups is None:
+            return _spawn(words, command)
+        inside = ["/bin/sh", "-c", _INSIDE, "sh", str(self._groups.group(uid)), *words]
+
+        def spawn() -> subprocess.Popen[bytes]:
+            netns.leave("pid", "mnt", "ipc")
+            return _spawn(inside, command)
+
+        return netns.as_admin(spawn)
 
     def _watch(self, uid: PodUid, one: _One, pid: int) -> bool:
         try:

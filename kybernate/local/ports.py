@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
 
-    from kybernate.local.processes import BoxInits, BoxProcs
+    from kybernate.local.processes import BoxProcs
     from kybernate.local.specs import ModelSpec
-    from kybernate.ports import Holder, ImageCommand, SeatSpec
+    from kybernate.ports import Holder, ImageCommand, Inits, SeatSpec
     from kybernate.types import PodRef, PodUid
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class Doors(SeatSockets):
         self,
         folder: Path,
         procs: BoxProcs,
-        inits: BoxInits,
+        inits: Inits,
         part: Callable[[PodUid, CooperationPhase, float], Awaitable[str]],
     ) -> None:
         super().__init__(folder, procs, inits)

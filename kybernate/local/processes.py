@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from kybernate.ports import HeldInit
 
-_NAMES = frozenset({"kyb-gate", "kyb-wait", "kyb-run"})
+_NAMES = frozenset({"kyb-gate", "kyb-wait", "kyb-run", "kyb-hold", "kyb-parked"})
 LOCAL = "--local"
 
 

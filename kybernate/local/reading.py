@@ -12,6 +12,7 @@ from kybernate.api.models import read, without
 from kybernate.api.turns import ALWAYS
 from kybernate.dataclass import dataclass
 from kybernate.errors import ConfigError, KybernateError
+from kybernate.local.rights import stays_in_ram
 from kybernate.local.specs import ModelSpec
 
 if TYPE_CHECKING:
@@ -112,12 +113,11 @@ def check(name: str, model: Model) -> None:
 
 def unmet(file: ModelsFile) -> Iterator[str]:
     """What it asks for and this box doesn't do, a sentence for each key."""
-    in_ram = "parked models stay in RAM: to write them to NVMe takes CRIU and root"
-    if file.tiers.nvme:
-        yield f"tiers.nvme: {in_ram}"
+    if (why := stays_in_ram(file.tiers)) is not None:
+        yield why
     for name, model in file.models.items():
-        if model.idle.ram:
-            yield f"models.{name}.idle.ram: {in_ram}"
+        if model.idle.ram and not file.tiers.nvme:
+            yield f"models.{name}.idle.ram: parked models stay in RAM: tiers.nvme names no folder"
         if model.cmd_stop:
             yield f"models.{name}.cmdStop: is not run; SIGTERM ends the model, then SIGKILL"
     yield from _unmet_groups(file)
@@ -153,6 +153,7 @@ def specs(file: ModelsFile) -> list[ModelSpec]:
             gpus=model.devices,
             vram=model.vram,
             ttl=max(0.0, model.ttl),
+            ram_idle=model.idle.ram,
             grace=model.unload_timeout or file.unload_timeout,
             start_limit=model.health_check_timeout or file.health_check_timeout,
             preload=name in preload or name in turning,

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+if TYPE_CHECKING:
+    from kybernate.api.models import Tiers
+
+CRIU = Path("/usr/libexec/kybernate/criu")
+"""Where it is looked for if the file names none: its place in the agent's image, too."""
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 _SYS_PTRACE = 19
 
@@ -31,6 +38,31 @@ def refusal(yama: Path = _YAMA, status: Path = Path("/proc/self/status")) -> str
         "kernel.yama.ptrace_scope is 3: nobody may park another process until this machine starts "
         "with a lower one; set it to 1 in /etc/sysctl.d and start the machine again"
     )
+
+
+def stays_in_ram(tiers: Tiers, user: int | None = None) -> str | None:
+    """Why models don't leave RAM though the file asks for it, as a sentence, or None. `user`: its
+    number, by default this process's."""
+    stays = "parked models stay in RAM"
+    if tiers.nvme is None:
+        return None
+    if (os.geteuid() if user is None else user) != 0:
+        return (
+            f"tiers.nvme: {stays}: to write them to NVMe takes root; start kybernate serve as "
+            "root, and where a model is to run as somebody else, begin its cmd with setpriv "
+            "--reuid=USER --regid=GROUP --init-groups"
+        )
+    if not os.access(criu_of(tiers), os.X_OK):
+        return (
+            f"tiers.criu: {stays}: {criu_of(tiers)} is no program; name Kybernate's CRIU here, "
+            "which make criu builds"
+        )
+    return None
+
+
+def criu_of(tiers: Tiers) -> Path:
+    """The CRIU that the file means."""
+    return Path(tiers.criu) if tiers.criu else CRIU
 
 
 def may(capability: int, status: Path = Path("/proc/self/status")) -> bool:

@@ -20,14 +20,14 @@ from kybernate.local.folders import native
 from kybernate.local.front.serving import Serving
 from kybernate.local.ports import Servers
 from kybernate.local.reading import specs
-from kybernate.local.rights import refusal
+from kybernate.local.rights import criu_of, refusal, stays_in_ram
 from kybernate.settings.agent import AgentSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kybernate.adapters.cuda.driver import CudaHelpers
-    from kybernate.api.models import ModelsFile
+    from kybernate.api.models import ModelsFile, Tiers
     from kybernate.local.folders import Folders
     from kybernate.local.reading import Source
     from kybernate.types import Gpu
@@ -128,4 +128,19 @@ def _settings(file: ModelsFile, folders: Folders, gpus: Iterable[Gpu]) -> AgentS
         "start_limit_s": file.health_check_timeout,
         "reserve_bytes": min([_RESERVE, *(gpu.memory // _SHARE for gpu in gpus)]),
     }
-    return AgentSettings.model_validate(given)
+    return AgentSettings.model_validate({**given, **_offloading(file.tiers)})
+
+
+def _offloading(tiers: Tiers) -> dict[str, object]:
+    """The settings by which models leave RAM; none where they stay there."""
+    if tiers.nvme is None or stays_in_ram(tiers) is not None:
+        return {}
+    return {
+        "criu": criu_of(tiers),
+        "kyb_enter": native("kyb-enter"),
+        "nvme_dir": tiers.nvme,
+        # A model that has ended begins again: nobody continues from what it was.
+        "keep_left_s": 0.0,
+        # Nobody notes here which pages the driver takes, and these would have to come first.
+        "lazy_restores": False,
+    }

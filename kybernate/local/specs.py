@@ -28,13 +28,13 @@ SLOTS = 256
 class ModelSpec:
     """What is to run. `address` is host:port, `check` the path that answers 200 once it serves, ""
     if it serves once it listens. `gpus`: how many, or their indices; None for all. `vram`: bytes on
-    each of them, None for all of them. Seconds: `ttl` until it is parked for idleness, 0 for never;
-    `grace` between SIGTERM and SIGKILL. `preload`: it is started at once. `secrets`: values; no
-    variable that has one is passed on to it. `weight`: of one that takes turns: it is active also
-    while nobody asks it; None of others. `cooperate`: how its server does its own part of a park
-    and a wake, "" if it has none; `base`: what its paths begin with. `measured`: bytes as `vram`,
-    where the file says nothing, None before its first park. `ready_within`: seconds after which an
-    answer comes too late, None if nobody says so."""
+    each of them, None for all of them. Seconds: `ttl` until it is parked for idleness, `ram_idle`
+    until it leaves RAM, 0 for never; `grace` between SIGTERM and SIGKILL. `preload`: it is started
+    at once. `secrets`: values; no variable that has one is passed on to it. `weight`: of one that
+    takes turns: it is active also while nobody asks it; None of others. `cooperate`: how its server
+    does its own part of a park and a wake, "" if it has none; `base`: what its paths begin with.
+    `measured`: bytes as `vram`, where the file says nothing, None before its first park.
+    `ready_within`: seconds after which an answer comes too late, None if nobody says so."""
 
     name: str
     argv: tuple[str, ...]
@@ -44,6 +44,7 @@ class ModelSpec:
     gpus: int | tuple[int, ...] | None = 1
     vram: int | None = None
     ttl: float = 0.0
+    ram_idle: float = 0.0
     grace: float = 10.0
     start_limit: float = 120.0
     preload: bool = False
@@ -78,7 +79,7 @@ class Declared:
     """What a file says of a seat that may change while it runs; see `nodeagent`'s wishes."""
 
     idle: Mapping[str, float] = field(default_factory=dict)
-    park_tier: Tier = Tier.RAM
+    park_tier: Tier = Tier.NVME
     ready_within: float | None = None
     weight: float | None = None
     min_residency: float | None = None
@@ -91,6 +92,8 @@ class Declared:
 def declared(spec: ModelSpec) -> Declared:
     """Of a model."""
     idle = {VRAM: spec.ttl} if spec.ttl and spec.weight is None else {}
+    if spec.ram_idle:
+        idle[Tier.RAM.value] = spec.ram_idle
     return Declared(idle, ready_within=spec.ready_within, weight=spec.weight)
 
 

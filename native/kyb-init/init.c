@@ -416,7 +416,9 @@ noreturn void init_run_local(char **args)
 	sigset_t mask;
 
 	prepare("plain", &mask, true);
-	fork_tree(args, &mask, true);
+	/* As process 1 it takes all that is left of the tree with it by itself; and a tree that is
+	 * recreated has CRIU for a parent first, by whose end it must not be killed. */
+	fork_tree(args, &mask, getpid() != 1);
 	serve();
 }
 

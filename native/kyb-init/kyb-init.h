@@ -43,7 +43,7 @@ char *frame_field(struct frame *frame);                 /* the next field, or NU
 
 /* init.c, tree.c, ask.c: the three lives of the program. */
 noreturn void init_run(bool image, char **args);
-noreturn void init_run_local(char **args); /* in no container: any process, once wire_local() was called */
+noreturn void init_run_local(char **args); /* on a box, once wire_local() was called */
 noreturn void init_run_parked(pid_t tree); /* the number that the tree's root will have here */
 noreturn void tree_run(int gate, char **args, const sigset_t *mask, bool local);
 int ask_status(void);

@@ -20,7 +20,7 @@ static const char usage[] =
 	"usage: kyb-init -- COMMAND [ARG...]          wait for the seat's turn, then run COMMAND\n"
 	"       kyb-init --image -- [ARG...]          the same with the image's own entry point\n"
 	"       kyb-init --local SOCKET -- COMMAND [ARG...]\n"
-	"                                             in no container: the agent listens at SOCKET\n"
+	"                                             on a box: the agent listens at SOCKET\n"
 	"       kyb-init --parked PID                 start nothing: a tree whose root was PID is brought\n"
 	"                                             here by the agent\n"
 	"       kyb-init status                       say what this container's seat is doing\n"

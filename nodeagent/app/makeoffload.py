@@ -75,7 +75,7 @@ def make_offload(  # noqa: PLR0913, PLR0917 - each is made, or given, once
     for field, path in (("criu", settings.criu), ("kyb_enter", settings.kyb_enter)):
         if not os.access(path, os.X_OK):
             raise ConfigError(field, f"{path} is no program; build it, or leave out criu")
-    criu = _fit_version(settings.criu)
+    criu = fit_version(settings.criu)
     tools, work = Tools(settings.kyb_enter, settings.criu), settings.state_dir / "criu"
     dumper = Criu(tools, freezer, work, inits=inits)
     procs = Procfs()
@@ -103,7 +103,7 @@ def make_offload(  # noqa: PLR0913, PLR0917 - each is made, or given, once
         gatekeeper=NetworkGate(settings.run_dir / "gates", procs.descendants),
         culprits=procs,
         facts=facts,
-        limits=_limits(settings, places),
+        limits=limits(settings, places),
         weigh=lambda seat: bytes_of(freezer.pids(seat.tree.handle)),
         into=facts.into,
         first=first_of,
@@ -151,15 +151,17 @@ def _signed_objects(settings: AgentSettings, identity: Identity) -> Objects:
     return RegistryObjects(OwnClient(settings.registry_url, identity))
 
 
-def _limits(settings: AgentSettings, places: Mapping[Tier, Place]) -> Mapping[Tier, int]:
+def limits(settings: AgentSettings, places: Mapping[Tier, Place]) -> Mapping[Tier, int]:
+    """Bytes that each of these may hold."""
     disk = os.statvfs(places[Tier.NVME].local)
-    limits = {Tier.NVME: settings.nvme_bytes or int(disk.f_blocks * disk.f_frsize * _NVME_SHARE)}
+    found = {Tier.NVME: settings.nvme_bytes or int(disk.f_blocks * disk.f_frsize * _NVME_SHARE)}
     if Tier.OBJECT in places:
-        limits[Tier.OBJECT] = settings.object_bytes or sys.maxsize
-    return limits
+        found[Tier.OBJECT] = settings.object_bytes or sys.maxsize
+    return found
 
 
-def _fit_version(criu: Path) -> str:
+def fit_version(criu: Path) -> str:
+    """Of this CRIU, which can be used. Raises ConfigError."""
     version = _version_of(criu)
     if tuple(int(part) for part in version.split(".") if part) < _OLDEST_CRIU:
         raise ConfigError(

@@ -92,8 +92,10 @@ def python() -> str:
 class Box:
     """`kybernate serve` with its file, started and ended as the test likes."""
 
-    def __init__(self, folder: Path, gpus: Path, libraries: Path) -> None:
-        self.folder, self.gpus = folder, gpus
+    def __init__(
+        self, folder: Path, gpus: Path, libraries: Path, user: tuple[str, ...] = AS_USER
+    ) -> None:
+        self.folder, self.gpus, self.user = folder, gpus, user
         self.port, self.first = free_port(), free_port() % 20000 + 10000
         self.file = folder / "models.yaml"
         self.process: subprocess.Popen[bytes] | None = None
@@ -121,7 +123,7 @@ class Box:
 
     @property
     def command(self) -> tuple[str, ...]:
-        return (*AS_USER, python(), "-m", "kybernate.cli", "serve", str(self.file))
+        return (*self.user, python(), "-m", "kybernate.cli", "serve", str(self.file))
 
     def start(self, *arguments: str) -> None:
         if not self.file.exists():
@@ -224,16 +226,19 @@ def wide_box(libraries: Path) -> Iterator[Box]:
     yield from boxes(libraries, 2)
 
 
-def boxes(libraries: Path, count: int, **driver: str) -> Iterator[Box]:
-    """One with so many GPUs, and cleared away afterwards. `driver`: its versions."""
+def boxes(
+    libraries: Path, count: int, user: tuple[str, ...] = AS_USER, **driver: str
+) -> Iterator[Box]:
+    """One with so many GPUs, and cleared away afterwards. `user`: whose it is, as words before its
+    command; `driver`: its versions."""
     folder = Path(tempfile.mkdtemp(prefix="kyb-box-"))
     gpus = Path(tempfile.mkdtemp(prefix="kyb-gpus-", dir="/dev/shm"))
     row = {"product": "toy", "memory": "64MiB", "count": count}
     spec = parse({"name": "box", "gpus": [row], "open": True, **driver})
     install(spec, gpus, libraries)
-    if os.geteuid() == 0:
+    if os.geteuid() == 0 and user:
         os.chown(folder, NOBODY, NOBODY)
-    made = Box(folder, gpus, libraries)
+    made = Box(folder, gpus, libraries, user)
     try:
         yield made
     finally:

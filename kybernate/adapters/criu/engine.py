@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,10 +72,11 @@ class Criu:
 
     `work` is a folder of the agent's that survives its restarts, for logs and locks. `mount` is
     where the node mounts its cgroups; `inits` tells containers' kyb-inits from others, by default
-    by the one that lies beside kyb-enter. Calls come from one event loop, one at a time for a seat.
+    by the one that lies beside kyb-enter. `own_network`: each container must have a network of its
+    own. Calls come from one event loop, one at a time for a seat.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but the first three are for boxes and tests
         self,
         tools: running.Tools,
         freezer: Freezer,
@@ -82,10 +84,13 @@ class Criu:
         mount: Path = Path("/sys/fs/cgroup"),
         proc: Path = Path("/proc"),
         inits: Inits | None = None,
+        *,
+        own_network: bool = True,
     ) -> None:
         tools.check()
         features.learn(tools)
         self._tools, self._freezer = tools, freezer
+        self._check = partial(looks.check, own_network=own_network)
         self._inits = inits or KernelInits(tools.enter.parent, proc)
         self._work, self._mount, self._proc = work, mount, proc
         self._work.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -104,7 +109,7 @@ class Criu:
         with self._opened(init, handle) as container:
             try:
                 async with asyncio.timeout(deadline):
-                    problems, look = await asyncio.to_thread(looks.check, container)
+                    problems, look = await asyncio.to_thread(self._check, container)
             except TimeoutError as error:
                 raise DeadlineError("To look at the tree took too long.") from error
             if look is not None:

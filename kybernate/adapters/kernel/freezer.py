@@ -80,6 +80,11 @@ class CgroupFreezer:
         self._cgroup: _V1 | _V2 = _V2(mount) if version2 else _V1(mount)
         self._proc = proc
 
+    @property
+    def base(self) -> Path:
+        """The folder of the cgroups that can be frozen."""
+        return self._cgroup.base
+
     def place(self, tree_pid: int) -> str:
         """Move kyb-tree, and whatever it has forked, into the sub-cgroup; return its handle.
 

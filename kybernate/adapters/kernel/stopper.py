@@ -71,8 +71,9 @@ class SignalFreezer:
     def pids(self, handle: str) -> tuple[int, ...]:
         """See `ports.Freezer.pids`. The root first."""
         text, _, start = handle.partition(":")
-        root = int(text)
-        if not self._procs.alive(root, int(start)):
+        # A cgroup's: from when models left RAM, which they don't do without cgroups.
+        root = int(text) if text.isdigit() else 0
+        if not root or not self._procs.alive(root, int(start)):
             return ()
         return tuple(pid for pid in (root, *self._procs.descendants(root)) if self._lives(pid))
 

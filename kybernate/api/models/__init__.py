@@ -8,8 +8,8 @@ the environment is given, and nothing is looked up on the machine.
 from __future__ import annotations
 
 from kybernate.api.models.checks import without
-from kybernate.api.models.file import ModelsFile
+from kybernate.api.models.file import ModelsFile, Tiers
 from kybernate.api.models.model import Model
 from kybernate.api.models.reading import Read, read
 
-__all__ = ["Model", "ModelsFile", "Read", "read", "without"]
+__all__ = ["Model", "ModelsFile", "Read", "Tiers", "read", "without"]

@@ -65,9 +65,21 @@ class Tiers(Part):
     )
     nvme: str | None = Field(
         default=None,
-        description="Folder for models that leave host RAM. Without effect: parked models stay in "
-        "RAM",
+        description="Folder for models that leave host RAM, on a fast disk; takes root and `criu`, "
+        "else parked models stay in RAM. A change holds from the next start",
     )
+    criu: str | None = Field(
+        default=None,
+        description="Kybernate's CRIU, which `make criu` builds and which writes models to `nvme`; "
+        "absent: /usr/libexec/kybernate/criu. A change holds from the next start",
+    )
+
+    @field_validator("nvme", "criu")
+    @classmethod
+    def _check_path(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith("/"):
+            raise ValueError("write the whole path, which begins with /")
+        return value
 
 
 class Upstream(Part):

@@ -97,8 +97,8 @@ class Idle(Part):
     ram: Seconds = Field(
         default=NEVER,
         ge=0,
-        description="Time after which a parked model leaves host RAM for NVMe. Without effect: "
-        "parked models stay in RAM",
+        description="Time after which a parked model that nobody asks leaves host RAM for the "
+        "file's `tiers.nvme`; 0: only where other models need the RAM",
     )
 
 

@@ -124,7 +124,7 @@ def test_what_is_written_down_is_of_the_last_look_that_holds(
 
 
 def test_of_a_tree_that_runs_nothing_is_kept(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looks.undumpable, "find", lambda *_: ())
+    monkeypatch.setattr(looks.undumpable, "find", lambda *_, **__: ())
     monkeypatch.setattr(looks, "_take", lambda *_: tree.look())
     (tree.proc / "7/task/7").mkdir(parents=True)
     (tree.proc / "7/task/7/children").write_text(f"{TREE}\n")
@@ -132,5 +132,5 @@ def test_of_a_tree_that_runs_nothing_is_kept(tree: Tree, monkeypatch: pytest.Mon
     for state, kept in (("THAWED", False), ("FREEZING", False), ("FROZEN", True)):
         (tree.handle / "freezer.state").write_text(f"{state}\n")
         assert (looks.check(tree.container)[1] is not None) == kept
-    monkeypatch.setattr(looks.undumpable, "find", lambda *_: ("it is traced",))
+    monkeypatch.setattr(looks.undumpable, "find", lambda *_, **__: ("it is traced",))
     assert looks.check(tree.container) == (("it is traced",), None)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from kybernate.local.rights import may, refusal
+from kybernate.api.models import Tiers
+from kybernate.local.rights import may, refusal, stays_in_ram
 
 PTRACE, NONE = "0000000000080000", "0000000000000000"
 
@@ -43,3 +46,19 @@ def test_capabilities_are_read_bit_by_bit(tmp_path):
     status.write_text(f"CapEff:\t{PTRACE}\n")
     assert may(19, status)
     assert not may(18, status)
+
+
+def test_models_leave_ram_where_a_folder_root_and_criu_are(tmp_path):
+    program = tmp_path / "criu"
+    program.touch(mode=0o755)
+    assert stays_in_ram(Tiers(nvme="/cache", criu=str(program)), user=0) is None
+    assert stays_in_ram(Tiers(criu=str(program)), user=1000) is None
+
+
+@pytest.mark.parametrize(
+    ("user", "says"),
+    [(1000, "tiers.nvme: .*takes root"), (0, "tiers.criu: .*/nothing is no program")],
+)
+def test_why_models_stay_in_ram_is_said(tmp_path, user, says):
+    tiers = Tiers(nvme="/cache", criu=str(tmp_path / "nothing"))
+    assert re.match(says, stays_in_ram(tiers, user) or "")

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from kybernate.api.turns import VRAM
-from kybernate.local.specs import ModelSpec, group_of, placed, seat_of, why_left_out
-from kybernate.types import Gpu, GpuUuid
+from kybernate.local.specs import ModelSpec, declared, group_of, placed, seat_of, why_left_out
+from kybernate.types import Gpu, GpuUuid, Tier
 
 GIB = 1 << 30
 GPUS = tuple(Gpu(GpuUuid(f"GPU-{index}"), index, "toy", 80 * GIB) for index in range(4))
@@ -103,3 +103,10 @@ def test_a_group_is_named_by_its_gpus():
     group = group_of((GPUS[0], GPUS[3]))
     assert group.name == "gpu-0-3"
     assert group.gpus == ("GPU-0", "GPU-3")
+
+
+def test_an_idle_limit_of_ram_has_the_model_leave_it():
+    spec = ModelSpec("a", ("serve",), "127.0.0.1:5800", ttl=5.0, ram_idle=60.0)
+    found = declared(spec)
+    assert found.idle == {"vram": 5.0, "ram": 60.0}
+    assert found.park_tier is Tier.NVME

@@ -40,13 +40,13 @@ class Look:
         return self.counts is not None and (tree, _counts(container)) == (self.tree, self.counts)
 
 
-def check(container: Container) -> tuple[tuple[str, ...], Look | None]:
-    """Why the tree can't be dumped, and what its dump needs, unless it runs. Raises NotFoundError,
-    OSError."""
+def check(container: Container, *, own_network: bool = True) -> tuple[tuple[str, ...], Look | None]:
+    """Why the tree can't be dumped, and what its dump needs, unless it runs; `own_network` as for
+    `undumpable.find`. Raises NotFoundError, OSError."""
     tree = container.tree() if container.is_frozen() else None
     counts = _counts(container) if tree is not None else None
     opened = descriptors.of(container)
-    problems = undumpable.find(container, opened)
+    problems = undumpable.find(container, opened, own_network=own_network)
     if tree is None or counts is None or problems:
         return problems, None
     return problems, _take(container, tree, counts, opened)

@@ -72,12 +72,13 @@ _LOG = (
 )
 
 
-def find(container: Container, opened: Opened) -> tuple[str, ...]:
-    """Sentences, each once; empty if nothing is known against a dump. Raises NotFoundError."""
+def find(container: Container, opened: Opened, *, own_network: bool = True) -> tuple[str, ...]:
+    """Sentences, each once; empty if nothing is known against a dump. `own_network`: its network
+    must be its own, as TCP is held back there. Raises NotFoundError."""
     _ = container.state
     found = [
         *_terminal(container),
-        *_network(container),
+        *(_network(container) if own_network else ()),
         *_of_processes(container, opened),
         *sockets.problems(container, sockets.of(container, opened)),
         *ipc.problems(container),

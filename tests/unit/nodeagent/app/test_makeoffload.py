@@ -13,7 +13,7 @@ from kybernate.adapters.registry.objects import RegistryObjects
 from kybernate.errors import ConfigError
 from kybernate.settings.agent import AgentSettings
 from kybernate.types import Tier
-from nodeagent.app.makeoffload import _limits, _places, _version_of, make_offload, signed_for
+from nodeagent.app.makeoffload import _places, _version_of, limits, make_offload, signed_for
 
 
 def settings(tmp_path, **more):
@@ -113,9 +113,9 @@ def test_the_object_store_alone_is_as_fast_as_set(tmp_path):
 def test_limits_are_as_set_or_as_the_disk_is(tmp_path):
     some = settings(tmp_path)
     disk = os.statvfs(tmp_path)
-    limits = _limits(some, _places(some, None))
-    assert limits == {Tier.NVME: int(disk.f_blocks * disk.f_frsize * 0.8)}
+    found = limits(some, _places(some, None))
+    assert found == {Tier.NVME: int(disk.f_blocks * disk.f_frsize * 0.8)}
     (tmp_path / "objects").mkdir()
     more = settings(tmp_path, object_store=str(tmp_path / "objects"), nvme_bytes=7)
-    assert _limits(more, _places(more, None)) == {Tier.NVME: 7, Tier.OBJECT: sys.maxsize}
+    assert limits(more, _places(more, None)) == {Tier.NVME: 7, Tier.OBJECT: sys.maxsize}
     assert (tmp_path / "state" / "saved").stat().st_mode & 0o777 == 0o700
