@@ -41,6 +41,8 @@ from kybernate.types import Tier
 from nodeagent.api.guests import Guests
 from tests.integration.hooks import until
 from tests.integration.registry.identities import asks, certified, door, handover, services, tokens
+from tests.kit.clients.kubectl import Kubectl
+from tests.kit.howto import Page
 from tests.kit.servers.registryserver import Server, certificates
 from tests.unit.registry.replica import name_of, recording
 
@@ -458,7 +460,10 @@ def test_a_revoked_node_gets_no_certificate_and_its_old_ones_never_count_again(
     services: Path,
     tmp_path: Path,
 ) -> None:
+    """As docs/how-to/operate/revoke-a-node.md has it."""
     access, token = str(control_plane.layout.kubeconfig("admin")), tokens(D)
+    reader = Kubectl(control_plane.kubectl_path, tmp_path, control_plane.kubeconfig)
+    page = Page("revoke-a-node", reader)
     with certified(D, services, tmp_path / "d", token):
         (tmp_path / "old.pem").write_bytes((tmp_path / "d" / "agent.pem").read_bytes())
     old = registry.client()
@@ -466,16 +471,19 @@ def test_a_revoked_node_gets_no_certificate_and_its_old_ones_never_count_again(
     assert not _error(old)
     assert "would write" in _kybernate(access, "revoke", D, "--dry-run")
     assert not _error(old)
-    _kybernate(access, "revoke", D)
+    page("kybernate node revoke")
     until(lambda: "is revoked" in _error(old), "it is not known that the node is revoked")
     assert "nothing to do" in _kybernate(access, "revoke", D)
     denied = requested(token, make_request(D, ec.generate_private_key(ec.SECP256R1())))
     assert "is revoked" in denied["conditions"][0]["message"]
-    _kybernate(access, "admit", D)
+    assert f"{D}\trevoked" in page("kybernate node ls")
+    page("kybernate node admit")
     until(lambda: "was let in again" in _error(old), "it is not known that it was let in")
     with certified(D, services, tmp_path / "new", token) as anew:
         client(registry, anew).page(wire.Filter())
     assert "was let in again" in _error(old)
+    with page:
+        page("kubectl delete node")
     assert f"{D}\tadmitted" in _kybernate(access, "ls")
 
 

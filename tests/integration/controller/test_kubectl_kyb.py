@@ -15,6 +15,7 @@ from kybernate.errors import ConflictError, NotFoundError
 from tests.integration.controller.conftest import NAMESPACE, NODE, PODS, REQUESTS, complete, pod
 from tests.integration.hooks import until
 from tests.kit.clients.kubectl import Kubectl
+from tests.kit.howto import Page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -238,9 +239,11 @@ def test_a_cluster_is_examined(
         findings = json.loads(done.stdout)["findings"]
         return done.returncode, {one["check"]: one["level"] for one in findings}
 
-    labels = {keys.GPU_NODE_LABEL: "true"}
-    api.post("/api/v1/nodes", {"metadata": {"name": NODE, "labels": labels}})
+    api.post("/api/v1/nodes", {"metadata": {"name": NODE}})
     request.addfinalizer(lambda: api.delete(f"/api/v1/nodes/{NODE}"))
+    page = Page("gpu-operator", kubectl)
+    page("kubectl label node gpu-1 nvidia.com/gpu.deploy.device-plugin=false")
+    page("kubectl label node gpu-1 kyb.ai/gpu-node=true")
     before = found()[1]
     assert (before["objects"], before["webhook"]) == ("ok", "ok")
     assert (before["vendor-plugin"], before["dra"]) == ("ok", "ok")
@@ -264,6 +267,13 @@ def test_a_cluster_is_examined(
     }
     api.patch(f"/api/v1/nodes/{NODE}/status", offered)
     assert found()[1]["vendor-plugin"] == "fail"
+    with page.start("kubectl kyb doctor") as examined:
+        said = examined.communicate(timeout=LIMIT_S)[0]
+    assert examined.returncode == 1
+    assert ("vendor-plugin" in said, "dra" in said) == (True, True), said
+    with page:
+        page("kubectl label node gpu-1 kyb.ai/gpu-node- nvidia.com/gpu.deploy.device-plugin-")
+    assert "labels" not in api.get(f"/api/v1/nodes/{NODE}")["metadata"]
 
 
 def test_a_watch_tells_what_changes(kubectl: Kubectl, webhook: object, told: Any) -> None:

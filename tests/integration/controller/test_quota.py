@@ -10,9 +10,12 @@ from kybernate import keys
 from kybernate.errors import RefusedError
 from tests.integration.controller.conftest import NAMESPACE, PODS, REQUESTS, pod, request
 from tests.integration.hooks import until
+from tests.kit.clients.kubectl import Kubectl
+from tests.kit.howto import Page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from kybernate.adapters.k8s import Api
     from tests.cluster.cluster import Cluster
@@ -20,8 +23,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 QUOTAS = f"/api/v1/namespaces/{NAMESPACE}/resourcequotas"
-SEATS = f"requests.{keys.seat_resource(1)}"
-ASKED = f"count/checkpointrequests.{keys.GROUP}"
 
 
 @pytest.fixture
@@ -30,13 +31,24 @@ def api(control_plane: Cluster, namespace: str, webhook: object) -> Api:
 
 
 @pytest.fixture
-def quota(api: Api) -> Iterator[Callable[[str], None]]:
-    """One of the resource; nobody else reckons here what is used, so that is said, too."""
+def page(control_plane: Cluster, tmp_path: Path) -> Page:
+    """docs/how-to/operate/other-controllers.md."""
+    reader = Kubectl(control_plane.kubectl_path, tmp_path, control_plane.kubeconfig)
+    return Page("other-controllers", reader)
 
-    def make(resource: str) -> None:
-        hard = {resource: "1"}
-        api.post(QUOTAS, {"metadata": {"name": "one"}, "spec": {"hard": hard}})
-        api.patch(f"{QUOTAS}/one/status", {"status": {"hard": hard, "used": {resource: "0"}}})
+
+@pytest.fixture
+def quota(api: Api, page: Page) -> Iterator[Callable[[str], str]]:
+    """That of a line of the page, with room for one more: nobody else reckons here what is used, so
+    that is said, too. The answer is what it limits."""
+    made: list[str] = []
+
+    def make(name: str) -> str:
+        page(f"kubectl -n shop create quota {name}")
+        made.append(name)
+        (resource, hard), *_ = api.get(f"{QUOTAS}/{name}")["spec"]["hard"].items()
+        status = {"hard": {resource: hard}, "used": {resource: str(int(hard) - 1)}}
+        api.patch(f"{QUOTAS}/{name}/status", {"status": status})
 
         def known() -> bool:
             try:
@@ -46,9 +58,11 @@ def quota(api: Api) -> Iterator[Callable[[str], None]]:
             return True
 
         until(known, "admission does not know the quota", 30.0)
+        return f"limited: {resource}={hard}"
 
     yield make
-    api.delete(f"{QUOTAS}/one")
+    for one in made:
+        api.delete(f"{QUOTAS}/{one}")
 
 
 def _seat(name: str) -> dict[str, Any]:
@@ -77,24 +91,25 @@ def _one_more(api: Api, path: str, first: object, second: object) -> str:
     return told
 
 
-def test_a_quota_holds_for_seats_parked_or_not(api: Api, quota: Callable[[str], None]) -> None:
-    quota(SEATS)
+def test_a_quota_holds_for_seats_parked_or_not(api: Api, quota: Callable[[str], str]) -> None:
+    limit = quota("seats")
     try:
         told = _one_more(api, PODS, _seat("first"), _seat("second"))
-        assert "exceeded quota: one" in told
-        assert f"limited: {SEATS}=1" in told
+        assert "exceeded quota: seats" in told
+        assert limit in told
     finally:
         api.delete(f"{PODS}/first", {"gracePeriodSeconds": 0})
 
 
 @pytest.mark.usefixtures("door", "seated")
 def test_a_quota_holds_for_requests(
-    api: Api, quota: Callable[[str], None], seated: Callable[..., str]
+    api: Api, quota: Callable[[str], str], seated: Callable[..., str]
 ) -> None:
     seated()
-    quota(ASKED)
+    limit = quota("requests")
     try:
         told = _one_more(api, REQUESTS, request("first"), request("second"))
-        assert "exceeded quota: one" in told
+        assert "exceeded quota: requests" in told
+        assert limit in told
     finally:
         api.delete(f"{REQUESTS}/first")

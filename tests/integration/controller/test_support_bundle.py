@@ -20,6 +20,7 @@ from kybernate.errors import ConflictError, NotFoundError
 from tests.integration.controller.conftest import NAMESPACE, NODE, Controller, request
 from tests.integration.hooks import until
 from tests.kit.clients.kubectl import Kubectl
+from tests.kit.howto import Page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -149,6 +150,7 @@ def opened(path: Path) -> dict[str, bytes]:
 def test_all_that_a_cluster_tells_is_in_one_file_and_no_secret(
     kubectl: Kubectl, tmp_path: Path, kubelet: tuple[int, list[str]]
 ) -> None:
+    """As docs/how-to/operate/support-bundle.md has it."""
     path = tmp_path / "bundle.tar.gz"
     would = kubectl("kyb", "support-bundle", "--dry-run", "-o", "json")
     found = kubectl("kyb", "support-bundle", "-f", str(path), "-o", "json", "--since", "1h")
@@ -173,6 +175,13 @@ def test_all_that_a_cluster_tells_is_in_one_file_and_no_secret(
     assert json.loads(files["versions.json"])["server"]["gitVersion"].startswith("v1.")
     assert json.loads(files["system/definitions.json"])
     assert json.loads(files["manifest.json"])["problems"] == []
+    with Page("support-bundle", kubectl) as page:
+        bundle = "kubectl kyb support-bundle --since 2h"
+        assert "logs/kyb-controller-0/controller.log" in page("kubectl kyb support-bundle --dry")
+        page(f"{bundle}\n")
+        page(f"{bundle} -n shop -f shop.tar.gz")
+        assert "/pods.json" in page("tar -tzf shop.tar.gz")
+    assert len(list(tmp_path.glob("*.tar.gz"))) == 3
 
 
 @pytest.mark.usefixtures("planted")

@@ -22,6 +22,7 @@ class Kubectl:
             ("kybernate", "kybernate"),
             ("kubectl-kyb", "kybernate"),
             ("kubectl_complete-kyb", "kubectl_complete"),
+            ("kyb-registry", "registry"),
         ):
             script = folder / name
             code = f"import sys; sys.argv[0] = {str(script)!r}; "

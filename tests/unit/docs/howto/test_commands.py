@@ -33,7 +33,7 @@ TOLD = howto.rows()
 """For each page a test that does for real what the page tells."""
 RUN = sorted(name for name, row in TOLD.items() if row.runs)
 """Pages whose own lines are run. Their number only grows."""
-LEAST_RUN = 30
+LEAST_RUN = 35
 OTHERS = {
     "helm": "tests/integration/overlays/test_chart.py runs it on the same chart",
     "skopeo": "pushes to a registry of the reader's",
