@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tests.cluster.start.state import State
 
 CGROUPS = Path("/sys/fs/cgroup")
+_NETWORKS = Path("/sys/class/net")
 _FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 
 
@@ -50,20 +51,24 @@ def mount_tmpfs(state: State, path: Path, size: str = "90%") -> None:
 
 
 def make_bridge(state: State, name: str, address: str) -> None:
-    """A bridge that carries the node's address, so that the node's traffic stays on the host.
+    """A bridge that carries the node's address, so that the node's traffic stays on the host. Its
+    alias is the cluster's folder.
 
-    Raises ConfigError if a network of this host overlaps with the node's.
+    Raises ConfigError if a network of this host overlaps with the node's, or has its name.
     """
     taken = overlapping(run("ip", "-o", "-4", "address", "show"), address)
     if taken:
         raise ConfigError(
-            "subnet", f"{address} overlaps with {taken} of this host; choose another /16"
+            "subnet", f"{address} overlaps with {taken} of this host; {way_out(taken.split()[-1])}"
         )
+    if (_NETWORKS / name).exists():
+        raise ConfigError("name", f"this host has a network {name} already; {way_out(name)}")
     forward = _FORWARD.read_text().strip()
     if forward == "0":
         state.will_make(kinds.IP_FORWARD, forward)
     state.will_make(kinds.BRIDGE, name)
     run("ip", "link", "add", name, "type", "bridge")
+    run("ip", "link", "set", name, "alias", str(state.file.parent))
     run("ip", "address", "add", address, "dev", name)
     run("ip", "link", "set", name, "up")
     _FORWARD.write_text("1\n")
@@ -79,6 +84,20 @@ def overlapping(addresses: str, wanted: str) -> str | None:
             if network.overlaps(other):
                 return f"{other} on {words[1]}"
     return None
+
+
+def way_out(network: str, networks: Path = _NETWORKS) -> str:
+    """What to do about a network of this host that is in the way: another cluster's is named."""
+    try:
+        folder = (networks / network / "ifalias").read_text().strip()
+    except OSError:
+        folder = ""
+    if not folder:
+        return "choose another /16, and another name"
+    return (
+        f"it is that of the cluster in {folder}: wait until that one has ended, or end it in its "
+        "own checkout by `python -m tests.cluster down`"
+    )
 
 
 def make_cgroup(state: State, name: str) -> None:

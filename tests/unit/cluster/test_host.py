@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tests.cluster.parts.host import overlapping, undo
+from tests.cluster.parts.host import overlapping, undo, way_out
 from tests.cluster.start.state import State
 
 ADDRESSES = """\
@@ -12,6 +12,15 @@ ADDRESSES = """\
 def test_a_network_of_the_host_in_the_way_is_named() -> None:
     assert overlapping(ADDRESSES, "10.88.1.1/24") == "10.88.0.0/16 on cni0"
     assert overlapping(ADDRESSES, "10.89.1.1/24") is None
+
+
+def test_another_clusters_network_in_the_way_is_told_with_its_folder(tmp_path) -> None:
+    for name, alias in (("kyb1", "/var/tmp/kyb-abc/kyb\n"), ("cni0", "\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "ifalias").write_text(alias)
+    assert "the cluster in /var/tmp/kyb-abc/kyb: wait" in way_out("kyb1", tmp_path)
+    for none in ("cni0", "gone"):
+        assert way_out(none, tmp_path) == "choose another /16, and another name"
 
 
 def test_what_this_version_can_not_undo_is_reported_and_the_rest_goes_on(tmp_path) -> None:
