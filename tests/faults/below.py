@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tests.faults.fault import Fault
+
 _KILLS = "tests/unit/nodeagent/offload/test_tier_kills.py"
 _FAILURES = "tests/unit/nodeagent/offload/test_tier_failures.py"
 _TIERS = "tests/unit/nodeagent/offload/test_tiers.py"
@@ -36,25 +38,23 @@ _STORMS = "tests/unit/simulation/test_simulation.py"
 
 
 @dataclass(frozen=True, slots=True)
-class Death:
-    """An agent dies (-9) after a step; what the next one finds and does. `test` is its test."""
+class Death(Fault):
+    """An agent dies (-9) after a step, the fault; what the next one finds and does."""
 
-    after: str
     journal: str
     kyb_init: str
     there: str
     does: str
-    sees: str
-    test: str
 
-
-@dataclass(frozen=True, slots=True)
-class Breakage:
-    """Something else goes wrong; `test` is its test."""
-
-    fault: str
-    end: str
-    test: str
+    def lines(self) -> tuple[str, ...]:
+        """See `Fault`."""
+        return (
+            f"**{self.fault}**",
+            f"found: journal {self.journal}; process 1 {self.kyb_init}; {self.there}",
+            f"the next agent: {self.does}",
+            f"the user sees: {self.end}",
+            f"`{self.test.rpartition('/')[2]}`",
+        )
 
 
 def _at(kind: str, write: int, when: str) -> str:
@@ -74,184 +74,192 @@ _LATER = "woken a little later"
 DEATHS = (
     Death(
         "the intent to dump",
+        _RAM,
+        _at("dump", 2, "after"),
         "dumping",
         "kyb-run",
         _FROZEN,
         "lets TCP pass, keeps it in RAM",
-        _RAM,
-        _at("dump", 2, "after"),
     ),
     Death(
         "TCP held back",
+        "the same; what came meanwhile is sent again",
+        _moment("dumping", 2),
         "dumping",
         "kyb-run",
         _FROZEN,
         _SAME,
-        "the same; what came meanwhile is sent again",
-        _moment("dumping", 2),
     ),
     Death(
         "the middle of the dump",
+        _RAM,
+        _moment("dumping", 3),
         "dumping",
         "kyb-hold",
         "the tree, perhaps running; half an image",
         "freezes and heals it, removes the image",
-        _RAM,
-        _moment("dumping", 3),
     ),
     Death(
         "the dump",
+        _RAM,
+        _moment("dumping", 5),
         "dumping",
         "kyb-hold",
         "the frozen tree; an image",
         _SAME,
-        _RAM,
-        _moment("dumping", 5),
     ),
     Death(
         "the seal",
+        _RAM,
+        _at("dump", 3, "before"),
         "dumping",
         "kyb-hold",
         "the frozen tree; an artifact that no record names",
         "drops that state, keeps the tree",
-        _RAM,
-        _at("dump", 3, "before"),
     ),
     Death(
         "the record of the seal",
+        _NVME,
+        _at("dump", 3, "after"),
         _NAMED,
         "kyb-hold",
         "both",
         "ends the tree",
-        _NVME,
-        _at("dump", 3, "after"),
     ),
     Death(
         "the middle of the end",
+        _NVME,
+        f"{_KILLS}::test_killed_in_the_middle_of_an_end_it_is_ended",
         _NAMED,
         "kyb-hold",
         "half a tree; the artifact",
         "ends the rest",
-        _NVME,
-        f"{_KILLS}::test_killed_in_the_middle_of_an_end_it_is_ended",
     ),
-    Death("the end", _NAMED, "kyb-parked", _SAVED, "notes it", _NVME, _at("dump", 4, "before")),
+    Death(
+        "the end",
+        _NVME,
+        _at("dump", 4, "before"),
+        _NAMED,
+        "kyb-parked",
+        _SAVED,
+        "notes it",
+    ),
     Death(
         "the record of the end",
+        "parked on NVMe; the next request wakes it",
+        _at("dump", 4, "after"),
         "parked-nvme",
         "kyb-parked",
         _SAVED,
         "listens at the gate again",
-        "parked on NVMe; the next request wakes it",
-        _at("dump", 4, "after"),
     ),
     Death(
         "the copy in the object store",
+        _NVME,
+        _at("object", 2, "before"),
         "parked-nvme",
         "kyb-parked",
         "both copies",
         "packs it again: what is there is found there",
-        _NVME,
-        _at("object", 2, "before"),
     ),
     Death(
         "the record of the copy",
+        _OBJECT,
+        _at("object", 2, "after"),
         "parked-nvme, with both tiers",
         "kyb-parked",
         "both copies",
         "continues to drop the local one",
-        _OBJECT,
-        _at("object", 2, "after"),
     ),
     Death(
         "the intent to drop the local copy",
+        _OBJECT,
+        _at("object", 3, "after"),
         "parked-object, with both tiers",
         "kyb-parked",
         "both copies",
         "drops the local one",
-        _OBJECT,
-        _at("object", 3, "after"),
     ),
     Death(
         "the drop",
+        _OBJECT,
+        _at("object", 4, "before"),
         "parked-object, with both tiers",
         "kyb-parked",
         "the copy in the object store",
         "notes it",
-        _OBJECT,
-        _at("object", 4, "before"),
     ),
     Death(
         "the fetch",
+        _LATER,
+        _at("fetch", 5, "before"),
         "parked-object",
         "kyb-parked",
         "the artifact; images that no record names",
         "fetches again",
-        _LATER,
-        _at("fetch", 5, "before"),
     ),
     Death(
         "the record of the fetch",
+        _LATER,
+        _at("fetch", 5, "after"),
         "parked-nvme, with a folder",
         "kyb-parked",
         "the artifact; its images",
         "restores from them",
-        _LATER,
-        _at("fetch", 5, "after"),
     ),
     Death(
         "the intent to restore",
+        _LATER,
+        _at("restore", 3, "after"),
         "restoring",
         "kyb-parked",
         _SAVED,
         "listens again, then restores",
-        _LATER,
-        _at("restore", 3, "after"),
     ),
     Death(
         "the middle of the restore",
+        _LATER,
+        _moment("restoring", 3),
         "restoring",
         "kyb-parked",
         "half a tree; the artifact",
         "ends that half, which has never run, and restores again",
-        _LATER,
-        _moment("restoring", 3),
     ),
     Death(
         "the restore",
+        "woken",
+        _at("restore", 7, "before"),
         "restoring",
         "kyb-run",
         _FROZEN,
         "names its processes again, lets TCP pass",
-        "woken",
-        _at("restore", 7, "before"),
     ),
     Death(
         "the record of the restore",
+        "woken",
+        _at("restore", 8, "after"),
         "parked",
         "kyb-run",
         _FROZEN,
         "nothing",
-        "woken",
-        _at("restore", 8, "after"),
     ),
     Death(
         "the note that the state is to go which a tree was restored from that is dumped again",
+        _RAM,
+        _at("again", 2, "after"),
         "parked, and the note",
         "kyb-run",
         "the frozen tree; a state that is worth nothing",
         "drops that state, keeps the tree",
-        _RAM,
-        _at("again", 2, "after"),
     ),
     Death(
         "a seat's wake, before its artifact is dropped",
+        "nothing",
+        f"{_KILLS}::test_what_the_last_agent_had_no_time_to_remove_is_removed",
         "active",
         "kyb-run",
         "the running tree; a state that is worth nothing; perhaps a folder",
         "drops both",
-        "nothing",
-        f"{_KILLS}::test_what_the_last_agent_had_no_time_to_remove_is_removed",
     ),
 )
 
@@ -267,427 +275,427 @@ _FETCH = f"{_BYTES}::test_a_fetch_from_a_store_that_breaks_is_told_and_can_be_tr
 
 BREAKAGES = (
     # who is killed
-    Breakage(
+    Fault(
         "`kill -9` of the agent after each record of a seat's trip to the object store and back",
         "the same process answers",
         f"{_REAL}[agent]",
     ),
-    Breakage(
+    Fault(
         "`kill -9` of CRIU after each of them",
         "the same process answers; in a window of milliseconds **restarted**",
         f"{_REAL}[criu]",
     ),
-    Breakage(
+    Fault(
         "`kill -9` of kyb-init after each of them",
         "**restarted**, its artifact dropped",
         f"{_REAL}[kyb-init]",
     ),
-    Breakage(
+    Fault(
         "`kill -9` of the controller, ten times while twelve CheckpointRequests are carried out",
         "each is done once",
         f"{_REQUESTS}::test_killed_at_any_time_each_is_done_once",
     ),
-    Breakage(
+    Fault(
         "of two controllers the one that leads is killed",
         "the other takes the request over; it is done once",
         f"{_REQUESTS}::test_of_two_replicas_one_acts_and_the_other_follows",
     ),
-    Breakage(
+    Fault(
         "a CheckpointRequest is deleted while no controller is there",
         "the next one has the agent cancel what it began for it",
         f"{_REQUESTS}::test_a_deletion_that_nobody_saw_is_found_on_the_agent",
     ),
-    Breakage(
+    Fault(
         "`kill -9` of CRIU within a dump",
         "healed; connections continue",
         f"{_CRIU}::test_a_killed_dump_is_healed[0.03]",
     ),
-    Breakage(
+    Fault(
         "`kill -9` of CRIU within a restore",
         "half-made processes are ended, and it is restored again",
         f"{_CRIU}::test_a_killed_restore_is_repeated[0.02]",
     ),
-    Breakage(
+    Fault(
         "`kill -9` of the agent while a restored tree's old address stands on `lo`",
         "the next agent ends its connections to others, and takes the address back",
         f"{_LOANS}::test_what_a_dead_agent_has_lent_is_taken_back_by_the_next[this release]",
     ),
-    Breakage(
+    Fault(
         "`kill -9` of what serves the memory of a tree that was restored lazily",
         "the tree waits for what is missing, and is **restarted**",
         f"{_LAZIES}::test_a_tree_whose_server_died_ends_rather_than_see_zeros",
     ),
-    Breakage(
+    Fault(
         "the same, while no agent is there",
         "the same; the next agent ends it",
         f"{_LAZIES}::test_a_tree_waits_whose_server_died_while_no_agent_was_there[agent]",
     ),
-    Breakage(
+    Fault(
         "the agent is killed while memory is on its way",
         "it comes all the same; the next agent guards it",
         f"{_LAZIES}::test_the_next_agent_sees_all_memory_come_in[killed]",
     ),
-    Breakage(
+    Fault(
         "the agent is killed while it verifies memory that a tree waits for",
         "the tree waits for what is not verified; the next agent continues",
         f"{_FILLING}::test_what_an_agent_did_not_get_to_the_next_one_fills",
     ),
-    Breakage(
+    Fault(
         "memory that a tree waits for is damaged on NVMe",
         "it comes from the object store, and NVMe is put right",
         f"{_FILLING}::test_a_wrong_piece_comes_from_another_place",
     ),
-    Breakage(
+    Fault(
         "the same, and there is no other copy",
         "the tree never sees it, and is **restarted**",
         f"{_FILLING}::test_a_tree_of_which_a_piece_is_lost_ends_rather_than_see_it",
     ),
-    Breakage(
+    Fault(
         "the container ends while it waits for a dead agent",
         "the next agent ends what serves its memory",
         f"{_FILLING}::test_what_waits_for_a_dead_agent_is_ended_with_its_container",
     ),
-    Breakage(
+    Fault(
         "`kill -9` of the helper while its seat is offloaded",
         "the wake starts another helper",
         f"{_FAILURES}::test_a_helper_that_is_gone_when_a_seat_comes_back_is_replaced",
     ),
-    Breakage(
+    Fault(
         "`kill -9` of all helpers after any record of a seat's way down to NVMe and back",
         "the same process answers",
         f"{_KILLS}::test_helpers_that_are_killed_at_any_write_of_a_way_down_and_up_change_nothing"
         "[0.001]",
     ),
-    Breakage(
+    Fault(
         "`kill -9` of what seals, at any of its system calls",
         "no artifact or a whole one",
         f"{_BYTES}::test_a_seal_that_is_killed_leaves_no_artifact_or_a_whole_one",
     ),
-    Breakage(
+    Fault(
         "`kill -9` of what packs, at any of its calls to the store",
         _NONE_OR_WHOLE,
         f"{_PACK}[kill-after]",
     ),
-    Breakage(
+    Fault(
         "`kill -9` of what fetches",
         "the next fetch continues from there",
         f"{_BYTES}::test_a_fetch_that_is_killed_is_finished_by_the_next[5]",
     ),
     # the dump and the restore
-    Breakage(
+    Fault(
         "it can't be dumped: io_uring",
         "stays parked in RAM, told in an event (`KeptInRam`); tried again after `dump_retry_s`",
         f"{_TOLD}[undumpable-io_uring]",
     ),
-    Breakage(
+    Fault(
         "a connection waits to be accepted",
         _SAME,
         f"{_TOLD}[dump-refused-waits to be accepted]",
     ),
-    Breakage("the dump fails", _SAME, f"{_TOLD}[dump-fails-No space left]"),
-    Breakage("the dump hangs", "the same; it is left to end", f"{_TOLD}[dump-hangs-did not end]"),
-    Breakage(
+    Fault("the dump fails", _SAME, f"{_TOLD}[dump-fails-No space left]"),
+    Fault("the dump hangs", "the same; it is left to end", f"{_TOLD}[dump-hangs-did not end]"),
+    Fault(
         "the tree can't be healed after a killed CRIU",
         "**restarted**, and an event says why",
         f"{_FAILURES}::test_a_dump_that_leaves_it_unfit_ends_it_and_says_so",
     ),
-    Breakage(
+    Fault(
         "a request comes during the dump",
         "stays in RAM and wakes: the shortest way",
         f"{_TIERS}::test_a_seat_that_is_called_for_while_it_is_dumped_stays_in_ram",
     ),
-    Breakage(
+    Fault(
         "processes outlive their end",
         "ended again until they are gone",
         f"{_FAILURES}::test_what_does_not_work_at_once_works_in_the_end[end-hangs]",
     ),
-    Breakage(
+    Fault(
         "the gate doesn't open",
         "tried again until it does; nothing is answered before",
         f"{_FAILURES}::test_what_does_not_work_at_once_works_in_the_end[open-fails]",
     ),
-    Breakage(
+    Fault(
         "the restore fails",
         "tried again from the same artifact",
         f"{_FAILURES}::test_a_restore_that_fails_is_tried_again_from_the_same_state"
         "[restore-fails-criu]",
     ),
-    Breakage(
+    Fault(
         "the restore hangs",
         "half-made processes are ended, and it is tried again",
         f"{_FAILURES}::test_a_restore_that_fails_is_tried_again_from_the_same_state[restore-hangs]",
     ),
-    Breakage(
+    Fault(
         "where the tree had a file lies something else, a link or nothing, or it has another size",
         "tried again, each minute in the end; the event says to put back what was there",
         f"{_WAITS}::test_what_others_put_in_its_files_place_costs_no_state",
     ),
-    Breakage(
+    Fault(
         "CRIU says no three times otherwise, and memory was not short",
         "**restarted**, and an event says why",
         f"{_WAITS}::test_what_criu_refuses_three_times_is_given_up_and_started_anew",
     ),
-    Breakage(
+    Fault(
         "out of memory on restore",
         "told; tried again until there is room, at last once a minute: the same process answers",
         f"{_WAITS}::test_a_restore_that_lacks_memory_is_tried_until_there_is_some",
     ),
-    Breakage(
+    Fault(
         "CRIU lacks memory twenty times in a row, and nothing is killed for it",
         "told; then each time counts as a refusal: **restarted** after three more",
         f"{_WAITS}::test_a_lack_for_which_nothing_is_killed_is_believed_for_a_while",
     ),
-    Breakage(
+    Fault(
         "the kernel kills CRIU in a restore for want of memory",
         "known from what CRIU refuses; half-made processes are ended, the images are as before",
         f"{_CRIU}::test_out_of_memory_on_restore_can_be_repeated",
     ),
     # disks
-    Breakage(
+    Fault(
         "the disk is full within a dump",
         "the tree continues as it was",
         f"{_CRIU}::test_a_full_disk_leaves_the_tree_as_it_was",
     ),
-    Breakage("the disk is full at the seal", _KEPT, f"{_TOLD}[seal-fails-No space left]"),
-    Breakage(
+    Fault("the disk is full at the seal", _KEPT, f"{_TOLD}[seal-fails-No space left]"),
+    Fault(
         "NVMe can't be listed while the next agent looks for what the last one sealed unnoticed",
         "told, and tried again; what was sealed since stays",
         f"{_SINCE}::test_what_was_sealed_since_stays[noted]",
     ),
-    Breakage("the disk does not sync", _KEPT, f"{_TOLD}[seal-hangs-did not sync]"),
-    Breakage("the journal's disk is full", _KEPT, f"{_TOLD}[disk-full-No space left]"),
-    Breakage("the place that is packed into is full", _NONE_OR_WHOLE, f"{_PACK}[full]"),
-    Breakage(
+    Fault("the disk does not sync", _KEPT, f"{_TOLD}[seal-hangs-did not sync]"),
+    Fault("the journal's disk is full", _KEPT, f"{_TOLD}[disk-full-No space left]"),
+    Fault("the place that is packed into is full", _NONE_OR_WHOLE, f"{_PACK}[full]"),
+    Fault(
         "the disk is full at a fetch",
         "told; fetched once there is room",
         f"{_FAILURES}::test_a_fetch_that_fails_is_tried_again[begin-fails]",
     ),
-    Breakage(
+    Fault(
         "the disk won't drop a state",
         "tried again until it does, also by the next agent",
         f"{_FAILURES}::test_what_does_not_work_at_once_works_in_the_end[drop-fails]",
     ),
-    Breakage(
+    Fault(
         "power fails within a seal: what was not synced is lost",
         "no artifact or a whole one",
         f"{_POWER}::test_power_fails_at_any_sync_of_a_seal",
     ),
-    Breakage(
+    Fault(
         "power fails within a copy: what was not synced is lost",
         "no artifact or a whole one, and no other is broken",
         f"{_POWER}::test_power_fails_at_any_sync_of_a_pack",
     ),
-    Breakage(
+    Fault(
         "power fails: records that were not synced are lost",
         "the seats continue from the records that were",
         f"{_STORMS}::test_storms_find_nothing",
     ),
     # the object store
-    Breakage(
+    Fault(
         "the object store is away",
         "copies wait, the local one stays; a fetch is tried again",
         f"{_WAITS}::test_while_the_object_store_is_away_the_copy_waits_and_the_local_one_stays",
     ),
-    Breakage(
+    Fault(
         "it is away when a seat wakes whose images were fetched before",
         "wakes at once; the node is compared with what was noted at the fetch",
         f"{_WAITS}::test_a_store_that_is_away_holds_up_nothing_that_was_fetched[noted]",
     ),
-    Breakage("it does not answer one call of a copy", _NONE_OR_WHOLE, f"{_PACK}[down]"),
-    Breakage("it does not answer one call of a fetch", "told, and tried again", f"{_FETCH}[down]"),
-    Breakage(
+    Fault("it does not answer one call of a copy", _NONE_OR_WHOLE, f"{_PACK}[down]"),
+    Fault("it does not answer one call of a fetch", "told, and tried again", f"{_FETCH}[down]"),
+    Fault(
         "it is slow",
         "ends at the deadline; the next try continues from there",
         f"{_BYTES}::test_a_slow_store_ends_at_the_deadline_and_the_next_try_goes_on_from_there",
     ),
-    Breakage("it keeps half of what it is given", _NONE_OR_WHOLE, f"{_PACK}[truncate]"),
-    Breakage("it gives half of what it has", "told, and tried again", f"{_FETCH}[truncate]"),
-    Breakage("it gives other bytes", "noticed, told, and tried again", f"{_FETCH}[lie]"),
-    Breakage("it loses what it was given", _NONE_OR_WHOLE, f"{_PACK}[lose]"),
-    Breakage(
+    Fault("it keeps half of what it is given", _NONE_OR_WHOLE, f"{_PACK}[truncate]"),
+    Fault("it gives half of what it has", "told, and tried again", f"{_FETCH}[truncate]"),
+    Fault("it gives other bytes", "noticed, told, and tried again", f"{_FETCH}[lie]"),
+    Fault("it loses what it was given", _NONE_OR_WHOLE, f"{_PACK}[lose]"),
+    Fault(
         "its lists are behind",
         "costs room, and nothing else",
         f"{_BYTES}::test_lists_that_are_behind_cost_room_and_nothing_else",
     ),
     # bytes, manifests, machines
-    Breakage(
+    Fault(
         "a byte of the artifact is wrong",
         _NOTHING_OF_IT,
         f"{_FAILURES}"
         "::test_a_state_that_can_not_be_restored_is_given_up_and_the_workload_starts_anew",
     ),
-    Breakage(
+    Fault(
         "the same on NVMe, and the object store has the state, too",
         "the same process answers: the other copy is fetched",
         f"{_COPIES}::test_it_goes_on_from_the_other_one",
     ),
-    Breakage(
+    Fault(
         "a state that another pod is to continue from is damaged wherever it lies",
         "told and waited for; then restarted, or kept waiting",
         f"{_DAMAGED}::test_it_is_told_and_started_anew_in_the_end[successor]",
     ),
-    Breakage(
+    Fault(
         "a raw file on NVMe has changed",
         "refused before anything is restored",
         f"{_VAULT}::TestSeal::test_raw_bytes_that_changed_are_not_restored_from",
     ),
-    Breakage(
+    Fault(
         "a chunk in the store has changed",
         "refused, and never built upon",
         f"{_BYTES}::TestSpoiled::test_a_changed_chunk_is_corrupt_and_not_built_upon",
     ),
-    Breakage(
+    Fault(
         "the manifest was changed",
         "refused",
         f"{_BYTES}::TestSpoiled::test_a_changed_manifest_is_refused",
     ),
-    Breakage(
+    Fault(
         "the manifest is unsigned, or a stranger's",
         "refused",
         f"{_BYTES}::TestSpoiled::test_an_unsigned_and_a_strangers_manifest_are_refused",
     ),
-    Breakage(
+    Fault(
         "the authority under which it was signed is known here no more",
         "kept and told; restored once its certificate is put back",
         f"{_WAITS}::test_a_state_whose_signers_authority_is_missing_waits_for_it[parked-nvme]",
     ),
-    Breakage(
+    Fault(
         "the manifest is under another artifact's name",
         "refused",
         f"{_BYTES}::TestSpoiled::test_a_manifest_under_anothers_name_is_refused",
     ),
     # pods
-    Breakage(
+    Fault(
         "the pod is deleted while it is on NVMe",
         "gone within 1.5 s; nobody listens at its gate any more",
         f"{_FAILURES}::test_a_seat_below_ram_ends_at_once[deleted-parked-nvme]",
     ),
-    Breakage(
+    Fault(
         "its container is killed while it is restored",
         "gone within 1.5 s; what was back of its tree has not run",
         f"{_FAILURES}::test_a_seat_below_ram_ends_at_once[killed-restoring]",
     ),
-    Breakage(
+    Fault(
         "a second pod wants to continue from the same state",
         "refused, told, and restarted: one successor runs",
         f"{_CLAIMS}::test_a_second_successor_is_refused_and_starts_anew",
     ),
-    Breakage(
+    Fault(
         "nothing proves that the pod has stopped whose state another wants",
         "it waits; nothing is claimed",
         f"{_CLAIMS}::test_nothing_is_claimed_while_the_other_may_run_on",
     ),
-    Breakage(
+    Fault(
         "the agent is restarted while a seat succeeds to another's state",
         "continues with it",
         f"{_ADOPT}::test_an_agent_that_is_restarted_in_between_goes_on",
     ),
-    Breakage(
+    Fault(
         "the container runtime is away when a successor's state is fetched",
         "told; fetched once it answers",
         f"{_ADOPT}::test_what_can_not_be_told_of_its_container_is_asked_again[away-parked-object]",
     ),
-    Breakage(
+    Fault(
         "a successor's container ends before it continues",
         "the next one does",
         f"{_CLAIMS}::test_one_whose_container_ends_before_it_goes_on_does_so_in_the_next",
     ),
-    Breakage(
+    Fault(
         "CRIU is done with a restore, and the agent dies before the tree stands",
         "that half is ended, and nobody hears of it; restored again, its connections continue",
         f"{_HALVES}::test_its_connections_go_on_in_its_own_container",
     ),
-    Breakage(
+    Fault(
         "a container ends while its pod has another's address for a restore",
         "the pod gives it back, if need be to the next agent",
         f"{_LOANS}::test_what_was_lent_goes_though_the_container_has_ended[True]",
     ),
-    Breakage(
+    Fault(
         "the other agent is away when a move comes to nothing",
         "told until it answers, also by the next agent; what came there goes then",
         f"{_CALL_OFFS}::test_the_next_agent_tells_it",
     ),
-    Breakage(
+    Fault(
         "the agent dies once the other node keeps a state, and the workload continues here since",
         "nobody continues from that state",
         f"{_BEGUN_ANEW}::test_what_was_kept_there_is_nobodys_once_the_workload_has_gone_on_here",
     ),
-    Breakage(
+    Fault(
         "the agent dies at any write of a move to other GPUs of its node",
         "the next one ends it: the successor continues, and nothing else has the state",
         f"{_WITHIN}::test_an_agent_killed_at_any_write[24-after]",
     ),
-    Breakage(
+    Fault(
         "it dies once the state is the successor's, and the workload continues where it was since",
         "nobody continues from that state",
         f"{_WITHIN}::test_what_was_handed_over_is_nobodys_once_the_workload_has_gone_on",
     ),
-    Breakage(
+    Fault(
         "the container ends just then, and the agent dies, too",
         "the successor continues from the last state if the journal says so, else nobody does",
         f"{_WITHIN}::test_a_container_that_ends_when_its_state_is_handed_over",
     ),
-    Breakage(
+    Fault(
         "the pod that was moved within its node is deleted before its successor runs",
         "the successor continues, also where `keep_left_s` is 0",
         "tests/unit/nodeagent/migration/test_within.py"
         "::test_the_state_outlives_the_pod_that_left_it",
     ),
-    Breakage(
+    Fault(
         "a successor's pod goes while its state comes",
         "nothing of it is kept",
         f"{_COMING}::test_nothing_is_kept_for_a_pod_that_goes_before_it_is",
     ),
-    Breakage(
+    Fault(
         "the other agent reads a large state for longer than a call may take",
         "asked again; it is read once",
         f"{_PEERS}::test_a_state_that_takes_longer_to_be_read_than_a_call_may_take[deliver]",
     ),
-    Breakage(
+    Fault(
         "the node has another driver than when the seat went to NVMe",
         "told; its state is kept, and the same process answers once the old driver is back",
         f"{_OWN}[parked-nvme-driver]",
     ),
-    Breakage("the same of a seat in the object store", _SAME, f"{_OWN}[parked-object-driver]"),
-    Breakage("the node has another GPU than then", _SAME, f"{_OWN}[parked-nvme-gpu_product]"),
-    Breakage(
+    Fault("the same of a seat in the object store", _SAME, f"{_OWN}[parked-object-driver]"),
+    Fault("the node has another GPU than then", _SAME, f"{_OWN}[parked-nvme-gpu_product]"),
+    Fault(
         "the same of a successor that is parked on another's state",
         _SAME,
         f"{_ADOPT}"
         "::test_a_successor_whose_node_gets_another_driver_keeps_the_state_until_it_has_the_old",
     ),
-    Breakage(
+    Fault(
         "the pod is deleted meanwhile",
         "gone within 1.5 s",
         f"{_WAITS}::test_a_pod_that_is_deleted_while_it_waits_for_that_goes_at_once[driver]",
     ),
-    Breakage(
+    Fault(
         "a pod is to continue from a state that was saved under another driver",
         "refused; told, and restarted; the state stays",
         f"{_FOREIGN}[driver-570.1-on driver 580.95.05]",
     ),
-    Breakage(
+    Fault(
         "the same of another GPU product",
         _SAME,
         f"{_FOREIGN}[gpu_product-NVIDIA A100-this node has NVIDIA A100]",
     ),
-    Breakage("the same of another kernel", _SAME, f"{_FOREIGN}[kernel-7.0.1-this node runs 7.0.1]"),
-    Breakage(
+    Fault("the same of another kernel", _SAME, f"{_FOREIGN}[kernel-7.0.1-this node runs 7.0.1]"),
+    Fault(
         "two nodes: kills, a registry that is away or whose answers are lost, rivals, full RAM",
         "one successor runs, the last copy stays, everybody is served",
         f"{_STORMS}::test_storms_over_two_nodes_find_nothing",
     ),
-    Breakage(
+    Fault(
         "the agent is started without CRIU",
         "stays parked, told in an event (`CannotWake`)",
         f"{_KILLS}::test_an_agent_without_criu_says_that_it_can_not_wake_what_is_below_ram",
     ),
-    Breakage(
+    Fault(
         "the journal is lost",
         "**restarted**; the artifact is kept for people",
         f"{_KILLS}::test_with_the_journal_lost_a_seat_below_ram_starts_anew",
     ),
-    Breakage(
+    Fault(
         "the agent is killed within a dump of a seat of which a snapshot is kept",
         "the snapshot stays",
         f"{_KILLS}::test_a_save_game_outlives_an_agent_that_is_killed_in_a_later_dump",

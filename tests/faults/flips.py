@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tests.faults.fault import Fault
+
 _SAVED = "tests/unit/checkpoint/test_flips.py"
 _NODE = "tests/unit/adapters/test_flips.py"
 _REGISTRY = "tests/unit/registry/test_damage.py"
@@ -16,15 +18,16 @@ _KEYS = "tests/unit/checkpoint/test_keys.py"
 
 
 @dataclass(frozen=True, slots=True)
-class Flip:
-    """`kind` of file, `seen` by whom and how, what `happens` then; `test` is its test. `writers`:
-    the modules that write such files."""
+class Flip(Fault):
+    """A bit changes in a kind of file, the fault; `seen` by whom and how. `writers`: the modules
+    that write such files."""
 
-    kind: str
     seen: str
-    happens: str
-    test: str
     writers: tuple[str, ...]
+
+    def lines(self) -> tuple[str, ...]:
+        """See `Fault`."""
+        return f"**{self.fault}**: seen by {self.seen}; {self.end}", f"`{self.test}`"
 
 
 _OBJECTS = ("kybernate/adapters/objects/objects.py",)
@@ -32,24 +35,24 @@ _OBJECTS = ("kybernate/adapters/objects/objects.py",)
 FLIPS = (
     Flip(
         "agent's journal (seats, moves, operations, what is to be dropped)",
-        "a sum for each line",
         "the other lines count, the file is kept aside, `JournalIntact` is `False`; the driver "
         "and the artifacts are asked",
         f"{_JOURNAL}::test_each_flipped_bit_is_told_and_costs_one_line_or_two",
+        "a sum for each line",
         ("kybernate/adapters/files/journal.py",),
     ),
     Flip(
         "manifest",
-        "its signature",
         "that copy is refused, another one is taken; it is neither swept nor dropped by itself",
         f"{_SAVED}::test_a_changed_manifest_is_seen",
+        "its signature",
         (*_OBJECTS, "kybernate/checkpoint/delivery/inbox.py"),
     ),
     Flip(
         "raw images, `kybernate.json` and `files.json` among them, and the hashes of their pieces",
-        "a hash for each MiB, in the manifest",
         "no byte of it is restored; another copy is taken",
         f"{_SAVED}::test_of_a_raw_one_no_changed_byte_is_restored_and_the_other_copy_is_taken",
+        "a hash for each MiB, in the manifest",
         (
             "kybernate/checkpoint/delivery/inbox.py",
             "kybernate/checkpoint/raw/seal.py",
@@ -59,80 +62,80 @@ FLIPS = (
     ),
     Flip(
         "pack",
-        "each chunk's seal",
         "no byte of it is restored, and nothing is built upon it any more; another copy is taken",
         f"{_SAVED}::test_of_a_packed_one_no_changed_byte_is_restored",
+        "each chunk's seal",
         _OBJECTS,
     ),
     Flip(
         "index of a pack",
-        "a keyed hash",
         "its chunks are stored again",
         f"{_SAVED}::test_a_changed_index_costs_room_and_nothing_else",
+        "a keyed hash",
         _OBJECTS,
     ),
     Flip(
         "wrapped data key",
-        "its seal",
         "later artifacts have another one; each manifest has its own copy of the key that it needs",
         f"{_SAVED}::test_a_changed_data_key_is_passed_over",
+        "its seal",
         _OBJECTS,
     ),
     Flip(
         "a writer's lease, a condemned pack's mark",
-        "not seen",
         "nothing that is named is deleted; a lease ends at once, or after a week at most",
         f"{_SAVED}::test_a_changed_lease_or_mark_deletes_nothing_that_is_needed",
+        "not seen",
         _OBJECTS,
     ),
     Flip(
         "registry's SQLite file",
-        "each row is held twice, and compared at the start",
         "the registry isn't ready and says what to do: a backup, or `kyb-registry rebuild`",
         f"{_REGISTRY}::test_the_database",
+        "each row is held twice, and compared at the start",
         ("registry/database.py",),
     ),
     Flip(
         "its write-ahead log",
-        "transactions behind its first wrong frame",
         "the log is kept aside, and no pod can be claimed until `kyb-registry settle`",
         f"{_REGISTRY}::test_its_log",
+        "transactions behind its first wrong frame",
         ("registry/database.py",),
     ),
     Flip(
         "device plugin's inventory",
-        "a sum",
         "the file is kept aside, GPUs are looked for again, and the log says to drain the "
         "node if one is lost",
         f"{_NODE}::test_the_plugins_inventory",
+        "a sum",
         ("deviceplugin/state.py",),
     ),
     Flip(
         "a seat's CDI file",
-        "each device's number is compared with its path's",
         "its container may open no GPU, and says why; the file is rewritten for the next container",
         f"{_NODE}::test_a_seats_devices",
+        "each device's number is compared with its path's",
         ("kybernate/adapters/container/cdi.py",),
     ),
     Flip(
         "limits that were lifted for a restore",
-        "a sum",
         "they stay lifted until the container is restarted, and the log says so",
         f"{_NODE}::test_limits_that_were_lifted",
+        "a sum",
         ("kybernate/adapters/criu/limits.py",),
     ),
     Flip(
         "addresses that a network was lent",
-        "a sum",
         "they stay until the pod is deleted, and the log says so",
         f"{_NODE}::test_what_a_network_was_lent",
+        "a sum",
         ("kybernate/adapters/criu/net/loans.py",),
     ),
     Flip(
         "`kyb-init` on the node",
-        "its name is its hash",
         "a whole one is put in its place",
         f"{_NODE}::test_the_built_kyb_init",
+        "its name is its hash",
         ("nodeagent/app/install.py",),
     ),
 )

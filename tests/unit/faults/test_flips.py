@@ -14,12 +14,6 @@ WRITES = re.compile(
 )
 
 
-def test_every_row_names_a_test_that_exists():
-    for row in FLIPS:
-        file, _, name = row.test.partition("::")
-        assert f"def {name}(" in (REPOSITORY / file).read_text(), row.test
-
-
 def test_whoever_writes_a_file_says_what_becomes_of_a_changed_bit():
     writers = {
         str(path.relative_to(REPOSITORY))
