@@ -22,11 +22,14 @@ class Journal(Protocol):
         Blocks; called once, before the first `put`. Raises RefusedError if it can't be used."""
         ...
 
-    def put(self, key: str, record: Mapping[str, object], *, synced: bool) -> Awaitable[None]:
+    def put(
+        self, key: str, record: Mapping[str, object], *, synced: bool, late: bool = False
+    ) -> Awaitable[None]:
         """Records are written in the order of the calls; the call itself is quick and only
         queues. Once the answer is awaited it is written, so that the next agent of this boot reads
         it, and with `synced` it and all before it are on the disk. The answer raises OSError if
-        the disk refuses."""
+        the disk refuses. `late`: it may be written a moment later, with the next one that isn't, or
+        as soon as somebody awaits it."""
         ...
 
     def delete(self, key: str) -> Awaitable[None]:

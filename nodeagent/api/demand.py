@@ -75,6 +75,8 @@ class ProxySide:
         self._kick()
 
     def proxy_drained(self, name: str, uid: PodUid, generation: int) -> None:
-        """A proxy has nothing in flight on this lease."""
-        if self.node.leases.returned(name, uid, generation):
+        """A proxy has nothing in flight on this lease. Only the last one's changes what may be
+        done: to decide for each takes as long as a message."""
+        leases = self.node.leases
+        if leases.returned(name, uid, generation) and leases.drained(uid):
             self._kick()

@@ -214,7 +214,7 @@ class Loop:
                 if self.node.leases.drained(seat.uid):
                     self.kick()
                 else:
-                    asyncio.get_running_loop().call_later(_DRAINS, self.kick)
+                    asyncio.get_running_loop().call_later(_DRAINS, self._look_at, seat)
             case ActionKind.UNDRAIN:
                 self.node.transition(seat, SeatEvent.UNDRAIN, why)
                 self.life.activate(seat)
@@ -224,6 +224,10 @@ class Loop:
                 self.kick()
             case ActionKind.PARK:
                 self._park(seat, why)
+
+    def _look_at(self, seat: Seat) -> None:
+        if seat.state is SeatState.DRAINING:
+            self.kick()
 
     def _place(self, seat: Seat, action: Action) -> None:
         """The GPU that was chosen is noted with the transition, before anything is done there."""

@@ -5,6 +5,7 @@ Every change of a seat's state goes through `move`: table, journal, observers, i
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import logging
 from collections import Counter
@@ -55,6 +56,8 @@ INVENTORY = "inventory"
 PROXIES = "proxies"
 SEAT = "seat/"
 _COMPLAIN_EVERY = 60.0
+_LINE_S = 0.002
+"""Seconds until the log has a line of a transition."""
 _WAKES = 2.0
 """Where nobody says what is in time, a wake may take twice what it should."""
 _REMAPS = 580
@@ -275,7 +278,9 @@ class Node:
         before, seat.state = seat.state, next_state(seat.state, event)
         now, wall = self.world.now(), self.world.wall()
         seat.history.entered(before, seat.state, reason, now=now, wall=wall)
-        log.info("%s: %s -> %s (%s)", seat, before, seat.state, reason)
+        # Once the loop has begun what follows, for which a request may wait.
+        line = "%s: %s -> %s (%s)", seat, before, seat.state, reason
+        asyncio.get_running_loop().call_later(_LINE_S, log.info, *line)
         seat.wishes.met(event)
         written = self.save(seat, synced=synced)
         self.changed(seat)
@@ -307,8 +312,9 @@ class Node:
             self.tell(seat, "Warning", event, why)
 
     def save(self, seat: Seat, *, synced: bool = False) -> Awaitable[None]:
-        """Journal the seat as it is now; await it where an act depends on the record."""
-        return self.world.journal.put(SEAT + seat.uid, seat.record(), synced=synced)
+        """Journal the seat as it is now; await it where an act depends on the record, which may be
+        late else."""
+        return self.world.journal.put(SEAT + seat.uid, seat.record(), synced=synced, late=True)
 
     def save_proxies(self) -> None:
         """Journal who holds leases, so that a restarted agent waits for them."""

@@ -179,7 +179,8 @@ class Usage:
         if bool(meter.since) == uses and meter.held == held:
             return
         meter.turn(seat.history.since, seat.history.since if uses else 0.0, held)
-        self._node.world.journal.put(METER + seat.uid, meter.record(), synced=False)
+        journal = self._node.world.journal
+        journal.put(METER + seat.uid, meter.record(), synced=False, late=True)
 
     def seat_gone(self, seat: Seat) -> None:
         """See `node.Observer`."""

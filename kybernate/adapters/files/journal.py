@@ -35,9 +35,12 @@ _LOCK_POLL = steadily(0.05)
 _AT_ONCE = 0.001
 """Seconds that an event loop waits on the spot: a sync mostly takes a fifth of it, and the loop
 would take as long again to be told of its end."""
+_LATE = 0.01
+"""Seconds within which a record is written that may be late. A swap makes eleven records and awaits
+two: each time that the writer's thread is woken takes the loop more than the write."""
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Generator, Mapping
+    from collections.abc import Awaitable, Callable, Generator, Mapping
     from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -54,12 +57,14 @@ class _Entry:
 
 
 class _Written:
-    """The answer to a `put`: awaited, it ends when the batch is written."""
+    """The answer to a `put`: awaited, it ends when the batch is written. `write` has that begin."""
 
-    def __init__(self, batch: Future[None]) -> None:
-        self._batch = batch
+    def __init__(self, batch: Future[None], write: Callable[[], None]) -> None:
+        self._batch, self._write = batch, write
 
     def __await__(self) -> Generator[Any, None, None]:
+        if not self._batch.done():
+            self._write()
         with suppress(TimeoutError):
             return self._batch.result(_AT_ONCE)
         # One who no longer wants the answer must not take it from the others of the batch.
@@ -91,7 +96,10 @@ class FileJournal:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="journal")
         self._lock = threading.Lock()
         self._batch: list[_Entry] = []
-        self._written: Future[None] | None = None
+        self._written: Future[None] = Future()
+        """The answer to all that is in the batch."""
+        self._writing = False
+        """Whether the thread will take the batch as it is then."""
 
     def load(self) -> Mapping[str, Mapping[str, object]]:
         """See `ports.Journal.load`. Also makes the file whole again for appending.
@@ -110,16 +118,20 @@ class FileJournal:
         self._rewrite()
         return dict(self._records)
 
-    def put(self, key: str, record: Mapping[str, object], *, synced: bool) -> Awaitable[None]:
+    def put(
+        self, key: str, record: Mapping[str, object], *, synced: bool, late: bool = False
+    ) -> Awaitable[None]:
         """See `ports.Journal.put`."""
-        return self._submit(key, record, _line({"k": key, "v": record}), synced=synced)
+        entry = _Entry(key, record, _line({"k": key, "v": record}), synced)
+        return self._submit(entry, late=late and not synced)
 
     def delete(self, key: str) -> Awaitable[None]:
         """See `ports.Journal.delete`."""
-        return self._submit(key, None, _line({"k": key}), synced=False)
+        return self._submit(_Entry(key, None, _line({"k": key}), synced=False), late=False)
 
     def close(self) -> None:
         """See `ports.Journal.close`."""
+        self._write()
         self._writer.shutdown(wait=True)
         if self._fd >= 0:
             os.close(self._fd)
@@ -148,20 +160,38 @@ class FileJournal:
             ) from None
         self._lock_fd = fd
 
-    def _submit(
-        self, key: str, record: Mapping[str, object] | None, line: bytes, *, synced: bool
-    ) -> Awaitable[None]:
+    def _submit(self, entry: _Entry, *, late: bool) -> Awaitable[None]:
         with self._lock:
-            self._batch.append(_Entry(key, record, line, synced))
-            if self._written is None or len(self._batch) == 1:
-                self._written = self._writer.submit(self._write_batch)
-                self._written.add_done_callback(_complain)
-            return _Written(self._written)
+            self._batch.append(entry)
+            first, written = len(self._batch) == 1, self._written
+        if not late:
+            self._write()
+        elif first:
+            asyncio.get_running_loop().call_later(_LATE, self._write)
+        return _Written(written, self._write)
+
+    def _write(self) -> None:
+        """Have the thread write what there is, if it won't do so anyhow."""
+        with self._lock:
+            if self._batch and not self._writing:
+                self._writing = True
+                self._writer.submit(self._write_batch)
 
     def _write_batch(self) -> None:
         """Everything that was put until now: one write, one sync."""
         with self._lock:
             batch, self._batch = self._batch, []
+            written, self._written = self._written, Future()
+            self._writing = False
+        try:
+            self._take(batch)
+        except Exception as error:  # noqa: BLE001 - carried to who waits
+            log.warning("the journal can't be written: %s", error)
+            written.set_exception(error)
+        else:
+            written.set_result(None)
+
+    def _take(self, batch: list[_Entry]) -> None:
         for entry in batch:
             if entry.record is None:
                 self._records.pop(entry.key, None)
@@ -201,11 +231,6 @@ class FileJournal:
         if self._fd >= 0:
             os.close(self._fd)
         self._fd, self._lines, self._damaged = fd, len(lines), False
-
-
-def _complain(batch: Future[None]) -> None:
-    if (error := batch.exception()) is not None:
-        log.warning("the journal can't be written: %s", error)
 
 
 def _line(value: Mapping[str, object]) -> bytes:

@@ -74,9 +74,11 @@ class KillingJournal:
         """See `ports.Journal.load`."""
         return self._real.load()
 
-    def put(self, key: str, record: Mapping[str, object], *, synced: bool) -> Awaitable[None]:
+    def put(
+        self, key: str, record: Mapping[str, object], *, synced: bool, late: bool = False
+    ) -> Awaitable[None]:
         """See `ports.Journal.put`."""
-        written = self._real.put(key, record, synced=synced)
+        written = self._real.put(key, record, synced=synced, late=late)
         order = self._orders.read()
         if not order:
             self._written = 0

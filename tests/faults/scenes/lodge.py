@@ -96,9 +96,11 @@ class KillingJournal:
         """See `ports.Journal.load`."""
         return self._real.load()
 
-    def put(self, key: str, record: Mapping[str, object], *, synced: bool) -> Awaitable[None]:
+    def put(
+        self, key: str, record: Mapping[str, object], *, synced: bool, late: bool = False
+    ) -> Awaitable[None]:
         """See `ports.Journal.put`."""
-        written = self._real.put(key, record, synced=synced)
+        written = self._real.put(key, record, synced=synced, late=late)
         if key.startswith("seat/"):
             say(state=record["state"], copies=record["copies"])
             self._orders.record(self._real, record)

@@ -28,7 +28,9 @@ class FakeJournal:
         newer = {"member of a newer version": 1}
         return {key: {**record, **newer} for key, record in self._machine.journal.items()}
 
-    def put(self, key: str, record: Mapping[str, object], *, synced: bool) -> Awaitable[None]:
+    def put(
+        self, key: str, record: Mapping[str, object], *, synced: bool, late: bool = False
+    ) -> Awaitable[None]:
         """Kept, unless the agent is to be killed here."""
         self._write(key, record)
         written = _Written(self._machine)

@@ -11,7 +11,13 @@ from nodeagent.api.teller import Teller
 ACTIVE, PARKED = SeatState.ACTIVE, SeatState.PARKED
 
 
-async def test_every_state_is_told_once_and_before_the_act_it_announces(rig, proxy):
+def told(machine, uid):
+    """The different states that kyb-init was told, in order."""
+    every = (entry[2] for entry in machine.log if entry[:2] == ("tell", uid))
+    return [name for name, _ in itertools.groupby(every)]
+
+
+async def test_a_state_in_which_probes_are_answered_otherwise_is_told_before_its_act(rig, proxy):
     r = rig(min_residency_s=0.0, idle_after_s=0.0)
     r.node.observe(Teller(r.node.world.doors))
     r.begin()
@@ -19,14 +25,43 @@ async def test_every_state_is_told_once_and_before_the_act_it_announces(rig, pro
     await r.until(b, ACTIVE)
     proxy(r.loop).request(a)
     await r.until(a, ACTIVE)
-    await asyncio.sleep(0.1)
-    told = [entry[2] for entry in r.machine.log if entry[:2] == ("tell", a)]
-    distinct = [name for name, _ in itertools.groupby(told)]
-    life = ["starting", "active", "draining", "parking", "parked", "waking", "active"]
-    assert distinct[-len(life) :] == life
     log = [entry for entry in r.machine.log if a in entry]
     assert log.index(("tell", a, "starting")) < log.index(("go", a, "1"))
     assert log.index(("tell", a, "parking")) < log.index(("cooperate", a, "park"))
+    r.check()
+
+
+async def test_a_swap_has_kyb_init_told_once_of_each_seat_and_of_what_it_is_in_the_end(rig, proxy):
+    r = rig(min_residency_s=0.0, idle_after_s=0.0)
+    r.node.observe(Teller(r.node.world.doors))
+    r.begin()
+    a, b = await r.seat("a"), await r.seat("b")
+    await r.until(b, ACTIVE)
+    await asyncio.sleep(1)
+    assert [told(r.machine, uid)[-1] for uid in (a, b)] == ["parked", "active"]
+    r.machine.log.clear()
+    proxy(r.loop).request(a)
+    await r.until(a, ACTIVE)
+    assert [told(r.machine, uid) for uid in (a, b)] == [[], ["parking"]]
+    await asyncio.sleep(0.1)
+    assert [told(r.machine, uid) for uid in (a, b)] == [["active"], ["parking", "parked"]]
+    r.check()
+
+
+async def test_a_state_that_lasts_is_told(rig, proxy):
+    r = rig(min_residency_s=0.0, idle_after_s=0.0)
+    r.node.observe(Teller(r.node.world.doors))
+    r.begin()
+    a, b = await r.seat("a"), await r.seat("b")
+    await r.until(b, ACTIVE)
+    slow = proxy(r.loop, service=2.0)
+    slow.request(b)
+    await asyncio.sleep(1)
+    slow.request(a)
+    await r.until(b, SeatState.DRAINING)
+    await asyncio.sleep(0.1)
+    assert told(r.machine, b)[-1] == "draining"
+    await r.until(a, ACTIVE)
     r.check()
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from kybernate.adapters.files.journal import FileJournal
 from kybernate.errors import RefusedError
+from tests.kit.clock import until
 
 
 def write(path, *steps, epoch="boot-1", rewrite_at=4096):
@@ -181,6 +182,37 @@ def test_what_is_put_at_once_is_written_at_once(tmp_path):
 
     asyncio.run(main())
     assert read(tmp_path / "j") == {f"k{n}": n for n in range(100) if n != 7}
+
+
+async def test_late_records_go_with_the_next_that_somebody_awaits(tmp_path, monkeypatch):
+    journal = FileJournal(tmp_path / "j", "boot-1")
+    journal.load()
+    whole, writes = os.write, []
+    monkeypatch.setattr(os, "write", lambda fd, data: (writes.append(data), whole(fd, data))[1])
+    for n in range(5):
+        journal.put("a", {"n": n}, synced=False, late=True)
+        await asyncio.sleep(0.001)
+        journal._writer.submit(lambda: None).result()  # whatever it was given is done
+    await journal.put("b", {"n": 5}, synced=False)
+    assert [lines.count(b"\n") for lines in writes] == [6]
+    journal.close()
+    assert read(tmp_path / "j") == {"a": 4, "b": 5}
+
+
+@pytest.mark.parametrize("ends", ["in a while", "closed", "another is not late"])
+def test_a_late_record_that_nobody_awaits_is_written_all_the_same(tmp_path, ends):
+    async def main():
+        journal = FileJournal(tmp_path / "j", "boot-1")
+        journal.load()
+        journal.put("a", {"n": 1}, synced=False, late=True)
+        if ends == "another is not late":
+            journal.put("b", {"n": 2}, synced=False)
+        if ends != "closed":
+            assert await until(lambda: b'"a"' in (tmp_path / "j").read_bytes(), 60)
+        journal.close()
+
+    asyncio.run(main())
+    assert read(tmp_path / "j")["a"] == 1
 
 
 def test_one_who_stops_waiting_takes_the_answer_from_nobody(tmp_path, monkeypatch):

@@ -169,7 +169,7 @@ async def test_that_a_state_is_to_go_is_noted_before_its_successor_is_written_do
     journal, noted = r.node.world.journal, []
     put = journal.put
 
-    def look(key, record, *, synced):
+    def look(key, record, *, synced, late=False):
         if record.get("state") == SeatState.DUMPING.value:
             noted.append((record["borrowed"], DROP + artifact in r.machine.journal))
         return put(key, record, synced=synced)

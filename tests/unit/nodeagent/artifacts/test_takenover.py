@@ -80,7 +80,7 @@ async def test_that_a_state_was_taken_over_is_told_once_it_is_on_the_disk(
         artifact = await delivered(two, peers)
         put = FakeJournal.put
 
-        def full(self, key, record, *, synced):
+        def full(self, key, record, *, synced, late=False):
             if key.startswith(TAKEN):
                 raise OSError(28, "No space left on device")
             return put(self, key, record, synced=synced)

@@ -22,7 +22,7 @@ def test_what_was_kept_there_is_nobodys_once_the_workload_has_gone_on_here(rig, 
     machine, there = Machine(MEMORY), There()
     put = FakeJournal.put
 
-    def last(self, key, record, *, synced):
+    def last(self, key, record, *, synced, late=False):
         done = put(self, key, record, synced=synced)
         if key.startswith(MOVE) and record["artifact"]:
             asyncio.get_running_loop().stop()
@@ -86,7 +86,7 @@ async def test_one_that_is_asked_for_anew_waits_for_the_end_of_what_was_cancelle
         await asyncio.sleep(5)
         await done
 
-    def on_a_slow_disk(self, key, record, *, synced):
+    def on_a_slow_disk(self, key, record, *, synced, late=False):
         done = put(self, key, record, synced=synced)
         return asyncio.ensure_future(slowly(done)) if synced and key.startswith(MOVE) else done
 

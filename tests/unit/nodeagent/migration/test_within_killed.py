@@ -109,7 +109,7 @@ def kept_then(monkeypatch, do):
     """Once the journal says that the successor may go on, before the seat's record does."""
     put = FakeJournal.put
 
-    def noted(self, key, record, *, synced):
+    def noted(self, key, record, *, synced, late=False):
         done = put(self, key, record, synced=synced)
         if key.startswith(MOVE) and record["artifact"] and not record["done"]:
             do()

@@ -198,7 +198,7 @@ async def test_a_restored_tree_waits_for_a_disk_that_is_full(rig, proxy, monkeyp
     await down(r, cold)
     put, refused = r.node.world.journal.put, []
 
-    def full(key, record, *, synced):
+    def full(key, record, *, synced, late=False):
         written = put(key, record, synced=synced)
         if synced or record.get("state") != "restoring" or refused:
             return written

@@ -205,7 +205,7 @@ async def test_what_ends_while_an_eviction_is_written_has_ended_as_it_did(rig, m
     first = await operations.ask(park(a))
     assert not first.ended
 
-    def slow(key, record, *, synced):
+    def slow(key, record, *, synced, late=False):
         written = put(key, record, synced=synced)
         return after(written, first) if key == OPERATION + "e1" and synced else written
 

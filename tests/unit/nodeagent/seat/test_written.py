@@ -24,8 +24,8 @@ async def test_a_swap_waits_for_no_disk(rig, proxy, monkeypatch):
     r, a, b, p = await two(rig, proxy)
     journal, put = r.node.world.journal, r.node.world.journal.put
 
-    def on_a_disk_that_hangs(key, record, *, synced):
-        written = put(key, record, synced=synced)
+    def on_a_disk_that_hangs(key, record, *, synced, late=False):
+        written = put(key, record, synced=synced, late=late)
         return asyncio.get_running_loop().create_future() if synced else written
 
     monkeypatch.setattr(journal, "put", on_a_disk_that_hangs)
@@ -40,13 +40,13 @@ async def test_the_driver_is_not_asked_before_the_record_is_out(rig, proxy, monk
     r, a, b, p = await two(rig, proxy)
     journal, put, out = r.node.world.journal, r.node.world.journal.put, asyncio.Event()
 
-    async def late(written):
+    async def once_out(written):
         await out.wait()
         await written
 
-    def held_back(key, record, *, synced):
-        written = put(key, record, synced=synced)
-        return asyncio.ensure_future(late(written)) if record.get("state") == state else written
+    def held_back(key, record, *, synced, late=False):
+        written = put(key, record, synced=synced, late=late)
+        return asyncio.ensure_future(once_out(written)) if record.get("state") == state else written
 
     monkeypatch.setattr(journal, "put", held_back)
     p.request(a)
