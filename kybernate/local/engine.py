@@ -201,7 +201,7 @@ class Engine:
         for old in before.values():
             if old.uid not in {model.uid for model in models.values()}:
                 self._end_left(old.uid, None)
-        self._measured.only(one.uid for one in models.values() if one.spec.vram is None)
+        self._measured.only(one.uid for one in models.values() if one.spec.by_parks)
         self._regroup()
         known = {old.uid for old in before.values()}
         for model in models.values():

@@ -67,6 +67,12 @@ class ModelSpec:
         """Whether any one GPU of the box will do, now this one and now that."""
         return self.gpus == 1
 
+    @property
+    def by_parks(self) -> bool:
+        """Whether its parks measure what it takes. Of one whose server does its own part the driver
+        puts away only what that has left."""
+        return self.vram is None and not self.cooperate
+
     def uid(self, gpus: Iterable[Gpu]) -> PodUid:
         """Names a seat of just this: a model that is started otherwise has another one."""
         where = ANY if self.anywhere else [gpu.uuid for gpu in gpus]
@@ -119,7 +125,7 @@ def seat_of(spec: ModelSpec, gpus: tuple[Gpu, ...], now: float, wall: float) -> 
         name=SeatName(spec.name),
         group=GroupName(ANY) if spec.anywhere else group.name,
         gpus=group.gpus,
-        vram=spec.measured if spec.vram is None else spec.vram,
+        vram=spec.measured if spec.by_parks else spec.vram,
         model=spec.name,
         image="",
         port=spec.port,

@@ -180,7 +180,8 @@ class Model(Part):
     vram: Bytes | None = Field(
         default=None,
         description="Most GPU memory that the model takes on each of its GPUs; absent: all of each "
-        "until its first park, and from then on what it held there, which the box remembers",
+        "until its first park, and from then on what it held there, which the box remembers. With "
+        "`cooperate` all of each: its server frees memory before the park",
     )
     ttl: Seconds = Field(
         default=-1.0,

@@ -22,6 +22,17 @@ def indices(*specs: ModelSpec, gpus: tuple[Gpu, ...] = GPUS) -> dict[str, list[i
     return {name: [gpu.index for gpu in found] for name, found in placed(specs, gpus).items()}
 
 
+def test_what_a_server_freed_before_its_park_is_no_measure_of_it():
+    for given, by_parks, vram in (
+        ({"measured": GIB}, True, GIB),
+        ({"measured": GIB, "cooperate": "vllm"}, False, None),
+        ({"vram": 2 * GIB, "cooperate": "vllm"}, False, 2 * GIB),
+    ):
+        one = spec("a", **given)
+        assert one.by_parks is by_parks
+        assert seat_of(one, GPUS[:1], 0.0, 0.0).identity.vram == vram
+
+
 def test_counts_go_where_the_least_is_declared():
     models = [spec("a", vram=60 * GIB), spec("b", vram=20 * GIB), spec("c", gpus=2), spec("d")]
     assert indices(*models) == {"a": [0], "b": [1], "c": [2, 3], "d": [1]}
