@@ -113,8 +113,13 @@ def rests(request: Asked, now: float) -> Decision[Any, Any]:
     return Decision(request.status, again=left) if left > 0 else Decision(request.status, over=True)
 
 
-def waits(request: Timed, reason: StrEnum, message: str, now: float) -> Decision[Any, Any]:
-    """It has not ended: looked at again the later, the longer it has taken."""
+def waits(
+    request: Timed, reason: StrEnum, message: str, now: float, late: StrEnum, still: str = ""
+) -> Decision[Any, Any]:
+    """It has not ended: looked at again the later, the longer it has taken. Once its time is over
+    it ends for the reason `late`; `still`: what is left of it then, for the sentence."""
+    if request.left(now) <= 0:
+        return ends(request, late, f"not within {request.deadline_s:g} s: {message}{still}", now)
     age = now - (request.status.began_at or request.created_at)
     pause = min(max(_LEAST_PAUSE, age * _PAUSE_PART), _LONGEST_PAUSE)
     status = replace(request.status, reason=reason, message=message)

@@ -419,12 +419,7 @@ def _late(request: Request, now: float) -> bool:
 
 
 def _open(seen: Observed, reason: Reason, message: str, now: float) -> Decision[Status, Act]:
-    """Not ended yet, unless its time is over."""
-    request = seen.request
-    if _late(request, now):
-        late = f"not within {request.deadline_s:g} s: {message}"
-        return _over(seen, Reason.DEADLINE_EXCEEDED, late, now)
-    return waits(request, reason, message, now)
+    return waits(seen.request, reason, message, now, Reason.DEADLINE_EXCEEDED)
 
 
 def _over(

@@ -192,9 +192,12 @@ def _choose(
 def _make(request: RestoreRequest, pod: MadePod | None, now: float) -> Decision[RestoreStatus, str]:
     status = request.status
     if pod is None:
-        if request.left(now) <= 0:
-            return _late(request, status.message, now)
-        return Decision(status, MAKE)
+        late = request.left(now) <= 0
+        return (
+            _open(request, RestoreReason.PENDING, status.message, now)
+            if late
+            else Decision(status, MAKE)
+        )
     if not pod.ours:
         taken = f"namespace {request.namespace} has another pod {status.pod}; name it otherwise"
         return ends(request, RestoreReason.NAME_TAKEN, f"{taken} (spec.podName)", now)
@@ -236,14 +239,7 @@ def _lacks(request: RestoreRequest, lack: Lack, now: float) -> Decision[RestoreS
 def _open(
     request: RestoreRequest, reason: RestoreReason, message: str, now: float
 ) -> Decision[RestoreStatus, str]:
-    """Not ended yet, unless its time is over."""
-    if request.left(now) <= 0:
-        return _late(request, message, now)
-    return waits(request, reason, message, now)
-
-
-def _late(request: RestoreRequest, message: str, now: float) -> Decision[RestoreStatus, str]:
-    late = f"not within {request.deadline_s:g} s: {message}"
+    still = ""
     if request.status.pod_uid and request.kind is not RestoreAs.CLONE:
-        late += f"; pod {request.status.pod} still waits: delete it, unless it is to continue"
-    return ends(request, RestoreReason.DEADLINE_EXCEEDED, late, now)
+        still = f"; pod {request.status.pod} still waits: delete it, unless it is to continue"
+    return waits(request, reason, message, now, RestoreReason.DEADLINE_EXCEEDED, still)
