@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from bench.processes import free_port
 from kybernate.adapters.pki import Leaf, issue, make_authority
 from kybernate.errors import KybernateError
 from tests.cluster.processes.control import wait_until
@@ -73,7 +74,7 @@ class Owner:
         self._source = SOURCES[name]
         self._command = self._source.program.ensure(print)
         module = self._source.program.module(self._source.module)
-        self._port, self._health = _free_port(), _free_port()
+        self._port, self._health = free_port(), free_port()
         self._log = folder / "log"
         folder.mkdir()
         kubectl = cluster.kubectl
@@ -150,12 +151,6 @@ class Owner:
         if self._process.poll() is not None:
             raise KybernateError(f"{self._name} has ended:\n{self._log.read_text()[-2000:]}")
         return answers(f"http://127.0.0.1:{self._health}/readyz") and _listens(self._port)
-
-
-def _free_port() -> int:
-    with closing(socket.socket()) as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def _listens(port: int) -> bool:

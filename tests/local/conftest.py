@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -25,6 +24,7 @@ import yaml
 from kybernate.local.simgpu.folder import install
 from kybernate.local.simgpu.spec import parse
 from tests.kit.browser import chromium
+from tests.local.__main__ import free_port
 from tests.simgpu import build, read_log, violations
 
 if TYPE_CHECKING:
@@ -40,12 +40,6 @@ _USER = (f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--inh-caps
 AS_USER = ("setpriv", *_USER) if os.geteuid() == 0 else ()
 """Before a command: it is run by a user without rights."""
 _NEEDS = "import aiohttp, cuda.bindings, orjson, pydantic, pynvml"
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def lives(pid: int) -> bool:

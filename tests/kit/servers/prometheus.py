@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import time
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import requests
 import yaml
 
+from bench.processes import free_port
 from images import debs
 from images.cache import REPOSITORY, silent
 from kybernate.errors import KybernateError
@@ -71,7 +71,7 @@ class Prometheus:
 def server(folder: Path, targets: Mapping[str, Mapping[str, str]]) -> Iterator[Prometheus]:
     """A server with our rules that scrapes the targets, host:port with the labels that they get,
     each second."""
-    binaries, port = ensure(), _free_port()
+    binaries, port = ensure(), free_port()
     jobs = [{"targets": [address], "labels": dict(labels)} for address, labels in targets.items()]
     told = {
         "global": {"scrape_interval": f"{_SCRAPE_S}s", "evaluation_interval": f"{_SCRAPE_S}s"},
@@ -103,9 +103,3 @@ def _await(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
             pass
         time.sleep(0.1)
     raise KybernateError(f"Prometheus doesn't answer: {log.read_text()[-500:]}")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bench.processes import free_port
 from images.cache import silent
 from kybernate.errors import KybernateError
 from tests.kit.gobuild import Program
@@ -46,7 +47,7 @@ def server(folder: Path, progress: Progress = silent) -> Iterator[Server]:
     for name in ("data", "meta"):
         (folder / name).mkdir(parents=True)
     (folder / "data" / BUCKET).mkdir()
-    port = _free_port()
+    port = free_port()
     argv = [str(command), "--port", f"127.0.0.1:{port}", "--quiet", "--keep-alive"]
     argv += ["--access", _ACCESS, "--secret", _SECRET]
     argv += ["posix", "--sidecar", str(folder / "meta"), str(folder / "data")]
@@ -68,12 +69,6 @@ def _environment(port: int) -> dict[str, str]:
         "AWS_ENDPOINT": f"http://127.0.0.1:{port}",
         "AWS_ALLOW_HTTP": "true",
     }
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _await(process: subprocess.Popen[bytes], port: int, log: Path) -> None:

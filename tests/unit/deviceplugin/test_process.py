@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 
@@ -13,6 +12,7 @@ import pytest
 import requests
 from rich.console import Console
 
+from bench.processes import free_port
 from kybernate.adapters.files import sums
 from kybernate.cli.groups import document, tables
 from kybernate.core.ledger.topology import groups_of
@@ -29,12 +29,6 @@ def no_driver(tmp_path):
     """An environment in which NVML can't be loaded, also on a machine that has a GPU."""
     (tmp_path / "libnvidia-ml.so.1").write_text("not a library")
     return {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def plugin_command(*arguments):

@@ -13,8 +13,9 @@ from nodeagent.app.makemoves import agent_of
 from nodeagent.migration.source import Source
 from nodeagent.operations.operations import Operations
 from nodeagent.operations.record import Ask
-from tests.kit.clock import run_virtual, until
+from tests.kit.clock import run_virtual
 from tests.kit.machine import Crash
+from tests.unit.nodeagent.offloading import ended
 
 GIB = 1 << 30
 MEMORY = {"GPU-0": 80 * GIB, "GPU-1": 80 * GIB}
@@ -99,11 +100,6 @@ async def begun(rig, there, **more):
     uid = await r.seat("a", delay=0.0)
     await r.until(uid, ACTIVE)
     return r, operations, uid
-
-
-async def ended(operation, limit=120.0):
-    assert await until(lambda: operation.ended, limit), operation
-    return operation
 
 
 def move(uid, name="m1", **more):

@@ -46,3 +46,11 @@ def app_of(r, uid):
 
 def quiet():
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+
+
+async def ended(operation, limit=4000.0):
+    end = asyncio.get_running_loop().time() + limit
+    while not operation.ended:
+        assert asyncio.get_running_loop().time() < end, operation
+        await asyncio.sleep(0.01)
+    return operation

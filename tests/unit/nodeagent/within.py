@@ -14,8 +14,8 @@ from nodeagent.migration.source import Source
 from nodeagent.migration.target import Target
 from nodeagent.migration.within import Within
 from nodeagent.operations.operations import Operations
-from tests.unit.nodeagent.moving import ACTIVE, BOTH, GIB, ended, move
-from tests.unit.nodeagent.offloading import app_of
+from tests.unit.nodeagent.moving import ACTIVE, BOTH, GIB, move
+from tests.unit.nodeagent.offloading import app_of, ended
 
 A, B = PodUid("uid-a"), PodUid("uid-b")
 

@@ -13,8 +13,8 @@ from nodeagent.migration.cancel import CALL_OFF
 from nodeagent.migration.journal import MOVE
 from tests.kit.clock import run_virtual
 from tests.kit.machine import Machine
-from tests.unit.nodeagent.moving import MEMORY, There, begun, ended, killed, move, next_agent
-from tests.unit.nodeagent.offloading import when
+from tests.unit.nodeagent.moving import MEMORY, There, begun, killed, move, next_agent
+from tests.unit.nodeagent.offloading import ended, when
 
 AWAY = RetryableError("its agent is away")
 

@@ -16,6 +16,7 @@ from nodeagent.migration.evacuate import Evacuations
 from nodeagent.operations.operations import Operations
 from nodeagent.operations.record import Ask
 from nodeagent.operations.wire import operation_message
+from tests.unit.nodeagent.offloading import ended
 
 GIB = 1 << 30
 BOTH = {Tier.NVME: 1000 * GIB, Tier.OBJECT: 1 << 62}
@@ -43,14 +44,6 @@ async def begun(rig, tiers, names="abc", size=1 * GIB, tell=lambda *_: None):
 
 def evacuate(seconds, name="e1"):
     return Ask(Kind.EVACUATE, name, by="ops", limit=seconds)
-
-
-async def ended(operation, limit=4000.0):
-    end = asyncio.get_running_loop().time() + limit
-    while not operation.ended:
-        assert asyncio.get_running_loop().time() < end, operation
-        await asyncio.sleep(0.01)
-    return operation
 
 
 async def test_all_of_it_is_saved_where_there_is_time(rig):

@@ -14,17 +14,8 @@ from nodeagent.migration.journal import MOVE, may_be_elsewhere
 from nodeagent.operations.record import OPERATION, Ask
 from tests.kit.clock import run_virtual
 from tests.kit.machine import Machine
-from tests.unit.nodeagent.moving import (
-    ACTIVE,
-    MEMORY,
-    NVME,
-    THERE,
-    There,
-    begun,
-    ended,
-    move,
-    next_agent,
-)
+from tests.unit.nodeagent.moving import ACTIVE, MEMORY, NVME, THERE, There, begun, move, next_agent
+from tests.unit.nodeagent.offloading import ended
 
 
 async def test_a_seat_whose_successor_may_go_on_wakes_for_nobody(rig):

@@ -18,11 +18,10 @@ from tests.unit.nodeagent.moving import (
     There,
     agent_dies_in_the_dump,
     begun,
-    ended,
     move,
     next_agent,
 )
-from tests.unit.nodeagent.offloading import when
+from tests.unit.nodeagent.offloading import ended, when
 from tests.unit.nodeagent.seat.test_weights import weighing
 
 

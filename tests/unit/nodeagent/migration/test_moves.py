@@ -13,15 +13,8 @@ from nodeagent.api.streams import Streams
 from nodeagent.migration.journal import MOVE
 from nodeagent.operations.record import Ask
 from nodeagent.operations.wire import operation_message
-from tests.unit.nodeagent.moving import (
-    ACTIVE,
-    NVME,
-    There,
-    begun,
-    ended,
-    move,
-)
-from tests.unit.nodeagent.offloading import when
+from tests.unit.nodeagent.moving import ACTIVE, NVME, There, begun, move
+from tests.unit.nodeagent.offloading import ended, when
 
 
 async def test_a_seat_that_serves_goes_on_elsewhere_and_never_wakes_here(rig, proxy):

@@ -12,8 +12,8 @@ from kybernate.types import SeatState
 from nodeagent.migration.journal import MOVE
 from tests.kit.clock import run_virtual
 from tests.kit.machine import Crash, FakeJournal, Machine
-from tests.unit.nodeagent.moving import MEMORY, There, begun, ended, killed, move, next_agent
-from tests.unit.nodeagent.offloading import when
+from tests.unit.nodeagent.moving import MEMORY, There, begun, killed, move, next_agent
+from tests.unit.nodeagent.offloading import ended, when
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 

@@ -18,11 +18,11 @@ from tests.unit.nodeagent.moving import (
     NVME,
     There,
     begun,
-    ended,
     move,
     next_agent,
     one_move,
 )
+from tests.unit.nodeagent.offloading import ended
 
 WRITES = 40
 

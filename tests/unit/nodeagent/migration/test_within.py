@@ -15,8 +15,8 @@ from nodeagent.migration.journal import MOVE
 from nodeagent.operations.record import Ask
 from tests.kit.clock import run_virtual
 from tests.kit.machine import Machine
-from tests.unit.nodeagent.moving import ACTIVE, GIB, MEMORY, NVME, ended, move
-from tests.unit.nodeagent.offloading import app_of, when
+from tests.unit.nodeagent.moving import ACTIVE, GIB, MEMORY, NVME, move
+from tests.unit.nodeagent.offloading import app_of, ended, when
 from tests.unit.nodeagent.within import A, B, begun, holders, inline, next_agent
 
 LEFT_NOTHING = (ARRIVED, "calloff/", "drop/", "left/", "outlived/")

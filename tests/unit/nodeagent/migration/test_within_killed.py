@@ -15,8 +15,8 @@ from nodeagent.migration.journal import MOVE
 from nodeagent.offload.dumps import Dumps
 from tests.kit.clock import run_virtual
 from tests.kit.machine import Crash, FakeJournal, Machine
-from tests.unit.nodeagent.moving import ACTIVE, MEMORY, ended, move
-from tests.unit.nodeagent.offloading import app_of, when
+from tests.unit.nodeagent.moving import ACTIVE, MEMORY, move
+from tests.unit.nodeagent.offloading import app_of, ended, when
 from tests.unit.nodeagent.within import (
     A,
     B,

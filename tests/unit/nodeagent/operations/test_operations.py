@@ -15,6 +15,7 @@ from nodeagent.operations.operations import Operations
 from nodeagent.operations.record import OPERATION, Ask
 from tests.kit.clock import run_virtual
 from tests.kit.machine import Crash
+from tests.unit.nodeagent.offloading import ended
 
 
 async def begun(rig, *names, tell=lambda *_: None, **settings):
@@ -27,14 +28,6 @@ async def begun(rig, *names, tell=lambda *_: None, **settings):
         seats.append(await r.seat(name, delay=0.0))
         await r.until(seats[-1], SeatState.ACTIVE)
     return r, operations, seats
-
-
-async def ended(operation, limit=60.0):
-    end = asyncio.get_running_loop().time() + limit
-    while not operation.ended:
-        assert asyncio.get_running_loop().time() < end, operation
-        await asyncio.sleep(0.01)
-    return operation
 
 
 def park(uid, name="p1", **more):

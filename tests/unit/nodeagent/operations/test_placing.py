@@ -20,6 +20,7 @@ from nodeagent.operations.placing import EVERY_S, Placing
 from nodeagent.operations.record import Ask
 from tests.kit.clock import run_virtual
 from tests.kit.machine import Crash, Machine
+from tests.unit.nodeagent.offloading import ended
 
 GIB = 1 << 30
 MEMORY = {"GPU-0": 80 * GIB, "GPU-1": 80 * GIB}
@@ -103,14 +104,6 @@ def begun(rig, wanted, copies, machine=None, tiers=BOTH):
 
 def place(artifact=FAR, tier=Tier.NVME, name="tpl-1"):
     return Ask(Kind.PLACE, name, by="kyb-controller", tier=tier, artifact=artifact)
-
-
-async def ended(operation, limit=60.0):
-    end = asyncio.get_running_loop().time() + limit
-    while not operation.ended:
-        assert asyncio.get_running_loop().time() < end, operation
-        await asyncio.sleep(0.01)
-    return operation
 
 
 async def test_a_copy_comes_and_the_registry_is_told(rig):

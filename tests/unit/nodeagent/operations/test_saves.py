@@ -19,6 +19,7 @@ from nodeagent.operations.record import Ask, from_record
 from nodeagent.operations.wire import operation_message
 from tests.kit.clock import run_virtual
 from tests.kit.machine import Crash, Machine
+from tests.unit.nodeagent.offloading import ended
 
 GIB = 1 << 30
 WRITES = 36
@@ -37,14 +38,6 @@ async def begun(rig, tiers=NVME, **more):
     uid = await r.seat("a", delay=0.0)
     await r.until(uid, ACTIVE)
     return r, operations, uid
-
-
-async def ended(operation, limit=60.0):
-    end = asyncio.get_running_loop().time() + limit
-    while not operation.ended:
-        assert asyncio.get_running_loop().time() < end, operation
-        await asyncio.sleep(0.01)
-    return operation
 
 
 def save(uid, name="s1", **more):

@@ -20,6 +20,7 @@ from nodeagent.kube.publish import Publisher
 from nodeagent.operations.operations import Operations
 from nodeagent.operations.record import Ask, Operation, from_record
 from nodeagent.operations.wire import operation_message, seat_message, status_message
+from tests.unit.nodeagent.offloading import ended
 
 GIB = 1 << 30
 TIERS = {Tier.NVME: 1000 * GIB, Tier.OBJECT: 1 << 62}
@@ -34,14 +35,6 @@ async def begun(rig, **more):
     uid = await r.seat("a", delay=0.0)
     await r.until(uid, SeatState.ACTIVE)
     return r, operations, uid
-
-
-async def ended(operation, limit=60.0):
-    end = asyncio.get_running_loop().time() + limit
-    while not operation.ended:
-        assert asyncio.get_running_loop().time() < end, operation
-        await asyncio.sleep(0.01)
-    return operation
 
 
 def park(uid, tier, name="p1"):
