@@ -249,7 +249,7 @@ class Steps:
     async def _doubt(self, seat: Seat, *, may_wake: bool) -> str | None:
         """Why its memory can't be called free. It is checkpointed: an error is no way back."""
         try:
-            shown = await self._shown(seat, seat.identity.gpus)
+            shown = await self._shown(seat, self._reached(seat))
         except (DriverError, DeadlineError) as error:
             return f"NVML does not say whether its memory is free ({error})"
         if shown - set(_pids(seat)):
@@ -258,12 +258,21 @@ class Steps:
             await self._undo(seat, why, may_wake=may_wake)
         return "NVML still shows its processes on the GPU" if shown else None
 
+    def _reached(self, seat: Seat) -> tuple[GpuUuid, ...]:
+        """Its GPUs and, of a tree that is to wake on others than it was on, those that it was on:
+        what began while the driver was asked to move it began there."""
+        before = self._healthy(gpu for gpu in seat.tree.gpu_map if gpu not in seat.identity.gpus)
+        return (*seat.identity.gpus, *before)
+
     async def _on_healthy_gpus(self, seat: Seat) -> bool:
-        """Whether NVML shows one of its processes there; of a lost GPU it can say nothing."""
+        """Whether NVML shows one of its processes there."""
+        return bool(await self._shown(seat, self._healthy(seat.identity.gpus)))
+
+    def _healthy(self, gpus: Iterable[GpuUuid]) -> tuple[GpuUuid, ...]:
+        """Of a lost GPU NVML can say nothing."""
         inventory = self._node.inventory
         healthy = inventory.memory() if inventory else None
-        gpus = (gpu for gpu in seat.identity.gpus if healthy is None or gpu in healthy)
-        return bool(await self._shown(seat, tuple(gpus)))
+        return tuple(gpu for gpu in gpus if healthy is None or gpu in healthy)
 
     async def _shown(self, seat: Seat, gpus: tuple[GpuUuid, ...]) -> set[int]:
         tree = self._world.freezer.pids(seat.tree.handle) if seat.tree.handle else ()

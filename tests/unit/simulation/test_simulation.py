@@ -169,6 +169,8 @@ def test_storms_with_moves_run_nothing_twice_and_lose_nothing():
         ("storm", 7017209),
         # Who takes turns left RAM for the park of an idle one, though its other place needed none.
         ("storm", 7003207),
+        # What began while the driver refused to move its tree was looked for on the new GPU alone.
+        ("storm", 9012267),
         # It refused a seat that came from another node, whose GPUs that kept for ever.
         ("pair", 30),
     ],

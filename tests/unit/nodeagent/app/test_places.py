@@ -100,13 +100,14 @@ async def test_where_the_driver_refuses_the_seat_keeps_its_gpu(rig, proxy):
     r.check()
 
 
-async def test_who_is_refused_and_cannot_be_frozen_does_not_wake_beside_another(rig, proxy):
+@pytest.mark.parametrize("fault", ["freeze-fails", "worker-begins"])
+async def test_who_is_refused_and_cannot_be_parked_does_not_stay_beside_another(rig, proxy, fault):
     """Its own GPU is another's by now: it starts again, and nobody else notices."""
     r, p, (a, b, c) = await three(rig, proxy)
     r.loop.operators.send_away(b, "test")
     await r.until(b, SeatState.PARKED)
     assert on(r, c) == {A}
-    r.machine.faults |= {"remap-refused", "freeze-fails"}
+    r.machine.faults |= {"remap-refused", fault}
     p.request(a)
     await asyncio.sleep(5.0)
     assert r.state(c) is SeatState.ACTIVE
