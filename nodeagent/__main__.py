@@ -24,7 +24,6 @@ from kybernate.settings.common import host_port
 from nodeagent.offload import helper
 
 if TYPE_CHECKING:
-    from nodeagent.app.spans import Spans
     from nodeagent.app.wiring import Agent
 
 _SWITCH_INTERVAL = 0.0005
@@ -47,7 +46,7 @@ async def _run(settings: AgentSettings, helpers: CudaHelpers) -> None:
     # What is imported stays. To look through it for garbage, again and again while it grows, takes
     # an eighth of an agent's start, in which seats wait; and each later look would take longer.
     gc.disable()
-    from nodeagent.app.wiring import Agent  # noqa: PLC0415 - after the helpers were started
+    from nodeagent.app.wiring import Agent, traced  # noqa: PLC0415 - after the helpers were started
 
     gc.freeze()
     gc.enable()
@@ -55,7 +54,7 @@ async def _run(settings: AgentSettings, helpers: CudaHelpers) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     agent = Agent(settings, helpers)
-    spans = _spans(settings, agent)
+    spans = traced(agent.node, settings)
     probes = _probes(settings, agent)
     probes.start()
     try:
@@ -64,20 +63,6 @@ async def _run(settings: AgentSettings, helpers: CudaHelpers) -> None:
         probes.stop()
         if spans is not None:
             await asyncio.to_thread(spans.close)
-
-
-def _spans(settings: AgentSettings, agent: Agent) -> Spans | None:
-    """Spans of what seats go through, if they are wanted. Raises ConfigError without a library."""
-    if not settings.traces:
-        return None
-    try:
-        from nodeagent.app.spans import Spans  # noqa: PLC0415 - its library is an extra
-    except ImportError as error:
-        reason = "spans are made by OpenTelemetry: pip install 'kybernate[traces]'"
-        raise ConfigError("traces", reason) from error
-    spans = Spans(agent.node, settings.node)
-    agent.node.observe(spans)
-    return spans
 
 
 def _probes(settings: AgentSettings, agent: Agent) -> ProbeServer:

@@ -24,12 +24,10 @@ from proxy.metrics import Metrics
 from proxy.page.board import Board
 from proxy.page.shape import Scene
 from proxy.relay.pools import Pools
-from proxy.relay.traces import NoTraces
-from proxy.relay.visits import Visits
+from proxy.relay.visits import Visits, traces
 
 if TYPE_CHECKING:
     from kybernate.settings.proxy import ProxySettings
-    from proxy.relay.traces import Traces
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +62,7 @@ class Service:
         self._asleep: Asleep | None = None
         self._clients = Clients(settings)
         metrics = Metrics(self._admission)
-        self._traces = _traces() if settings.traces else NoTraces()
+        self._traces = traces(wanted=settings.traces)
         # A key of ours is for us; where certificates alone count, the header is the seat's.
         ours = {"authorization"} if settings.auth in ("keys", "either") else set()
         visits = Visits(self._desk, self._pools, metrics, settings, ours, self._traces)
@@ -139,12 +137,3 @@ class Service:
         self._watcher.start()
         self._asleep = Asleep(api, self._desk)
         self._asleep.start()
-
-
-def _traces() -> Traces:
-    try:
-        from proxy.relay.spans import Spans  # noqa: PLC0415 - its library is an extra
-    except ImportError as error:
-        reason = "spans are made by OpenTelemetry: pip install 'kybernate[traces]'"
-        raise ConfigError("traces", reason) from error
-    return Spans()

@@ -48,7 +48,7 @@ from nodeagent.app.install import install_kyb_init, kyb_inits
 from nodeagent.app.loop import Loop
 from nodeagent.app.recover import recover
 from nodeagent.app.recoveroffload import clear_of_the_gone
-from nodeagent.app.wiring import blocking
+from nodeagent.app.wiring import blocking, traced
 from nodeagent.guard.announce import Roster
 from nodeagent.guard.outside import Outside
 from nodeagent.guard.warden import Warden
@@ -147,6 +147,7 @@ class Engine:
         self._measured = Measured(Numbers(folders.state / "vram.json", "vram"), self.node)
         self._warden = Warden(self.loop, outside)
         program = install_kyb_init(kyb_init, folders.state / "bin")
+        self._spans = traced(self.node, settings)
         self._launcher = Launcher(program, folders.seats, self._ended, parts.groups)
         self._models: dict[str, _Model] = {}
         self._coming: dict[PodUid, asyncio.Task[None]] = {}
@@ -239,6 +240,8 @@ class Engine:
         if not keep:
             await self._end(self._launcher.running())
         self._close()
+        if self._spans is not None:
+            await asyncio.to_thread(self._spans.close)
 
     async def give_up(self) -> None:
         """What was to come after `start`, or that itself, failed: models that ran before this

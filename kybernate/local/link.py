@@ -105,7 +105,7 @@ class Link:
         found = self._desk.admission.demand(uid, self._desk.now)
         if found is not None:
             since = self._agent.node.world.now() - found.oldest_wait
-            demand = Demand(found.in_flight, found.waiting, since, found.requests)
+            demand = Demand(found.in_flight, found.waiting, since, found.requests, found.trace)
             self._agent.proxy_demand(_PROXY, uid, demand)
 
     def _drained(self, uid: PodUid, generation: int) -> None:

@@ -126,6 +126,7 @@ def _settings(file: ModelsFile, folders: Folders, gpus: Iterable[Gpu]) -> AgentS
         "answer_within_s": _IN_TIME_S,
         "activity_interval_s": CALLS_HOLD,
         "start_limit_s": file.health_check_timeout,
+        "traces": file.traces,
         "reserve_bytes": min([_RESERVE, *(gpu.memory // _SHARE for gpu in gpus)]),
     }
     return AgentSettings.model_validate({**given, **_offloading(file.tiers)})

@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from kybernate.ports import Freezer, Images, Inits, Journal
     from kybernate.settings.agent import AgentSettings
     from nodeagent.api.peersapi import PeersApi
+    from nodeagent.app.spans import Spans
     from nodeagent.seat.node import Inventory
     from nodeagent.seat.offloading import Offloading
     from nodeagent.seat.record import Seat
@@ -453,6 +454,21 @@ async def blocking(call: Callable[[], T], deadline: float) -> T:
         return await asyncio.wait_for(asyncio.to_thread(call), deadline)
     except TimeoutError as error:
         raise DeadlineError(f"no answer within {deadline:g} s") from error
+
+
+def traced(node: Node, settings: AgentSettings) -> Spans | None:
+    """Spans of what the node's seats go through from now on, if they are wanted. Raises ConfigError
+    without their library."""
+    if not settings.traces:
+        return None
+    try:
+        from nodeagent.app.spans import Spans  # noqa: PLC0415 - its library is an extra
+    except ImportError as error:
+        reason = "spans are made by OpenTelemetry: pip install 'kybernate[traces]'"
+        raise ConfigError("traces", reason) from error
+    spans = Spans(node, settings.node)
+    node.observe(spans)
+    return spans
 
 
 async def _forever(what: Awaitable[None]) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from kybernate.errors import ConfigError
 from proxy.actions import ANYONE, NO_WISH, Wish
 from proxy.openai import ApiError
 from proxy.relay.exchange import (
@@ -23,6 +24,7 @@ from proxy.relay.exchange import (
     Exchange,
 )
 from proxy.relay.sockets import Socket
+from proxy.relay.traces import NoTraces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Set
@@ -262,3 +264,15 @@ async def _last_event(response: web.StreamResponse, error: ApiError) -> None:
             await response.write(b"data: " + error.body() + b"\n\n")
     except (ConnectionError, TimeoutError):
         log.debug("the client left before it could be told")
+
+
+def traces(*, wanted: bool) -> Traces:
+    """Spans of OpenTelemetry, or nobody's. Raises ConfigError without their library."""
+    if not wanted:
+        return NoTraces()
+    try:
+        from proxy.relay.spans import Spans  # noqa: PLC0415 - its library is an extra
+    except ImportError as error:
+        reason = "spans are made by OpenTelemetry: pip install 'kybernate[traces]'"
+        raise ConfigError("traces", reason) from error
+    return Spans()

@@ -163,6 +163,12 @@ class ModelsFile(Part):
     include_aliases_in_list: bool = Field(
         default=False, description="True: GET /v1/models lists aliases, too"
     )
+    traces: bool = Field(
+        default=False,
+        description="True: spans of requests, and of what models go through meanwhile, are sent to "
+        "where OpenTelemetry's variables say (OTEL_EXPORTER_OTLP_ENDPOINT, …); takes "
+        "`kybernate[traces]`. A change holds from the next start",
+    )
     log_level: Literal["debug", "info", "warn", "error"] = Field(
         default="info", description="Least severity of what is logged"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 from typing import TYPE_CHECKING
@@ -20,8 +21,7 @@ from proxy.desk import Desk
 from proxy.metrics import Metrics
 from proxy.page.board import Board
 from proxy.relay.pools import Pools
-from proxy.relay.traces import NoTraces
-from proxy.relay.visits import Visits
+from proxy.relay.visits import Visits, traces
 
 if TYPE_CHECKING:
     from kybernate.api.models import ModelsFile
@@ -38,9 +38,11 @@ class Serving:
     """Answers requests for a box's models. Make it on the running event loop."""
 
     def __init__(self, box: Box, file: ModelsFile) -> None:
-        """Raises ConfigError if other machines could ask without a key."""
+        """Raises ConfigError if other machines could ask without a key, or if traces are wanted
+        and their library isn't there."""
         check_listen(file)
         settings = settings_of(file)
+        self._traces = traces(wanted=file.traces)
         self.port = 0
         """Where it listens, once started."""
         self._listen = file.listen
@@ -58,7 +60,7 @@ class Serving:
         board, metrics = Board(admission, lambda: scene(box)), Metrics(admission)
         desk = Desk(admission, self._pools, board)
         self._desk, self._shutdown_limit = desk, settings.shutdown_limit_s
-        visits = Visits(desk, self._pools, metrics, settings, _OURS, NoTraces())
+        visits = Visits(desk, self._pools, metrics, settings, _OURS, self._traces)
         self._front = Front(box, board, visits, metrics, file)
         box.join(desk)
         self._runner = web.AppRunner(
@@ -85,6 +87,7 @@ class Serving:
         self._desk.end_within(self._shutdown_limit)
         await self._runner.cleanup()
         await self._pools.close()
+        await asyncio.to_thread(self._traces.close)
 
     def take(self, file: ModelsFile) -> None:
         """This file counts from now on. Raises ConfigError if it can't, as others could ask

@@ -145,8 +145,9 @@ def test_without_the_library_the_setting_is_refused_and_nothing_else_needs_it():
     code = (
         "import sys; sys.modules['opentelemetry'] = None\n"
         "from kybernate.errors import ConfigError\n"
-        "from proxy import service\n"
-        "try: service._traces()\n"
+        "from proxy.relay.visits import traces\n"
+        "import proxy.service\n"
+        "try: traces(wanted=True)\n"
         "except ConfigError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -96,9 +96,9 @@ def test_without_the_library_the_setting_is_refused_and_nothing_else_needs_it():
         "import sys; sys.modules['opentelemetry'] = None\n"
         "from types import SimpleNamespace as some\n"
         "from kybernate.errors import ConfigError\n"
-        "from nodeagent.__main__ import _spans\n"
-        "assert _spans(some(traces=False), None) is None\n"
-        "try: _spans(some(traces=True, node='n'), None)\n"
+        "from nodeagent.app.wiring import traced\n"
+        "assert traced(None, some(traces=False)) is None\n"
+        "try: traced(None, some(traces=True, node='n'))\n"
         "except ConfigError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
