@@ -57,29 +57,25 @@ def test_it_parks_and_wakes_and_writes_what_that_took(rig, tmp_path):
     assert 0 < costs.fixed < 5
 
 
-def test_a_seat_that_holds_nothing_is_refused(rig, tmp_path):
-    async def main():
-        r = rig(min_residency_s=0.0, idle_after_s=0.0)
-        r.begin()
-        await r.until(await r.seat("a", delay=0.0, size=0), SeatState.ACTIVE)
-        failed = await calibrated(r, tmp_path, "a")
-        assert failed.exit_code == 1
-        assert "holds no GPU memory: name one that has its model" in failed.output
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_a_seat_that_holds_nothing_is_refused(rig, tmp_path):
+    r = rig(min_residency_s=0.0, idle_after_s=0.0)
+    r.begin()
+    await r.until(await r.seat("a", delay=0.0, size=0), SeatState.ACTIVE)
+    failed = await calibrated(r, tmp_path, "a")
+    assert failed.exit_code == 1
+    assert "holds no GPU memory: name one that has its model" in failed.output
 
 
-def test_what_did_not_succeed_is_told(rig, tmp_path):
-    async def main():
-        r = rig(min_residency_s=0.0, idle_after_s=0.0)
-        r.begin()
-        await r.until(await r.seat("a", delay=0.0), SeatState.ACTIVE)
-        r.node.draining = "new driver"
-        failed = await calibrated(r, tmp_path, "a")
-        assert failed.exit_code == 1
-        assert "new driver" in failed.output or "undrain" in failed.output
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_what_did_not_succeed_is_told(rig, tmp_path):
+    r = rig(min_residency_s=0.0, idle_after_s=0.0)
+    r.begin()
+    await r.until(await r.seat("a", delay=0.0), SeatState.ACTIVE)
+    r.node.draining = "new driver"
+    failed = await calibrated(r, tmp_path, "a")
+    assert failed.exit_code == 1
+    assert "new driver" in failed.output or "undrain" in failed.output
 
 
 def test_simulate_reads_the_file_and_options_come_first(tmp_path):

@@ -32,35 +32,32 @@ def used(r):
     return {row.namespace: row.used for row in r.node.used}
 
 
-def test_what_is_used_up_is_told_and_over_with_the_window(rig):
-    async def main():
-        r = rig()
-        _, quotas = counting(r)
-        r.begin()
-        quotas.set_shares([MINE], listed=True)
-        task = asyncio.create_task(quotas.run())
-        a = await r.seat("a", delay=0.0)
-        await r.until(a, SeatState.ACTIVE)
-        await asyncio.sleep(30)
-        assert r.node.last == frozenset()
-        assert used(r)["default"].gpu_seconds > 5
-        await asyncio.sleep(40)
-        assert r.node.last == {"default"}
-        assert r.node.swap_view().last == {a}
-        (told,) = [s for reason, s in r.seen.events if reason == "GpuSecondsUsedUp"]
-        assert "has used up its 50 GPU-seconds: until " in told
-        # What others have used of it counts alike, and only in its window.
-        begins = MINE.begins(r.node.world.wall())
-        r.loop.operators.send_away(a, "a test")
-        await r.until(a, SeatState.PARKED)
-        await asyncio.sleep(begins + HOUR + 10 - r.node.world.wall())
-        assert r.node.last == frozenset()
-        full = Used(begins + HOUR, 50.0)
-        quotas.set_shares([Share("default", 1.0, HOUR, 50.0, used=full)], listed=True)
-        assert r.node.last == {"default"}
-        task.cancel()
-
-    run_virtual(main())
+async def test_what_is_used_up_is_told_and_over_with_the_window(rig):
+    r = rig()
+    _, quotas = counting(r)
+    r.begin()
+    quotas.set_shares([MINE], listed=True)
+    task = asyncio.create_task(quotas.run())
+    a = await r.seat("a", delay=0.0)
+    await r.until(a, SeatState.ACTIVE)
+    await asyncio.sleep(30)
+    assert r.node.last == frozenset()
+    assert used(r)["default"].gpu_seconds > 5
+    await asyncio.sleep(40)
+    assert r.node.last == {"default"}
+    assert r.node.swap_view().last == {a}
+    (told,) = [s for reason, s in r.seen.events if reason == "GpuSecondsUsedUp"]
+    assert "has used up its 50 GPU-seconds: until " in told
+    # What others have used of it counts alike, and only in its window.
+    begins = MINE.begins(r.node.world.wall())
+    r.loop.operators.send_away(a, "a test")
+    await r.until(a, SeatState.PARKED)
+    await asyncio.sleep(begins + HOUR + 10 - r.node.world.wall())
+    assert r.node.last == frozenset()
+    full = Used(begins + HOUR, 50.0)
+    quotas.set_shares([Share("default", 1.0, HOUR, 50.0, used=full)], listed=True)
+    assert r.node.last == {"default"}
+    task.cancel()
 
 
 def test_a_restarted_agent_counts_on_in_the_same_window(rig):
