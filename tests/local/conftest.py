@@ -239,3 +239,8 @@ def boxes(
         made.clear()
         shutil.rmtree(folder)
         shutil.rmtree(gpus)
+
+
+def ask_in_vain(box: Box) -> None:
+    with contextlib.suppress(OSError, AssertionError):
+        box.ask("a")

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from tests.local.conftest import ROOT, Box, eventually, lives
+from tests.local.conftest import ROOT, Box, ask_in_vain, eventually, lives
 
 
 def test_parked_and_active_models_are_adopted(box: Box):
@@ -101,7 +101,7 @@ def test_killed_in_the_middle_of_a_swap_nothing_runs_twice(box: Box, moment: flo
     box.has("b")
     box.start()
     before = {name: box.ask(name) for name in "ab"}
-    asking = threading.Thread(target=_ask_in_vain, args=(box,))
+    asking = threading.Thread(target=ask_in_vain, args=(box,))
     asking.start()
     time.sleep(moment)
     box.end(signal.SIGKILL)
@@ -110,10 +110,3 @@ def test_killed_in_the_middle_of_a_swap_nothing_runs_twice(box: Box, moment: flo
     after = {name: box.ask(name) for name in "ab"}
     assert all(after[name]["pid"] == before[name]["pid"] for name in "ab")
     assert box.never_two()
-
-
-def _ask_in_vain(box: Box) -> None:
-    try:
-        box.ask("a")
-    except (OSError, AssertionError):
-        return

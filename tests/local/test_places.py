@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.local.conftest import Box, boxes, eventually
+from tests.local.conftest import Box, ask_in_vain, boxes, eventually
 from tests.local.test_acts import act, model
 from tests.simgpu import read_log
 
@@ -88,7 +88,7 @@ def test_a_moved_model_is_adopted_where_it_is_after_a_kill(wide_box: Box):
 def test_killed_in_the_middle_of_a_move_nothing_is_lost(wide_box: Box, moment: float):
     told = three(wide_box)
     let_go(wide_box, "b", told["b"]["pid"])
-    asking = threading.Thread(target=_ask_in_vain, args=(wide_box,))
+    asking = threading.Thread(target=ask_in_vain, args=(wide_box,))
     asking.start()
     time.sleep(moment)
     wide_box.end(signal.SIGKILL)
@@ -99,13 +99,6 @@ def test_killed_in_the_middle_of_a_move_nothing_is_lost(wide_box: Box, moment: f
         assert again["pid"] == told[name]["pid"]
         assert [gpu_of(wide_box, again["pid"])] == model(wide_box, name)["gpus"]
     assert wide_box.never_two()
-
-
-def _ask_in_vain(box: Box) -> None:
-    try:
-        box.ask("a")
-    except (OSError, AssertionError):
-        return
 
 
 def test_without_a_journal_running_models_are_found_and_parked_ones_start_again(wide_box: Box):

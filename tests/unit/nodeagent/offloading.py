@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from kybernate.types import SeatState, Tier
-from tests.kit.clock import until
+from tests.kit.clock import run_virtual, until
+from tests.kit.machine import Machine
 
 GIB = 1 << 30
 MEMORY = {"GPU-0": 80 * GIB, "GPU-1": 80 * GIB}
@@ -54,3 +55,17 @@ async def ended(operation, limit=4000.0):
         assert asyncio.get_running_loop().time() < end, operation
         await asyncio.sleep(0.01)
     return operation
+
+
+def two_on_one_gpu(rig):
+    """A parked and an active seat on GPU-0, and what the agent knew of them."""
+    machine = Machine({"GPU-0": 80 * GIB, "GPU-1": 80 * GIB})
+
+    async def first():
+        r = rig(machine)
+        r.begin()
+        parked, active = await r.seat("a"), await r.seat("b")
+        await r.until(active, ACTIVE)
+        return [r.node.seats[uid].record() for uid in (parked, active)]
+
+    return machine, run_virtual(first())

@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-import gc
-import logging
-
 import pytest
 
 from tests.simulation.storm import run
 
-pytestmark = [pytest.mark.slow]
-
-
-@pytest.fixture(autouse=True)
-def swept():
-    """Killed agents' tasks complain when they are collected: here, where it is ignored. Nothing may
-    hold them any longer, as records of a log would, which pytest keeps until the next test."""
-    logging.disable()
-    yield
-    logging.disable(logging.NOTSET)
-    gc.collect()
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("swept")]
 
 
 @pytest.mark.parametrize("first", range(50, 200, 50))

@@ -4,9 +4,7 @@ test_more_storms.py a commit has a slice."""
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
-import logging
 import random
 import subprocess
 import sys
@@ -31,17 +29,9 @@ from tests.simulation.plan import WEATHER_CLEARS, draw_pair, draw_plan
 from tests.simulation.storm import Storm, run
 from tests.simulation.watch import Watch
 
+pytestmark = pytest.mark.usefixtures("swept")
+
 ROOT = Path(__file__).resolve().parents[3]
-
-
-@pytest.fixture(autouse=True)
-def swept():
-    """Killed agents' tasks complain when they are collected: here, where it is ignored. Nothing may
-    hold them any longer, as records of a log would, which pytest keeps until the next test."""
-    logging.disable()
-    yield
-    logging.disable(logging.NOTSET)
-    gc.collect()
 
 
 @pytest.mark.slow

@@ -13,31 +13,25 @@ from nodeagent.seat.record import from_record
 from tests.kit.clock import run_virtual
 from tests.kit.machine import Machine
 from tests.kit.machine.journal import spoil
-from tests.unit.nodeagent.offloading import ACTIVE, NVME, TIERS, down, two, when
+from tests.unit.nodeagent.offloading import (
+    ACTIVE,
+    NVME,
+    TIERS,
+    down,
+    two,
+    two_on_one_gpu,
+    when,
+)
 from tests.unit.nodeagent.succession import left, of, went
 
 PARKED = SeatState.PARKED
 MEMORY = {"GPU-0": 80 << 30, "GPU-1": 80 << 30}
 
 
-def swapped(rig):
-    """Two seats of one GPU, of which one was parked for the other; their records by state."""
-    machine = Machine(MEMORY)
-
-    async def first():
-        r = rig(machine)
-        r.begin()
-        parked, active = await r.seat("a"), await r.seat("b")
-        await r.until(active, ACTIVE)
-        return [r.node.seats[uid].record() for uid in (parked, active)]
-
-    return machine, run_virtual(first())
-
-
 @pytest.mark.parametrize("state", ["active", "parking", "draining"])
 def test_two_records_that_cannot_both_be_true_are_asked(rig, state):
     """The line that told of the first one's park is lost."""
-    machine, (parked, active) = swapped(rig)
+    machine, (parked, active) = two_on_one_gpu(rig)
     machine.journal[f"seat/{parked['uid']}"] = parked | {"state": state}
     machine.journal_damage = "1 of the journal's lines can't be read"
     before = metrics.REGISTRY.get_sample_value("kyb_agent_journal_damaged_total")
@@ -60,7 +54,7 @@ def test_two_records_that_cannot_both_be_true_are_asked(rig, state):
 @pytest.mark.parametrize("proxies", [1, 0], ids=["another is asked for", "nobody is"])
 def test_the_line_that_told_of_a_wake_is_lost(rig, proxy, proxies):
     """No other seat wakes beside it, and it runs on."""
-    machine, (parked, active) = swapped(rig)
+    machine, (parked, active) = two_on_one_gpu(rig)
     woke, other = parked["uid"], active["uid"]
 
     async def second():
@@ -87,7 +81,7 @@ def test_the_line_that_told_of_a_wake_is_lost(rig, proxy, proxies):
 
 
 def test_without_the_inventory_s_line_active_seats_go_on(rig):
-    machine, (_, active) = swapped(rig)
+    machine, (_, active) = two_on_one_gpu(rig)
     del machine.journal["inventory"]
     machine.journal_damage = "1 of the journal's lines can't be read"
 
@@ -100,7 +94,7 @@ def test_without_the_inventory_s_line_active_seats_go_on(rig):
 
 
 def test_an_intact_journal_is_not_doubted(rig):
-    machine, (_, active) = swapped(rig)
+    machine, (_, active) = two_on_one_gpu(rig)
 
     async def second():
         r = rig(machine)
@@ -205,7 +199,7 @@ def test_a_spoilt_line_takes_back_the_newest_record_alone():
 
 
 def test_members_of_a_newer_version_are_left_out(rig):
-    _, (record, _) = swapped(rig)
+    _, (record, _) = two_on_one_gpu(rig)
     gpu = {"uuid": "GPU-0", "index": 0, "product": "H", "memory": 1, "numa": 0, "newer": 1}
     assert of_record(Gpu, gpu).memory == 1
     assert from_record({**record, "newer": 1}).uid == record["uid"]

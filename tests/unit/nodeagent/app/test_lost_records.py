@@ -10,6 +10,7 @@ from kybernate.ports import ProcessState
 from kybernate.types import SeatState
 from tests.kit.clock import run_virtual
 from tests.kit.machine import Machine
+from tests.unit.nodeagent.offloading import two_on_one_gpu
 
 ACTIVE, PARKED, WAITING = SeatState.ACTIVE, SeatState.PARKED, SeatState.WAITING
 MEMORY = {"GPU-0": 80 << 30, "GPU-1": 80 << 30}
@@ -17,20 +18,6 @@ MEMORY = {"GPU-0": 80 << 30, "GPU-1": 80 << 30}
 
 def reasons(r):
     return [reason for reason, _ in r.seen.events]
-
-
-def two_on_one_gpu(rig):
-    """A parked and an active seat on GPU-0, and what the agent knew of them."""
-    machine = Machine(MEMORY)
-
-    async def first():
-        r = rig(machine)
-        r.begin()
-        parked, active = await r.seat("a"), await r.seat("b")
-        await r.until(active, ACTIVE)
-        return [r.node.seats[uid].record() for uid in (parked, active)]
-
-    return machine, run_virtual(first())
 
 
 def forget(machine, *records):
