@@ -56,6 +56,7 @@ class Front:
         app = web.Application(middlewares=[_in_openais_shape])
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/v1/models/{model:.+}", self._model)
+        app.router.add_post("/api/models/{act:park|wake|pin|unpin|unload}/{model:.+}", self._act)
         app.router.add_post("/{path:.+}", self._post)
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
@@ -103,6 +104,15 @@ class Front:
         here = name not in self._others
         found = self._desk.admission.routes(name, self._desk.now, client) if here else ()
         raise ApiError(*refusal(name, found))
+
+    async def _act(self, request: web.Request) -> web.Response:
+        """What a box does; in a cluster the API server decides who may, and this asks nothing of
+        it."""
+        self._clients.who(request)
+        act = request.match_info["act"]
+        how = "kubectl delete pod" if act == "unload" else f"kubectl kyb {act}"
+        said = f"The proxy does nothing to a pod. Run it as yourself: {how} POD -n NAMESPACE."
+        raise ApiError(403, "only_shown", said)
 
     async def _healthz(self, _: web.Request) -> web.Response:
         """200 while the process answers."""

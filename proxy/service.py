@@ -54,7 +54,7 @@ class Service:
             settings.max_in_flight_per_seat,
         )
         self._admission = Admission(limits)
-        cluster = Scene("cluster")
+        cluster = Scene("cluster", commands=True)
         board = Board(self._admission, lambda: cluster)
         self._desk = Desk(self._admission, self._pools, board, self._rouse)
         self._agents = Agents(self._desk, settings)

@@ -56,10 +56,12 @@ class Extra:
 class Scene:
     """What is behind the seats. `lanes` and `extras`, by a model's full name, are empty in a
     cluster: there each group of a node is a lane. `acts`: what may be done with a model here;
+    `commands`: whether commands are shown that do it, to be run by people with rights of their own;
     `logs`: whether what models write can be read here."""
 
     title: str
     acts: tuple[str, ...] = ()
+    commands: bool = False
     logs: bool = False
     lanes: tuple[Lane, ...] = ()
     extras: Mapping[str, Extra] = field(default_factory=dict)
@@ -97,6 +99,7 @@ def page(scene: Scene, known: Known, client: Client) -> Json:
         "version": VERSION,
         "title": scene.title,
         "acts": list(scene.acts),
+        "commands": scene.commands,
         "logs": scene.logs,
         "lanes": _lanes(scene, views),
         "models": {
@@ -202,6 +205,8 @@ def _seat(one: SeatView, scene: Scene, known: Known, held: Held) -> Json:
     told: Json = {
         "model": info.route,
         "name": info.name,
+        "namespace": info.namespace,
+        "pod": info.pod,
         "node": info.node,
         "lanes": lanes,
         "state": shown(info.state),

@@ -67,7 +67,9 @@ class Nowhere:
 class Crowd:
     """A proxy's page, and seats that come and go in GPU memory; in a thread of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, scene: Scene, seats: list[SeatInfo], swaps: float = SWAPS_A_SECOND) -> None:
+        """`swaps`: a second; 0: none."""
+        self._scene, self._seats, self._swaps = scene, seats, swaps
         self.port = 0
         self._began, self._loop = threading.Event(), asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._run(),))
@@ -83,8 +85,8 @@ class Crowd:
         self._loop.close()
 
     async def _run(self) -> None:
-        admission, cluster = Admission(Limits()), Scene("cluster")
-        board = Board(admission, lambda: cluster)
+        admission, seats = Admission(Limits()), self._seats
+        board = Board(admission, lambda: self._scene)
         desk = Desk(admission, Nowhere(), board)
         door = Door(board, lambda _: Client())
         app = web.Application()
@@ -94,17 +96,17 @@ class Crowd:
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         self.port = runner.addresses[0][1]
-        seats = [_seat(number) for number in range(SEATS)]
         for seat in seats:
             desk.seat(seat)
         self._began.set()
         chance = random.Random(1)
-        while not self._over.is_set():
-            await asyncio.sleep(1 / SWAPS_A_SECOND)
-            number = chance.randrange(SEATS)
+        while self._swaps and not self._over.is_set():
+            await asyncio.sleep(1 / self._swaps)
+            number = chance.randrange(len(seats))
             seats[number] = _next(seats[number])
             desk.seat(seats[number])
             desk.over(seats[number].route, 200, chance.random())
+        await self._over.wait()
         await runner.cleanup()
 
 
@@ -126,7 +128,7 @@ def _next(seat: SeatInfo) -> SeatInfo:
 
 @pytest.fixture(scope="module")
 def page(browser: Browser) -> Iterator[Page]:
-    crowd = Crowd()
+    crowd = Crowd(Scene("cluster"), [_seat(number) for number in range(SEATS)])
     crowd.start()
     try:
         opened = browser.new_page(viewport={"width": 1280, "height": 900})
@@ -174,3 +176,30 @@ def test_a_filter_leaves_what_it_names(page: Page):
     expect(page.locator("#shown")).to_have_text(f"1 of {SEATS}")
     page.locator("#filter").fill("")
     expect(page.locator("#shown")).to_have_text(str(SEATS))
+
+
+def test_a_clusters_page_shows_the_command_and_does_nothing(browser: Browser):
+    odd = replace(_seat(2), pod="x; rm -rf ~")
+    crowd = Crowd(Scene("cluster", commands=True), [_seat(0), _seat(1), odd], swaps=0)
+    crowd.start()
+    try:
+        opened = browser.new_page()
+        asked = []
+        opened.on("request", lambda one: asked.append((one.method, one.url)))
+        opened.goto(f"http://127.0.0.1:{crowd.port}/ui/")
+        for act, model, command in (
+            ("Park", "model-000", "kubectl kyb park model-000 -n team"),
+            ("Wake", "model-001", "kubectl kyb wake model-001 -n team"),
+            ("Unload", "model-001", "kubectl delete pod model-001 -n team"),
+        ):
+            opened.get_by_role("button", name=f"{act} {model}").click()
+            expect(opened.locator("#sure-command")).to_have_text(command)
+            opened.get_by_role("button", name="Copy").click()
+            expect(opened.locator("#said")).to_contain_text("cop")
+        row = opened.locator("tr", has_text="model-002")
+        expect(row).to_have_count(1)
+        expect(row.get_by_role("button")).to_have_count(0)
+        assert {method for method, _ in asked} == {"GET"}
+        opened.close()
+    finally:
+        crowd.stop()

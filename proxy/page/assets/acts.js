@@ -23,10 +23,24 @@ const QUESTIONS = {
     "Unload",
   ],
 };
+const COMMANDS = {
+  park: "kubectl kyb park",
+  wake: "kubectl kyb wake",
+  unload: "kubectl delete pod",
+};
+// What Kubernetes calls things. A node may tell another name, which a shell would obey.
+const NAME = /^[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?$/;
 const DOING = { park: "parking", wake: "waking", pin: "pinning", unpin: "unpinning", unload: "ending" };
 const DONE = { park: "is parked", wake: "is awake", pin: "stays in GPU memory", unpin: "may leave GPU memory", unload: "has ended" };
 
+// What does it in a cluster, for who is known there by rights of their own; empty if nothing may.
+export function commandOf(name, seat) {
+  const named = NAME.test(seat.pod) && NAME.test(seat.namespace) && Object.hasOwn(COMMANDS, name);
+  return named ? `${COMMANDS[name]} ${seat.pod} -n ${seat.namespace}` : "";
+}
+
 export function buttons(seat) {
+  if (state.commands) return shown(seat);
   const offers = [];
   const can = (act) => state.acts.includes(act);
   const runs = seat.held || seat.tier !== "";
@@ -39,6 +53,11 @@ export function buttons(seat) {
   if (can("unload")) offers.push(button("unload", "Unload", seat, !runs));
   if (state.logs) offers.push(button("log", "Log", seat));
   return offers;
+}
+
+function shown(seat) {
+  const one = seat.held ? button("park", "Park", seat) : button("wake", "Wake", seat);
+  return commandOf("park", seat) ? [one, button("unload", "Unload", seat)] : [];
 }
 
 function button(name, words, seat, off = false) {
@@ -54,6 +73,10 @@ export async function act(name, seat) {
   if (!seat) return;
   if (name === "log") {
     logs.open(seat.model);
+    return;
+  }
+  if (state.commands) {
+    await show(name, seat);
     return;
   }
   if (QUESTIONS[name] && !(await isSure(QUESTIONS[name](seat)))) return;
@@ -78,7 +101,22 @@ async function refusal(answer) {
   }
 }
 
-function isSure([title, text, word]) {
+async function show(name, seat) {
+  const words = commandOf(name, seat);
+  const ends = name === "unload" ? " Its processes end, and what they hold in memory is lost." : "";
+  const text = `This page may do nothing in a cluster. Run this, with rights of your own:${ends}`;
+  const title = `${name[0].toUpperCase()}${name.slice(1)} ${plain(shownName(seat.model))}?`;
+  if (!(await isSure([title, text, "Copy"], words))) return;
+  try {
+    await navigator.clipboard.writeText(words);
+    say("The command is copied.");
+  } catch {
+    say("The browser does not let the page copy: mark the command, and copy it.");
+  }
+}
+
+function isSure([title, text, word], command = "") {
+  document.getElementById("sure-command").textContent = command;
   document.getElementById("sure-title").textContent = title;
   document.getElementById("sure-text").textContent = text;
   yes.textContent = word;

@@ -31,7 +31,7 @@ export function begin() {
 export function draw() {
   const wanted = filter.value.trim().toLowerCase();
   // Without anything to do, there is no column for it.
-  body.parentElement.classList.toggle("shows", !state.acts.length && !state.logs);
+  body.parentElement.classList.toggle("shows", !state.acts.length && !state.commands && !state.logs);
   let visible = 0;
   for (const [uid, row] of rows) {
     if (uid in state.seats) continue;
@@ -107,7 +107,7 @@ function fill(row, seat) {
   text(row, 5, count(model.rate ?? 0));
   text(row, 6, model.p50 === undefined ? "–" : `${seconds(model.p50)} · ${seconds(model.p99)}`);
   text(row, 7, String(seat.wakes));
-  set(row, 8, `${state.acts} ${state.logs} ${seat.state} ${seat.pinned}`, () => offered(row, seat));
+  set(row, 8, `${state.acts} ${state.commands} ${state.logs} ${seat.state} ${seat.pinned}`, () => offered(row, seat));
 }
 
 function set(row, index, words, make_) {

@@ -3,7 +3,7 @@
 const KEPT_S = 620;
 const MOST = 20000;
 
-export const state = { lanes: {}, models: {}, seats: {}, acts: [], logs: false, title: "", total: {} };
+export const state = { lanes: {}, models: {}, seats: {}, acts: [], commands: false, logs: false, title: "", total: {} };
 
 // Spans that are over, in order of their ends.
 export let spans = [];

@@ -356,6 +356,26 @@ def test_a_client_that_was_told_how_it_stands_hears_of_its_refusal_as_an_event(p
     play(scenario, wait_limit_s=0.7)
 
 
+@pytest.mark.parametrize(
+    ("act", "says"),
+    [
+        ("park", "kubectl kyb park POD"),
+        ("unload", "kubectl delete pod POD"),
+        ("pin", "kubectl kyb pin POD"),
+    ],
+)
+def test_what_a_box_does_to_a_model_a_proxy_does_not(play, act, says):
+    async def scenario(stage):
+        await stage.seat()
+        async with stage.client.post(f"/api/models/{act}/m", json={"model": "m"}) as answer:
+            error = (await answer.json())["error"]
+            assert (answer.status, error["code"]) == (403, "only_shown")
+            assert says in error["message"]
+        assert stage.model.requests == []
+
+    play(scenario)
+
+
 def test_a_path_that_is_not_allowed_is_refused_with_those_that_are(play):
     async def scenario(stage):
         await stage.seat()

@@ -43,6 +43,7 @@ def test_it_shows_seats_as_they_change_and_nothing_to_press(play):
         async with stage.client.get("/ui/events") as answer:
             kind, page = await event(answer)
             assert (kind, page["acts"], page["logs"]) == ("page", [], False)
+            assert page["commands"]
             assert page["seats"]["a"]["state"] == "parked"
             assert list(page["lanes"]) == ["n1/G0"]
             for state in ("waking", "active", "parking", "parked"):

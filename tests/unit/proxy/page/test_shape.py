@@ -17,7 +17,7 @@ from proxy.page.history import History
 from proxy.page.rates import Rate
 from proxy.page.shape import Extra, Known, Lane, Scene, Waiting, changes, page, spans
 
-CLUSTER = Scene("cluster")
+CLUSTER = Scene("cluster", commands=True)
 
 
 def seat(uid, state=SeatState.PARKED, **more):
@@ -54,7 +54,8 @@ def test_a_cluster_shows_a_lane_for_each_group_of_a_node():
     assert said["models"]["team/m-a"] == {
         "name": "m-a", "waiting": 3, "left": 1.2, "rate": 1.0, "failed": 0,
     }  # fmt: skip
-    assert (said["acts"], said["logs"]) == ([], False)
+    assert (said["acts"], said["commands"], said["logs"]) == ([], True, False)
+    assert (said["seats"]["a"]["namespace"], said["seats"]["a"]["pod"]) == ("team", "p-a")
 
 
 @pytest.mark.parametrize(
