@@ -15,7 +15,9 @@ import grpc
 from kybernate.core.seat.seats import RESTING
 from kybernate.gen import agent_pb2
 from kybernate.lib import rpc
+from kybernate.lib.retry import quietly, retry, steadily
 from kybernate.runtime.agents import credentials, options
+from kybernate.settings.common import host_port
 from kybernate.types import NodeName, PodUid, SeatState, Tier
 from proxy.actions import SeatInfo
 
@@ -38,7 +40,10 @@ _RECONNECT = (
     ("grpc.max_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 2000),  # in truth the limit of one attempt
 )
-"""Requests wait while an agent restarts: by default gRPC would look again only after a second."""
+"""By default gRPC would look again only after a second."""
+_LISTENS = steadily(0.02)
+"""Between looks whether an agent listens, for whose restart requests wait: gRPC itself takes 100 ms
+at least, so that it came 60 ms late on average."""
 _NAMING = 5.0
 """Seconds in which a restarted agent names its seats again; others are forgotten then."""
 
@@ -243,7 +248,21 @@ class AgentLink:
             patient = loop.time() - down_since > _PATIENT_AFTER
             await asyncio.sleep(_PATIENT if patient else _QUICK)
 
+    async def _listening(self) -> None:
+        """Wait until somebody listens at the agent's address. Raises OSError, TimeoutError."""
+
+        async def look() -> None:
+            try:
+                _, writer = await asyncio.open_connection(*host_port(self.address))
+            except (ValueError, OverflowError) as error:  # as the node has published it
+                raise OSError(f"{self.address[:100]!r} is no address: {error}") from error
+            writer.close()
+
+        async with asyncio.timeout(_CONNECT_LIMIT):
+            await retry(look, quietly, on=OSError, pauses=_LISTENS)
+
     async def _session(self) -> None:
+        await self._listening()
         async with self._channel() as channel:
             async with asyncio.timeout(_CONNECT_LIMIT):
                 await channel.channel_ready()

@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 
 from kybernate.gen import agent_pb2
+from proxy.agents import AgentLink
 
 
 async def newcomer(port):
@@ -179,6 +180,41 @@ def test_a_broken_stream_of_the_agent_stops_new_requests_and_then_old_ones(play)
         assert (await waiting)[0] == 200
 
     play(scenario, lease_break_s=0.2)
+
+
+def test_no_stream_is_tried_before_somebody_listens_and_one_is_then(play, monkeypatch):
+    made, make = [], AgentLink._channel
+
+    def counted(link):
+        made.append(link.node)
+        return make(link)
+
+    monkeypatch.setattr(AgentLink, "_channel", counted)
+
+    async def scenario(stage):
+        await stage.seat()
+        await stage.agent.stop()
+        await stage.seats(lambda seats: not seats[0]["connected"])
+        await asyncio.sleep(0.5)
+        assert made == ["n1"]
+        await stage.agent.start()
+        await stage.agent.until(lambda: stage.agent.hellos == 2)
+        assert made == ["n1", "n1"]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:99999", "127.0.0.1:x"])
+def test_an_agent_at_no_address_keeps_nobody_from_others(play, address):
+    async def scenario(stage):
+        await stage.seat(state="active")
+        node = {"metadata": {"name": "n2"}, "status": {"agent": {"address": address}}}
+        stage.service._agents.on_node("ADDED", node)
+        await asyncio.sleep(0.1)
+        assert (await stage.asked())[0] == 200
+        assert not stage.service._agents._links["n2"]._task.done()
+
+    play(scenario)
 
 
 def test_a_stream_that_returns_in_time_spares_what_is_in_flight(play):
