@@ -27,7 +27,7 @@ from kybernate.core.artifacts import layout
 from kybernate.core.artifacts import manifest as manifests
 from kybernate.core.artifacts.into import why_refused
 from kybernate.core.artifacts.misfits import Against, Misfit, refusal
-from kybernate.core.artifacts.retention import why_keep
+from kybernate.core.artifacts.placed import why_keep
 from kybernate.errors import (
     CorruptError,
     DeadlineError,

@@ -39,7 +39,7 @@ def command(file: Path | None, simulate: int | None, keep: bool, log_level: str)
     """
     own = folders(os.environ)
     if simulate is not None:
-        from kybernate.local.simulate import start_again  # noqa: PLC0415 - seldom asked for
+        from kybernate.local.simgpu.simulate import start_again  # noqa: PLC0415 - seldom asked for
 
         start_again(simulate, own)
     # After the exec: importing the binding takes half a second, which the helpers do meanwhile.
@@ -51,7 +51,7 @@ def command(file: Path | None, simulate: int | None, keep: bool, log_level: str)
     finally:
         helpers.close()
     if simulate is not None and not keep:
-        from kybernate.local.simulate import forget  # noqa: PLC0415 - seldom asked for
+        from kybernate.local.simgpu.simulate import forget  # noqa: PLC0415 - seldom asked for
 
         forget(own.state)
 

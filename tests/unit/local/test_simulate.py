@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from kybernate.errors import ConfigError, RefusedError
-from kybernate.local import simulate
 from kybernate.local.folders import Folders
 from kybernate.local.processes import BoxProcs
-from kybernate.local.simgpu import layout
+from kybernate.local.simgpu import layout, simulate
 from kybernate.local.simgpu.folder import compile_node
 
 

@@ -15,8 +15,8 @@ from kybernate.core.artifacts.grants import Grant, no_grants, why_not
 from kybernate.core.artifacts.into import Container, Into, why_refused
 from kybernate.core.artifacts.match import Target, mismatches
 from kybernate.core.artifacts.misfits import Misfit, refusal
+from kybernate.core.artifacts.placed import why_keep
 from kybernate.core.artifacts.privileges import Mount, Privileges, beyond
-from kybernate.core.artifacts.retention import why_keep
 from kybernate.core.chunks.leaf import Chunk, zeros
 from kybernate.core.chunks.pace import Pace
 from kybernate.core.chunks.ranges import GAP, LARGEST, Placed, jobs, ranges

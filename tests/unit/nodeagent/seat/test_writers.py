@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[4]
 PARTS = ("backoff", "contact", "demand", "ending", "history", "saved", "tasks", "tree", "wishes")
 FOLDERS = ("nodeagent", "kybernate", "extender", "proxy", "controller", "registry", "deviceplugin")
+MOST_PARTS = 12
 MUTATORS = {"add", "append", "clear", "discard", "extend", "pop", "remove", "setdefault", "update"}
 
 
@@ -127,3 +128,7 @@ def test_one_box_changes_no_seat_by_itself() -> None:
 
 def _sample() -> Seat:
     return Seat(None, 0.0, 0.0)  # type: ignore[arg-type]
+
+
+def test_a_seat_has_few_parts_of_its_own() -> None:
+    assert len(Seat.__slots__) <= MOST_PARTS
