@@ -46,21 +46,18 @@ class Ours:
 
     def act(self, world: World) -> float:
         """See `world.Policy`. Nothing is looked at where nothing could be decided: no model waits
-        but those on their way up, and GPUs are kept free as it is."""
+        but those on their way up, and no GPU is to be emptied ahead of need, or none can be."""
         if world.now >= self._renews_at:
             self._renew(world)
-        asked = any(world.state[m] is Where.PARKED for m in world.waiting)
-        if not asked and self._has_spare(world):
-            return math.inf
-        while True:
+        while self._is_asked(world) or self._may_empty(world):
             view = self._view(world)
             actions = decide(view, self._policy, world.now)
             if not actions:
-                break
+                when = next_check(view, self._policy, world.now)
+                return math.inf if when is None else when
             for action in actions:
                 self._do(world, action)
-        when = next_check(view, self._policy, world.now)
-        return math.inf if when is None else when
+        return math.inf
 
     def _renew(self, world: World) -> None:
         """As the agent does by its clock, and not as it decides."""
@@ -70,10 +67,20 @@ class Ours:
             self._calls[m] = seen.recent_calls / 3600.0
         self._seats.clear()
 
-    def _has_spare(self, world: World) -> bool:
-        free = [all(world.state[m] is Where.PARKING for m in there) for there in world.on]
+    def _is_asked(self, world: World) -> bool:
+        return any(world.state[m] is Where.PARKED for m in world.waiting)
+
+    def _may_empty(self, world: World) -> bool:
+        """Whether too few GPUs are free, and one is idle; or whether a model drains."""
+        if any(world.closed):
+            return True
         spare = world.gpus // self._policy.spare if self._policy.spare else 0
-        return sum(free) >= spare and not any(world.closed)
+        idle = False
+        for there in world.on:
+            stay = [m for m in there if world.state[m] is not Where.PARKING]
+            spare -= not stay
+            idle = idle or bool(stay and all(world.idle(m) for m in stay))
+        return idle and spare > 0
 
     def _do(self, world: World, action: Action) -> None:
         m = int(action.uid)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from kybernate.core.swap.swapview import SeatView, SwapPolicy, SwapView
     from kybernate.core.tiers.tiering import Parked
-    from kybernate.types import GpuUuid, PodUid
+    from kybernate.types import GpuUuid, GroupName, PodUid
 
 
 _GIB = 1 << 30
@@ -251,29 +251,25 @@ def _claim(seat: SeatView, view: SwapView) -> Claim:
 
 def _turning_points(
     seat: SeatView, view: SwapView, policy: SwapPolicy, parks: Iterable[float], now: float
-) -> Iterable[float]:
+) -> list[float]:
     """Times at which the decision may change for this seat, where others take `parks` to leave;
     some that have passed, too."""
-    claim = _claim(seat, view)
+    claim, times = _claim(seat, view), []
     if wants(seat):
-        yield seat.not_before
-        asks = asks_since(seat)
-        yield asks + policy.longest_wait(seat)
+        asks, longest = asks_since(seat), policy.longest_wait(seat)
+        times += [seat.not_before, asks + longest, claim.due + longest]
         if seat.within is not None and (latest := _start_by(seat, asks)) >= now:
-            yield math.nextafter(latest, math.inf)  # then it can't be in time any more
-            yield from [latest - park for park in parks]
-        yield claim.due + policy.longest_wait(seat)
+            times.append(math.nextafter(latest, math.inf))  # then it can't be in time any more
+            times += [latest - park for park in parks]
     if seat.state is SeatState.ACTIVE:
-        yield seat.stays_until
+        times += [seat.stays_until, claim.until]
         if seat.active_since is not None:
-            yield seat.active_since + policy.residency(seat)
-        if seat.idle_since is not None:
-            yield seat.idle_since + policy.idle_after
-            yield seat.idle_since + claim.rest
-            yield _idles_at(seat, policy)
-        yield claim.until
+            times.append(seat.active_since + policy.residency(seat))
+        if (idle := seat.idle_since) is not None:
+            times += [idle + policy.idle_after, idle + claim.rest, _idles_at(seat, policy)]
     if seat.state is SeatState.DRAINING and seat.drain_since is not None:
-        yield seat.drain_since + policy.drain_limit
+        times.append(seat.drain_since + policy.drain_limit)
+    return times
 
 
 def _idles_at(seat: SeatView, policy: SwapPolicy) -> float:
@@ -351,6 +347,8 @@ _TO_BE_PARKED = (SeatState.WAKING, SeatState.ACTIVE, SeatState.DRAINING)
 """From here a park has yet to take its room in RAM. A start has no known end, and keeps none."""
 _OFFLOADED = (SeatState.PARKED_NVME, SeatState.PARKED_OBJECT)
 _ENTERING = (ActionKind.START, ActionKind.WAKE)
+_LEAVE_IN_TURN: Final = {SeatState.PARKING: 0, SeatState.DRAINING: 1, SeatState.FAILED: 5}
+"""Who leaves first of those who could, but active ones, which depend."""
 
 
 def _value(seats: Iterable[SeatView]) -> float:
@@ -373,15 +371,6 @@ class _Load:
         self.bytes = self.whole = 0
         self.slots: float = math.inf
 
-    def add(self, seat: SeatView, slots: int) -> None:
-        """One more, in a group with so many slots."""
-        self.seats.append(seat)
-        if seat.vram is None:
-            self.whole += 1
-        else:
-            self.bytes += seat.vram
-        self.slots = min(self.slots, slots)
-
 
 class _Seats:
     """Seats by each of their GPUs."""
@@ -394,12 +383,17 @@ class _Seats:
 
     def add(self, seat: SeatView) -> None:
         """One more."""
-        slots = self._slots.get(seat.group, 1)
+        slots, vram = self._slots.get(seat.group, 1), seat.vram
         for gpu in seat.gpus:
             load = self._on.get(gpu)
             if load is None:
                 load = self._on[gpu] = _Load()
-            load.add(seat, slots)
+            load.seats.append(seat)
+            if vram is None:
+                load.whole += 1
+            else:
+                load.bytes += vram
+            load.slots = min(load.slots, slots)
 
     def load(self, gpu: GpuUuid) -> _Load | None:
         """What they take of this GPU."""
@@ -418,7 +412,74 @@ class _Seats:
         return tuple({seat.uid: seat for gpu in gpus for seat in self.on(gpu)}.values())
 
 
+class _Crowd:
+    """A seat on these GPUs beside all who are there, who may leave and come back one by one."""
+
+    __slots__ = ("_beside", "_free", "_gone", "_least", "_many", "_room", "_seat", "_slots")
+
+    def __init__(
+        self,
+        seat: SeatView,
+        gpus: Iterable[GpuUuid],
+        beside: Collection[_Seats],
+        free: Mapping[GpuUuid, int | None],
+        slots: Mapping[GroupName, int],
+    ) -> None:
+        self._seat, self._beside, self._free, self._slots = seat, beside, free, slots
+        self._room: dict[GpuUuid, float] = {}
+        self._many: dict[GpuUuid, int] = {}
+        self._least: float = slots.get(seat.group, 1)
+        """No GPU allows fewer seats than this."""
+        self._gone: list[SeatView] = []
+        for gpu in gpus:
+            most = free.get(gpu)
+            if most is None:
+                self._room[gpu], self._many[gpu] = -math.inf, 0
+                continue
+            room, many = 0 if seat.vram is None else most - seat.vram, 0
+            for seats in beside:
+                load = seats.load(gpu)
+                if load is not None:
+                    room -= load.bytes + load.whole * most
+                    many += len(load.seats)
+                    self._least = min(self._least, load.slots)
+            self._room[gpu], self._many[gpu] = room, many
+
+    def fits(self) -> bool:
+        """Whether there is room for the seat beside those who stay."""
+        for gpu, room in self._room.items():
+            if room < 0:
+                return False
+            many = self._many[gpu]
+            if many >= self._least and many >= self._slots_of(gpu):
+                return False
+        return True
+
+    def leaves(self, one: SeatView) -> None:
+        """One who is there is no more."""
+        self._gone.append(one)
+        self._count(one, 1)
+
+    def comes_back(self, one: SeatView) -> None:
+        """One who had left is there."""
+        self._gone = [other for other in self._gone if other is not one]
+        self._count(one, -1)
+
+    def _count(self, one: SeatView, sign: int) -> None:
+        for gpu in one.gpus:
+            if gpu in self._room:
+                size = self._free[gpu] if one.vram is None else one.vram
+                self._room[gpu] += sign * (size or 0)
+                self._many[gpu] -= sign
+
+    def _slots_of(self, gpu: GpuUuid) -> int:
+        gone = {one.uid for one in self._gone}
+        stay = [s for seats in self._beside for s in seats.on(gpu) if s.uid not in gone]
+        return min([self._slots.get(one.group, 1) for one in (self._seat, *stay)])
+
+
 _Like = tuple[object, ...]
+_NO_HARM: Final = (0, 0.0)
 _Harm = tuple[list["SeatView"], int, float, float]
 """Who would leave a place, how well that can be, what it costs, and seconds of their parks."""
 
@@ -448,7 +509,10 @@ class _Decision:
         self._goes_to: dict[PodUid, frozenset[GpuUuid]] = {}
         """Where else than at its last place a seat is to be."""
         self._parks_in = sorted({seat.parks_in for seat in view.seats})
-        self._leaving: dict[tuple[PodUid, PodUid], bool] = {}
+        self._able: dict[PodUid, bool | None] = {}
+        """Of each seat that was asked about, whether it may leave; None: not for everybody."""
+        self._merits: dict[PodUid, tuple[int, float, float, str]] = {}
+        """What speaks against each seat's leaving, whoever it is for."""
         self._without_room: set[PodUid] = set()
         self._stuck: dict[PodUid, str] = {}
         tiers = view.tiers
@@ -633,21 +697,26 @@ class _Decision:
         """Of the places where it may be, the one where that does the least harm."""
         there = (self._occupying, *held)
         places = [p for p in seat.places if self._unclear.isdisjoint(p)]
-        open_to_it = [p for p in places if self._fits_beside(seat, p, held)]
-        free = [p for p in open_to_it if self._fits_beside(seat, p, there)]
+        free = [p for p in places if self._fits_beside(seat, p, there)]
         if free:
             # The fullest: room for larger ones is left elsewhere.
             return max(free, key=lambda p: sum([s.vram or 0 for t in there for s in t.on_any(p)]))
-        if not open_to_it:
-            return (places or seat.places)[0]
-        if len(open_to_it) == 1:
-            return open_to_it[0]
+        open_to_it = [p for p in places if self._fits_beside(seat, p, held)]
+        if len(open_to_it) < 2:
+            return (open_to_it or places or seat.places)[0]
         like, start = self._like(seat), latest_start(seat)
-        return min(open_to_it, key=lambda p: self._harm(seat, p, like, start))
+        least, found = (math.inf, math.inf), open_to_it[0]
+        for place in open_to_it:
+            harm = self._harm(seat, place, like, start)
+            if harm < least:
+                least, found = harm, place
+            if least <= _NO_HARM:
+                break
+        return found
 
     def _harm(
         self, seat: SeatView, place: frozenset[GpuUuid], like: _Like, start: float
-    ) -> tuple[int, float]:
+    ) -> tuple[float, float]:
         """What making room there would do: it can't be now, or would be too late; and what it costs
         those who must leave."""
         judged = self._judged.setdefault(place, {})
@@ -693,9 +762,8 @@ class _Decision:
         want = len(every) // share if share else 0
         found = []
         for place in every if want else ():
-            there = [*self._occupying.on_any(place), *self._held.on_any(place)]
-            stay = [s for s in there if s.state is not SeatState.PARKING] if there else there
-            if not stay or self._all_rest(stay):
+            stay = self._resting(place)
+            if stay is not None:
                 # One that is empty already comes before one whose seats nobody calls.
                 found.append((_value(stay) if stay else -1.0, sorted(place), stay))
         for _, _, stay in sorted(found, key=lambda one: one[:2])[:want]:
@@ -712,13 +780,21 @@ class _Decision:
             s.calls > 0 and s.places and s.state not in OCCUPYING for s in self._view.seats
         )
 
-    def _all_rest(self, seats: Iterable[SeatView]) -> bool:
-        """Whether these may be parked though nobody asks for their GPUs yet."""
-        for seat in seats:
-            used = seat.in_flight or seat.waiting or seat.turn is not None
-            if used or seat.state not in _SERVES or seat.unparkable or self._now < seat.stays_until:
-                return False
-        return True
+    def _resting(self, place: frozenset[GpuUuid]) -> list[SeatView] | None:
+        """Who has yet to be parked so that the place is empty; None if somebody there may not be,
+        as nobody asks for their GPUs yet."""
+        found = []
+        for seats in (self._occupying, self._held):
+            for seat in seats.on_any(place):
+                if seat.state is SeatState.PARKING:
+                    continue
+                used = seat.in_flight or seat.waiting or seat.turn is not None
+                if used or seat.state not in _SERVES or seat.unparkable:
+                    return None
+                if self._now < seat.stays_until:
+                    return None
+                found.append(seat)
+        return found
 
     def _make_room(self, seat: SeatView) -> None:
         if self._waits_its_turn(seat) and not _fits(seat, self._next_turns, self._view):
@@ -842,84 +918,81 @@ class _Decision:
     ) -> list[SeatView]:
         """The fewest seats, in order of preference, without which this one fits; or none.
         `without`: those who are no choice."""
-        gpus = place or seat.gpus
-        there, held = self._occupying.on_any(gpus), self._held.on_any(gpus)
+        gpus, beside = place or seat.gpus, (self._occupying, self._held)
+        there = self._occupying.on_any(gpus)
         candidates = [s for s in there if s.uid not in without and self._yields(s, seat)]
         if len(candidates) > 1:
             candidates.sort(key=lambda candidate: self._preference(candidate, seat))
+        crowd = _Crowd(seat, gpus, beside, self._free, self._view.active_slots)
         chosen: list[SeatView] = []
-        stay = [*there, *held]
         for candidate in candidates:
-            if self._fits_among(seat, gpus, stay):
+            if crowd.fits():
                 break
             chosen.append(candidate)
-            stay = [s for s in stay if s is not candidate]
+            crowd.leaves(candidate)
         else:
-            if not self._fits_among(seat, gpus, stay):
+            if not crowd.fits():
                 return []
         for candidate in chosen[-2::-1]:  # without the last it did not fit
-            if self._fits_among(seat, gpus, [*stay, candidate]):
+            crowd.comes_back(candidate)
+            if crowd.fits():
                 chosen = [s for s in chosen if s is not candidate]
-                stay.append(candidate)
+            else:
+                crowd.leaves(candidate)
         return chosen
-
-    def _fits_among(
-        self, seat: SeatView, gpus: frozenset[GpuUuid], there: Collection[SeatView]
-    ) -> bool:
-        """Whether the seat could be active on the GPUs beside these, each of which has one."""
-        if len(gpus) == 1:
-            (gpu,) = gpus
-            return _fits_on(seat, gpu, there, self._view)
-        return _fits(seat, there, self._view, gpus)
 
     def _yields(self, victim: SeatView, seat: SeatView) -> bool:
         """Whether it may be asked to leave for this one: work of a higher priority is not."""
-        if victim.state not in (SeatState.ACTIVE, SeatState.DRAINING):
+        if victim.state not in _SERVES:
             return True
         if victim.unparkable:
             return False
+        if not (victim.in_flight or victim.waiting):
+            return True
         turns = takes_turns(seat, self._view)
-        # Requests make nobody's turn longer.
-        busy = (victim.in_flight or victim.waiting) and not (turns and victim.turn is not None)
+        if turns and victim.turn is not None:
+            return True  # requests make nobody's turn longer
         ranks_higher = turns or victim.priority > seat.priority
-        return not (busy and ranks_higher and not self._aged(seat))
+        return not ranks_higher or self._aged(seat)
 
     def _preference(self, seat: SeatView, whom: SeatView) -> tuple[int, int, float, float, str]:
-        leaving = (SeatState.PARKING, SeatState.DRAINING)
-        if seat.state in leaving:
-            rank = leaving.index(seat.state)
+        rank = _LEAVE_IN_TURN.get(seat.state, 4)
+        if seat.state is SeatState.ACTIVE and self._lacks_room(seat):
+            rank = 3
         elif seat.state is SeatState.ACTIVE:
-            able = self._may_leave(seat, whom) and not self._lacks_room(seat)
-            rank = 2 if able else 3
-        else:
-            rank = 5 if seat.state is SeatState.FAILED else 4
-        busy = int(seat.in_flight + seat.waiting > 0)
-        return rank, busy, _worth(seat) / (seat.vram or 1), seat.active_since or 0.0, seat.uid
+            rank = 2 if self._may_leave(seat, whom) else 3
+        merits = self._merits.get(seat.uid)
+        if merits is None:
+            busy, worth = int(seat.in_flight + seat.waiting > 0), _worth(seat) / (seat.vram or 1)
+            merits = self._merits[seat.uid] = busy, worth, seat.active_since or 0.0, seat.uid
+        return rank, *merits
 
     def _may_leave(self, seat: SeatView, whom: SeatView) -> bool:
+        if self._waits_its_turn(whom):
+            return self._turn_is_over(seat)
         # Asked for each place of each demander; within a decision the answer stays.
-        pair = seat.uid, whom.uid
-        able = self._leaving.get(pair)
-        if able is None:
-            able = self._leaving[pair] = self._leaves(seat, whom)
-        return able
+        if seat.uid not in self._able:
+            self._able[seat.uid] = self._leaves(seat)
+        able = self._able[seat.uid]
+        if able is not None:
+            return able
+        if whom.within is None or self._aged(whom):
+            return True
+        # Requests end by themselves while this one can wait.
+        return self._now >= latest_start(whom) - seat.parks_in
 
-    def _leaves(self, seat: SeatView, whom: SeatView) -> bool:
+    def _leaves(self, seat: SeatView) -> bool | None:
+        """Whether it may leave for who doesn't take turns; None: for who can't wait until its
+        requests end."""
         since, idle = seat.active_since, seat.idle_since
         if self._now < seat.stays_until:
             return False
-        if self._waits_its_turn(whom):
-            return self._turn_is_over(seat)
         resided = since is None or self._now >= since + self._policy.residency(seat)
         if seat.turn is not None:
             return resided  # without requests it isn't idle
-        unused = not seat.in_flight and not seat.waiting
-        if unused and idle is not None and self._now >= idle + self._policy.idle_after:
-            return True
-        if whom.within is None or unused or self._aged(whom):
-            return resided
-        # Others' requests end by themselves while this one can wait.
-        return resided and self._now >= latest_start(whom) - seat.parks_in
+        if seat.in_flight or seat.waiting:
+            return None if resided else False
+        return resided or (idle is not None and self._now >= idle + self._policy.idle_after)
 
     def _evict(self, victim: SeatView, seat: SeatView, *, together: bool) -> None:
         self._send_away(victim, f"seat {seat.name} needs its GPUs", at_once=together)
