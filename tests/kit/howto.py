@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 HOW_TO = REPOSITORY / "docs" / "how-to"
 ROWS = REPOSITORY / "tests" / "unit" / "docs" / "howto" / "howto.toml"
 LIMIT_S = 100.0
+_VARIABLES = ".variables"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +51,7 @@ class Row:
 def rows() -> dict[str, Row]:
     """The row of each page."""
     told = tomllib.loads(ROWS.read_text())
-    plain = "nobody has given it names yet"
-    return {
-        name: Row(one, why=plain) if isinstance(one, str) else Row(**one)
-        for name, one in told.items()
-    }
+    return {name: Row(**one) for name, one in told.items()}
 
 
 def text(name: str) -> str:
@@ -83,6 +80,20 @@ class Page:
         self.config = kubectl.folder / "config"
         shutil.copytree(REPOSITORY / "config", self.config, dirs_exist_ok=True)
 
+    @property
+    def folder(self) -> Path:
+        """Where its reader stands."""
+        return self._kubectl.folder
+
+    def another(self, name: str, **values: str) -> Page:
+        """Another page, for the same reader."""
+        return Page(name, self._kubectl, **{**self._values, **values})
+
+    def variable(self, name: str) -> str:
+        """What a line has set."""
+        told = (self.folder / _VARIABLES).read_text()
+        return re.findall(rf'^declare -- {name}="(.*)"$', told, re.MULTILINE)[-1]
+
     def sample(self, name: str) -> dict[str, Any]:
         """The object of a file of `config/samples`."""
         found: dict[str, Any] = yaml.safe_load(self._sample(name).read_text())
@@ -108,10 +119,15 @@ class Page:
     def __exit__(
         self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
     ) -> None:
-        for one in self._beside:
+        self.end()
+        assert kind is not None or not self._left, f"of the page nobody ran: {self._left}"
+
+    def end(self) -> None:
+        """End what lines with an `&` have begun."""
+        while self._beside:
+            one = self._beside.pop()
             one.terminate()
             one.communicate()
-        assert kind is not None or not self._left, f"of the page nobody ran: {self._left}"
 
     def __call__(self, begins: str, *, limit: float = LIMIT_S, **values: str) -> str:
         """Run the line that begins so, and return what it prints. Fails if the line does.
@@ -136,9 +152,9 @@ class Page:
         return self._beside[-1]
 
     def _run(self, line: str) -> subprocess.Popen[str]:
-        known = "[ ! -e .variables ] || . ./.variables"
+        known = f"[ ! -e {_VARIABLES} ] || . ./{_VARIABLES}"
         if sets := re.match(r"([A-Z]+)=", line):
-            line += f"\ndeclare -p {sets[1]} >>.variables"
+            line += f"\ndeclare -p {sets[1]} >>{_VARIABLES}"
         return subprocess.Popen(
             ["bash", "-euo", "pipefail", "-c", f"{known}\n{line}"],
             cwd=self._kubectl.folder,

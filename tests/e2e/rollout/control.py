@@ -7,16 +7,13 @@ nowhere; the API server calls the webhook's endpoints itself.
 
 from __future__ import annotations
 
-import base64
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from click.testing import CliRunner
 
 from images.build import full_name
 from kybernate import keys
-from kybernate.cli.clients import command as clients
 from tests.cluster.fetched.images import SCHEDULER_IMAGE
 from tests.cluster.layout import REPOSITORY
 from tests.integration.extender.relay import Relay
@@ -25,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.cluster import Cluster
+    from tests.kit.howto import Page
 
     Json = dict[str, Any]
 
@@ -33,47 +31,34 @@ WANTED = (
     *("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"),
 )
 NAMED = ("kyb-scheduler-config", "kyb-scheduler-token")
-CERTIFICATES = ("extender", "scheduler", "proxy", "controller")
-DEPLOYMENTS = ("kyb-webhook", "kyb-scheduler", "kyb-proxy", "kyb-controller")
-SERVICES = ("extender", "webhook", "proxy", "controller", "sidecar")
+LOOP = "for name in extender scheduler proxy registry controller"
+DEPLOYMENTS = ("kyb-webhook", "kyb-scheduler", "kyb-proxy", "kyb-controller", "kyb-registry")
+SERVICES = ("extender", "webhook", "proxy", "controller", "registry", "sidecar")
 IMAGES = (*SERVICES, "sample", "kube-scheduler")
 """What the node must have beside what runs on it anyhow."""
 
 
 @contextmanager
-def deployed(cluster: Cluster) -> Iterator[str]:
-    """The control side runs as pods, all of them ready; the key of a client of the proxy."""
+def deployed(cluster: Cluster, page: Page) -> Iterator[None]:
+    """The control side runs as pods, all of them ready, with certificates as `page`, that of the
+    installation, makes Secrets of them. Its reader's KEY is that of a client of the proxy."""
     relay = Relay(cluster.ports.apiserver, cluster.nodes[0].ip)
     try:
-        objects = [*secrets(cluster), *control_side(cluster, relay)]
-        text = yaml.safe_dump_all(objects)
-        key = let_in(cluster, "test", "--of", "default")
+        (page.folder / "pki").symlink_to(cluster.layout.tls)
+        page(LOOP)
+        page("kybernate pki secret --agents")
+        page("KEY=")
         # As who applied the cluster's own objects: what those say and these don't is taken away.
         manager = ("--server-side", "--field-manager=one-machine")
+        text = yaml.safe_dump_all(control_side(cluster, relay))
         cluster.kubectl("apply", *manager, "-f", "-", text=text)
         for name in DEPLOYMENTS:
             wait = ("rollout", "status", f"deploy/{name}", "--timeout=120s")
             cluster.kubectl("-n", keys.NAMESPACE, *wait, limit=130)
-        yield key
+        page("kubectl -n kyb-system exec deploy/kyb-registry")
+        yield
     finally:
         relay.close()
-
-
-def secrets(cluster: Cluster) -> Iterator[Json]:
-    """The certificates, as docs/how-to/install/install.md makes Secrets of them."""
-    for name in CERTIFICATES:
-        files = [cluster.layout.tls / file for file in ("ca.crt", f"{name}.crt", f"{name}.key")]
-        data = {file.name: base64.b64encode(file.read_bytes()).decode() for file in files}
-        meta = {"name": f"kyb-{name}-tls", "namespace": keys.NAMESPACE}
-        yield {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": data}
-
-
-def let_in(cluster: Cluster, name: str, *arguments: str) -> str:
-    """A client's key, as `kybernate clients add` makes it."""
-    given = ["add", name, *arguments, "--kubeconfig", str(cluster.kubeconfig)]
-    done = CliRunner().invoke(clients, given)
-    assert done.exit_code == 0, done.output
-    return done.stdout.strip()
 
 
 def control_side(cluster: Cluster, relay: Relay) -> Iterator[Json]:
@@ -87,7 +72,10 @@ def control_side(cluster: Cluster, relay: Relay) -> Iterator[Json]:
 
 
 def fit(pod: Json, cluster: Cluster, relay: Relay) -> None:
-    """Images that the node has, and the way to the API server."""
+    """Images that the node has, the way to the API server, and no disk but the node's."""
+    for volume in pod["volumes"]:
+        if volume.pop("persistentVolumeClaim", None):
+            volume["emptyDir"] = {}
     way = {
         "KUBERNETES_SERVICE_HOST": cluster.nodes[0].ip,
         "KUBERNETES_SERVICE_PORT": str(relay.port),

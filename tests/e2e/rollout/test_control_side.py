@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
+import socket
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import requests
 import yaml
 
 from kybernate import keys
@@ -17,6 +17,7 @@ from kybernate.errors import KybernateError, RefusedError
 from tests.cluster import ClusterSpec, GpuSpec
 from tests.cluster.cluster import running
 from tests.cluster.layout import REPOSITORY
+from tests.cluster.processes.control import wait_until
 from tests.e2e.conftest import emptied
 from tests.e2e.rollout.control import IMAGES, deployed
 from tests.kit.clients.kubectl import Kubectl
@@ -27,7 +28,6 @@ from tests.simgpu import read_log, violations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.cluster import Cluster
     from tests.kit.pods import Pods
@@ -45,16 +45,40 @@ SPEC = ClusterSpec(
 )
 CALL_S = 30.0
 RESTARTS = "{.items[*].status.containerStatuses[0].restartCount}"
-KEYS: dict[str, str] = {}
-"""Of a client of the proxy, by cluster."""
+PORTS = {"proxy_port": "18080", "extender_port": "19444"}
+"""Of this machine, where port-forwards of pages lead from."""
 
 
 @pytest.fixture(scope="module")
-def side() -> Iterator[Cluster]:
-    """A cluster of which nothing of ours is a process of the machine."""
-    with running(SPEC, print) as up, deployed(up) as key:
-        KEYS[up.spec.name] = key
-        yield up
+def following(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, Page]]:
+    """A cluster of which nothing of ours is a process of the machine, and who has installed it."""
+    with running(SPEC, print) as up:
+        reader = Kubectl(up.kubectl_path, tmp_path_factory.mktemp("reader"), up.kubeconfig)
+        page = Page("install", reader, registry="localhost", **PORTS)
+        with deployed(up, page):
+            yield up, page
+
+
+@pytest.fixture(scope="module")
+def side(following: tuple[Cluster, Page]) -> Cluster:
+    return following[0]
+
+
+@pytest.fixture(scope="module")
+def install(following: tuple[Cluster, Page]) -> Page:
+    """docs/how-to/install/install.md, whose reader has the variables and the folder `pki`."""
+    return following[1]
+
+
+@pytest.fixture
+def models(side: Cluster, install: Page) -> Iterator[Models]:
+    """The proxy, asked with the client's key; without one it answers nobody."""
+    found = Models(f"http://{proxy_of(side)}")
+    stranger = found.ask("one")
+    assert (stranger.status, stranger.body["error"]["code"]) == (401, "unknown_client")
+    found._session.headers["Authorization"] = f"Bearer {install.variable('KEY')}"
+    yield found
+    found.close()
 
 
 @pytest.fixture
@@ -78,17 +102,17 @@ def proxy_of(cluster: Cluster) -> str:
     return f"{proxy['status']['podIP']}:8080"
 
 
-def models_of(cluster: Cluster) -> Models:
-    """The proxy, asked with the client's key; without one it answers nobody."""
-    models = Models(f"http://{proxy_of(cluster)}")
-    stranger = models.ask("one")
-    assert (stranger.status, stranger.body["error"]["code"]) == (401, "unknown_client")
-    headers = models._session.headers
-    headers["Authorization"] = f"Bearer {KEYS[cluster.spec.name]}"
-    return models
+def opened(port: str) -> None:
+    """Once a port-forward of a page is there."""
+
+    def there() -> bool:
+        with socket.socket() as one:
+            return one.connect_ex(("127.0.0.1", int(port))) == 0
+
+    wait_until(there, 30, "the port-forward does not begin")
 
 
-def test_a_pod_goes_all_the_way_through_them(side: Cluster, seats: Pods) -> None:
+def test_a_pod_goes_all_the_way_through_them(seats: Pods, models: Models) -> None:
     with pytest.raises(RefusedError, match="24 GB"):
         seats.create(SeatPod("wrong", vram="24 GB"))
     for name in ("one", "two"):
@@ -97,14 +121,12 @@ def test_a_pod_goes_all_the_way_through_them(side: Cluster, seats: Pods) -> None
     assert {group_of(pod) for pod in made.values()} == {"G0"}
     commands = {pod["spec"]["containers"][0]["command"][0] for pod in made.values()}
     assert commands == {"/kyb/kyb-init"}
-    models = models_of(side)
     answers = {name: models.ask(name) for name in made}
     assert {one.status for one in answers.values()} == {200}, [one.body for one in answers.values()]
     first = {name: one.counter for name, one in answers.items()}
     for name in made:
         answer = models.ask(name)
         assert (answer.intact, answer.counter) == (True, first[name] + 1)
-    models.close()
 
 
 @pytest.mark.parametrize(
@@ -159,49 +181,73 @@ def test_one_replica_of_each_is_enough(side: Cluster, seats: Pods) -> None:
     assert side.api().get(lease)["spec"]["holderIdentity"].partition("_")[0] != holder
 
 
-def test_what_the_documents_say_of_asking_the_extender_works(side: Cluster, seats: Pods) -> None:
-    """docs/how-to/plan/replay-decisions.md and find-out-why-a-pod-waits.md: port-forward, and the
-    certificates of `pki init`."""
+def test_what_the_documents_say_of_asking_the_extender_works(
+    side: Cluster, install: Page, seats: Pods
+) -> None:
+    """docs/how-to/plan/replay-decisions.md and workloads/find-out-why-a-pod-waits.md."""
     seats.create(SeatPod("waits", annotations={keys.REQUIRE_GROUP: "G0", "kyb.ai/vram": "79Gi"}))
-    forward = [
-        *(str(side.kubectl_path), f"--kubeconfig={side.kubeconfig}", "-n", keys.NAMESPACE),
-        *("port-forward", "deploy/kyb-scheduler", ":9444"),
-    ]
-    with subprocess.Popen(forward, stdout=subprocess.PIPE, text=True) as tunnel:
-        try:
-            assert tunnel.stdout is not None
-            (port,) = re.findall(r"127\.0\.0\.1:(\d+) ->", tunnel.stdout.readline())
-            where = ("--extender", f"https://127.0.0.1:{port}", "--tls-dir", str(side.layout.tls))
-            dump = json.loads(cli("dump", *where))
-            said = cli("explain", "pod", "waits", *where)
-        finally:
-            tunnel.terminate()
-    assert dump["format"] == "kybernate.ledger/1"
-    assert [node["name"] for node in dump["nodes"]] == ["n1"]
-    assert said.startswith("default/waits: ")
+    why = install.another("find-out-why-a-pod-waits")
+    forward = "kubectl -n kyb-system port-forward deploy/kyb-scheduler"
+    with why:
+        assert "default/waits: " in why("kubectl kyb explain pod")
+        assert "Annotations:" in why("kubectl -n team-a describe pod")
+        why.start(forward)
+        opened(PORTS["extender_port"])
+        assert why("kybernate explain pod").startswith("default/waits: ")
+        with why.start("kybernate rebalance --dry-run") as planned:
+            said = "".join(planned.communicate(timeout=CALL_S))
+        assert ("waits" in said, "Traceback" in said) == (True, False), said
+    replay = install.another("replay-decisions")
+    with replay:
+        replay.start(forward)
+        opened(PORTS["extender_port"])
+        replay("kybernate dump")
+        dump = json.loads((install.folder / "ledger.json").read_text())
+        assert dump["format"] == "kybernate.ledger/1"
+        assert [node["name"] for node in dump["nodes"]] == ["n1"]
+        replay("kybernate replay ledger.json   ")
+        replay("kybernate replay ledger.json --policy spread")
+        assert json.loads(replay("kybernate replay ledger.json --bound --json"))
 
 
-def test_the_first_sample_of_the_installation_runs(side: Cluster, seats: Pods) -> None:
-    """docs/how-to/install/install.md, step 7, with the image where the node has it."""
+def test_the_first_sample_of_the_installation_runs(
+    side: Cluster, install: Page, seats: Pods, models: Models
+) -> None:
+    """docs/how-to/install/install.md, step 7, and what let-clients-in.md and watch-models.md have
+    of the proxy."""
     sample = REPOSITORY / "config" / "samples" / "two-models.yaml"
-    objects = list(yaml.safe_load_all(sample.read_text()))
-    side.kubectl("apply", "-f", str(sample))
+    names = [one["metadata"]["name"] for one in yaml.safe_load_all(sample.read_text())]
+    assert "n1" in install("kubectl -n kyb-system exec ds/kyb-agent")
+    install("sed s,localhost/kybernate")
     try:
-        for one in objects:
-            name = one["metadata"]["name"]
-            side.kubectl("rollout", "status", f"deploy/{name}", "--timeout=90s", limit=100)
-        models = models_of(side)
-        assert all(models.ask(one["metadata"]["name"]).intact for one in objects)
-        models.close()
+        for name in names:
+            install(f"kubectl rollout status deploy/{name}")
+        install.start("kubectl -n kyb-system port-forward deploy/kyb-proxy")
+        opened(PORTS["proxy_port"])
+        answers = install("for i in 1 2 3").splitlines()
+        assert [len(re.findall('"counter": ?[123]', one)) for one in answers] == [1] * 6, answers
+        clients = install.another("let-clients-in", proxy=proxy_of(side))
+        assert [name in clients("curl -s") for name in names] == [True] * 2
+        watch = install.another("watch-models")
+        with watch.start("kubectl -n kyb-system port-forward service/kyb-proxy") as tunnel:
+            try:
+                opened(PORTS["extender_port"])
+                shown = requests.get(
+                    f"http://127.0.0.1:{PORTS['extender_port']}/ui", timeout=CALL_S
+                )
+            finally:
+                tunnel.terminate()
+        assert (shown.status_code, "<html" in shown.text) == (200, True)
     finally:
+        install.end()
         side.kubectl("delete", "-f", str(sample), "--wait=true", limit=90)
 
 
-def test_five_models_of_40_gb_share_a_gpu_of_80(side: Cluster, seats: Pods, tmp_path: Path) -> None:
+def test_five_models_of_40_gb_share_a_gpu_of_80(
+    side: Cluster, install: Page, seats: Pods, models: Models
+) -> None:
     """docs/how-to/workloads/share-one-gpu.md, on one of the node's two GPUs."""
-    reader = Kubectl(side.kubectl_path, tmp_path, side.kubeconfig)
-    reader.environment["KEY"] = KEYS[side.spec.name]
-    page = Page("share-one-gpu", reader, proxy=proxy_of(side))
+    page = install.another("share-one-gpu", proxy=proxy_of(side))
     sample = page.config / "samples" / "five-models.yaml"
     objects = list(yaml.safe_load_all(sample.read_text()))
     for one in objects:
@@ -210,7 +256,6 @@ def test_five_models_of_40_gb_share_a_gpu_of_80(side: Cluster, seats: Pods, tmp_
     began = time.monotonic_ns()
     sample.write_text(yaml.safe_dump_all(objects))
     page("kubectl apply -f config/samples/five-models.yaml")
-    models = models_of(side)
     try:
         for name in names:
             side.kubectl("rollout", "status", f"deploy/{name}", "--timeout=90s", limit=100)
@@ -234,11 +279,4 @@ def test_five_models_of_40_gb_share_a_gpu_of_80(side: Cluster, seats: Pods, tmp_
         with page:
             assert '"choices"' in page('curl -s -H "Authorization')
     finally:
-        models.close()
         side.kubectl("delete", "-f", str(sample), "--wait=true", limit=90)
-
-
-def cli(*words: str) -> str:
-    """What `kybernate` says."""
-    run = [sys.executable, "-m", "kybernate.cli", *words]
-    return subprocess.run(run, check=True, capture_output=True, text=True, timeout=CALL_S).stdout

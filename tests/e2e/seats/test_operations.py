@@ -4,6 +4,7 @@ own socket with `kybernate agent`."""
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -16,10 +17,13 @@ from kybernate import keys
 from kybernate.gen import agent_pb2
 from kybernate.gen import agent_pb2 as pb
 from kybernate.lib import rpc
+from tests.kit.clients.kubectl import Kubectl
+from tests.kit.howto import Page
 from tests.kit.pods import SeatPod, ready
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.cluster import Cluster
     from tests.kit.clients.models import Models
@@ -89,6 +93,39 @@ def test_a_seat_is_evicted_woken_parked_and_drained(
         assert (answer.status, answer.intact, answer.counter) == (200, True, counter + 1)
     finally:
         kybernate(cluster, "undrain")
+
+
+def test_seats_are_parked_and_woken_by_hand(
+    cluster: Cluster, pods: Pods, models: Models, tmp_path: Path
+) -> None:
+    """As docs/how-to/workloads/park-and-wake.md has it."""
+    reader = Kubectl(cluster.kubectl_path, tmp_path, cluster.kubeconfig)
+    socket = f"/proc/{cluster.node('n1').pid}/root{keys.AGENT_SOCKET}"
+    reader.environment["KYB_AGENT_SOCKET"] = socket
+    page = Page("park-and-wake", reader)
+    pods.create(SeatPod(NAME, node="n1"))
+    pods.wait([NAME], ready, 60, "Ready")
+    counter = models.ask(NAME).counter
+    assert NAME in page("kubectl kyb seats")
+    assert "park of operated" in page("kubectl kyb park llama -n shop\n")
+    assert "wake of operated" in page("kubectl kyb wake")
+    with page.start("kubectl kyb top --watch") as watched:
+        assert watched.stdout is not None
+        assert watched.stdout.readline()
+        watched.terminate()
+    assert "node n" in page("kubectl -n kyb-system exec ds/kyb-agent")
+    assert NAME in page("kybernate agent status")
+    try:
+        page("kybernate agent drain")
+        assert kybernate(cluster, "status")["draining"]
+        listed = page("kybernate agent operations")
+        (name,) = set(re.findall(r"drain-node-\w+", listed))
+        with page:
+            page("kybernate agent cancel", operation=name)
+            page("kybernate agent undrain")
+    finally:
+        kybernate(cluster, "undrain")
+    assert models.ask(NAME).counter == counter + 1
 
 
 def events(cluster: Cluster, pod: str) -> list[Any]:

@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from kybernate import keys
-from tests.cluster.layout import REPOSITORY
 from tests.cluster.processes.control import wait_until
 from tests.e2e.seats.test_seats import running_container, states
 from tests.kit.clients.kubectl import Kubectl
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.e2e
 
-SHARE = REPOSITORY / "config" / "samples" / "share.yaml"
 SHIFT_S = 30
 WHERE = {keys.REQUIRE_GROUP: "G0"}
 COUNTER = {"args": ["-m", "tests.workloads.counter", "--interval", "0.2"], "ports": []}
@@ -110,8 +108,8 @@ def test_training_leaves_its_gpu_by_day_and_goes_on_at_its_step(
     assert steps() == list(range(1, len(steps()) + 1)), "no step is lost, and none done twice"
 
 
-TEAMS = {"default": 300, "research": 100}
-"""Weights of two namespaces that train on one GPU."""
+TEAMS = ("default", "research")
+"""Two namespaces that train on one GPU."""
 MEASURED_S = 40.0
 
 
@@ -127,13 +125,15 @@ def teams(cluster: Cluster) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("teams")
-def test_two_teams_have_a_gpu_as_their_shares_say(cluster: Cluster, pods: Pods) -> None:
-    """As docs/how-to/operate/share-between-teams.md has it."""
-    sample = yaml.safe_load(SHARE.read_text())
-    for team, weight in TEAMS.items():
-        spec = {"weight": weight, "quota": {"gpuSeconds": 3600}}
-        share = {**sample, "metadata": {"name": team}, "spec": spec}
-        cluster.kubectl("apply", "-f", "-", text=yaml.safe_dump(share))
+def test_two_teams_have_a_gpu_as_their_shares_say(
+    cluster: Cluster, pods: Pods, reader: Kubectl
+) -> None:
+    """As docs/how-to/operate/share-between-teams.md has it; of the other team a Share tells what it
+    has used, and weighs what none does."""
+    page = Page("share-between-teams", reader)
+    other = {**page.sample("share"), "metadata": {"name": "default"}, "spec": {"weight": 100}}
+    cluster.kubectl("apply", "-f", "-", text=yaml.safe_dump(other))
+    page("kubectl apply -f config/samples/share.yaml")
     trains = SeatPod("team", node="n1", annotations={**WHERE, keys.TURN: "always"}, more=COUNTER)
     for team in TEAMS:
         cluster.api().post(f"/api/v1/namespaces/{team}/pods", trains.manifest())
@@ -150,4 +150,14 @@ def test_two_teams_have_a_gpu_as_their_shares_say(cluster: Cluster, pods: Pods) 
     after = used()
     had = {team: after[team] - before[team] for team in TEAMS}
     # Turns last some seconds, and use is told every 15 s.
-    assert had["default"] / sum(had.values()) == pytest.approx(0.75, abs=0.12)
+    assert had["research"] / sum(had.values()) == pytest.approx(0.75, abs=0.12)
+    with page:
+        assert "research" in page("kubectl get shares")
+        assert " 300 " in page("kubectl get share research")
+        assert "research" not in page("kubectl -n research get events")
+        page("kubectl patch share research")
+        spec = cluster.api().get(f"{keys.SHARES_PATH}/research")["spec"]
+        assert spec["weight"] == 600
+        page("kubectl delete share research")
+        page("kubectl create clusterrolebinding divides-gpus")
+        cluster.kubectl("delete", "clusterrolebinding", "divides-gpus")

@@ -114,14 +114,23 @@ def parked(cluster: Cluster, pods: Pods, name: str, tier: str) -> tuple[dict[str
 
 @pytest.mark.parametrize("tier", ["nvme", "object"])
 def test_a_request_wakes_a_seat_below_ram_as_if_nothing_had_been(
-    tiered: Cluster, seats: Pods, tier: str
+    tiered: Cluster, seats: Pods, tier: str, tmp_path: Path
 ) -> None:
-    before, first = parked(tiered, seats, "a", tier)
+    """docs/how-to/install/offload.md has it so in its last step, of NVMe."""
+    reader = Kubectl(tiered.kubectl_path, tmp_path, tiered.kubeconfig)
+    reader.environment["KYB_AGENT_SOCKET"] = (
+        f"/proc/{tiered.node('n1').pid}/root{keys.AGENT_SOCKET}"
+    )
+    page = Page("offload", reader)
+    before, first = parked(tiered, seats, "a", "ram")
+    page("kubectl -n kyb-system exec", tier=tier)
+    wait_until(lambda: seat_of(tiered, "a").get("tier") == tier, 60, f"not shown in {tier}")
     said = seats.log("a")
-    assert "parked" in tiered.kubectl("exec", "a", "-c", "server", "--", "/kyb/kyb-init", "status")
+    assert "parked" in page("kubectl exec POD")
     began = time.monotonic()
-    answer = Direct.to(before).ask(limit=60)
+    assert '"data"' in page("kubectl get --raw")
     print(f"woken from {tier} in {time.monotonic() - began:.2f} s")
+    answer = Direct.to(before).ask(limit=60)
     assert (answer.status, answer.counter, answer.intact) == (200, 2, True)
     after = seats.all()["a"]
     assert after["status"]["podIP"] == before["status"]["podIP"]

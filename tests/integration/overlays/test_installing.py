@@ -58,7 +58,8 @@ def rolled(bare: Cluster) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def installed(bare: Cluster, reader: Kubectl) -> Iterator[None]:
     """As docs/how-to/install/install.md has it, and removed as remove.md has."""
-    page = Page("install", reader)
+    names = {"registry": "registry.example", "upstream": "upstream.example"}
+    page = Page("install", reader, **names)
     (reader.folder / "OVERLAY").mkdir()
     overlay = page.manifest("apiVersion: kustomize")
     (reader.folder / "OVERLAY" / "kustomization.yaml").write_text(overlay)
@@ -165,6 +166,46 @@ def test_what_prometheus_and_grafana_read_is_made_known(bare: Cluster, reader: K
         assert page("kybernate clients add prometheus").startswith("kyb-")
         made = page("kubectl apply -k config/monitoring")
     assert made.count("configmap/") == made.count("\n") == 2
+
+
+@pytest.mark.usefixtures("installed")
+def test_seats_are_let_leave_ram(bare: Cluster, reader: Kubectl) -> None:
+    """As docs/how-to/install/offload.md has it, up to the agents that may do so."""
+    page, file = Page("offload", reader), reader.folder / "OVERLAY" / "kustomization.yaml"
+    told = yaml.safe_load(page.manifest("components:"))
+    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **told}))
+    page("kybernate artifacts keys")
+    page("cp pki/ca.crt keys/")
+    page("kubectl -n kyb-system create secret generic kyb-registry-object-store")
+    page("kubectl -n kyb-system create configmap kyb-object-store")
+    page("kubectl apply --server-side -k OVERLAY")
+    page("kubectl -n kyb-system rollout status ds/kyb-agent")
+    agent = bare.api().get(f"/apis/apps/v1/namespaces/{keys.NAMESPACE}/daemonsets/kyb-agent")
+    pod = agent["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    wanted = {
+        one["secretRef" if "secretRef" in one else "configMapRef"]["name"]
+        for one in container["envFrom"]
+    }
+    wanted |= {one["secret"]["secretName"] for one in pod["volumes"] if "secret" in one}
+    core = f"{SYSTEM}/secrets", f"{SYSTEM}/configmaps"
+    made = {one["metadata"]["name"] for path in core for one in bare.api().get(path)["items"]}
+    assert {"kyb-artifact-keys", "kyb-object-store"} <= wanted & made
+
+
+@pytest.mark.usefixtures("installed")
+def test_spans_are_turned_on(bare: Cluster, reader: Kubectl) -> None:
+    """As docs/how-to/operate/traces.md has it."""
+    page = Page("traces", reader)
+    with page:
+        page("kubectl -n kyb-system set env deployment/kyb-proxy")
+        page("kubectl -n kyb-system set env ds/kyb-agent")
+    for kind, name in (("deployments", "kyb-proxy"), ("daemonsets", "kyb-agent")):
+        found = bare.api().get(f"/apis/apps/v1/namespaces/{keys.NAMESPACE}/{kind}/{name}")
+        (container,) = found["spec"]["template"]["spec"]["containers"]
+        env = {one["name"]: one.get("value") for one in container["env"]}
+        assert env["OTEL_EXPORTER_OTLP_ENDPOINT"].endswith(":4318")
+        assert {one for one in env if one.endswith("_TRACES")}
 
 
 def laid(bare: Cluster, name: str, into: Path) -> None:

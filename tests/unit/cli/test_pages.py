@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.kit.clients.kubectl import Kubectl
 from tests.kit.howto import Page
+from tests.unit.local.importing.test_importing import blob, manifest
 
 COSTS = {"version": 1, "wake": 5.0, "park": 20.0, "fixed": 0.1, "gpu_gb": 80.0}
 
@@ -40,6 +42,19 @@ def test_a_cluster_is_planned_from_a_file(reader):
         assert str(json.loads(as_json)["gpus"]) in whole
         assert (reader.folder / "plan.svg").read_text().startswith("<svg")
         assert page("kybernate plan config/samples/workloads.csv --costs costs.json") != whole
+
+
+def test_models_of_others_are_taken_over(reader):
+    """What docs/how-to/install/one-box.md has of llama-swap and Ollama."""
+    model = {"cmd": "llama-server -m /models/a.gguf --port ${PORT}"}
+    (reader.folder / "config.yaml").write_text(yaml.safe_dump({"models": {"a": model}}))
+    store = reader.folder / ".ollama" / "models"
+    manifest(store, "hub.example/library/embed/latest", model=blob(store, b"GGUF"))
+    with Page("one-box", reader) as page:
+        page("kybernate import llama-swap")
+        assert "embed" in page("kybernate import ollama")
+    written = yaml.safe_load((reader.folder / "models.yaml").read_text())
+    assert list(written["models"]) == ["a"]
 
 
 def test_the_words_are_completed(reader):
