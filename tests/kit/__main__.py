@@ -18,7 +18,8 @@ from kybernate.errors import KybernateError
 from tests.cluster.fetched import binaries, images, prefix
 from tests.kit import browser, podowners
 from tests.kit.breaks import faketime, linearizable, lossyfs
-from tests.kit.servers import helm, imageregistry, postgresql, prometheus, s3, softhsm
+from tests.kit.gobuild import HELM
+from tests.kit.servers import imageregistry, postgresql, prometheus, s3, softhsm
 from tests.strangers import commits, layers
 from tests.strangers.programs import STRANGERS
 
@@ -42,7 +43,7 @@ NEEDS: dict[str, Callable[[Progress], object]] = {
     "the S3 server": s3.ensure,
     "the checker of histories": linearizable.ensure,
     "the registry of images": imageregistry.ensure,
-    "Helm": helm.ensure,
+    "Helm": HELM.ensure,
     "Prometheus": prometheus.ensure,
     "the control plane of Kubernetes": lambda say: binaries.ensure(_KUBERNETES, say),
 }

@@ -89,3 +89,14 @@ class Program:
             tail = "\n".join(run.stderr.strip().splitlines()[-8:])
             raise KybernateError(f"go {words[0]} of {self.name} failed; Go said:\n{tail}")
         return run.stdout
+
+
+_HELMS = "helm.sh/helm/v3/pkg/chartutil.k8sVersion"
+HELM = Program(
+    "helm",
+    "helm.sh/helm/v3/cmd/helm",
+    "which installs charts, from source: two minutes or more",
+    # Helm holds a chart's kubeVersion against this where it asks no cluster.
+    (f"-ldflags=-X {_HELMS}Major=1 -X {_HELMS}Minor=34",),
+)
+"""It renders and installs our chart in tests."""

@@ -16,8 +16,8 @@ from kybernate.errors import NotFoundError
 from tests.cluster.fetched import binaries
 from tests.integration.hooks import until
 from tests.kit.clients.kubectl import Kubectl
+from tests.kit.gobuild import HELM
 from tests.kit.howto import Page
-from tests.kit.servers import helm
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.skipif(bool(helm.why_not()), reason=helm.why_not() or "-"),
+    pytest.mark.skipif(bool(HELM.why_not()), reason=HELM.why_not() or "-"),
 ]
 
 CONFIG = REPOSITORY / "config"
@@ -37,7 +37,7 @@ CORE = list(yaml.safe_load((CONFIG / "default/kustomization.yaml").read_text())[
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    argv = [str(helm.ensure()), *words]
+    argv = [str(HELM.ensure()), *words]
     return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -153,7 +153,7 @@ def test_a_value_that_means_nothing_is_refused_by_its_name(choice: str, said: st
 def test_it_is_installed_upgraded_and_leaves_nothing(bare: Cluster, tmp_path: Path) -> None:
     """As docs/how-to/install/helm.md has it."""
     api, reader = bare.api(), Kubectl(bare.kubectl_path, tmp_path, bare.kubeconfig)
-    (tmp_path / "helm").symlink_to(helm.ensure())
+    (tmp_path / "helm").symlink_to(HELM.ensure())
     page, values = Page("helm", reader), tmp_path / "values.yaml"
     values.write_text(page.manifest("images:"))
     bare.kubectl("apply", "-f", str(CONFIG / "rbac/namespace.yaml"))
