@@ -92,7 +92,8 @@ class Page:
     def variable(self, name: str) -> str:
         """What a line has set."""
         told = (self.folder / _VARIABLES).read_text()
-        return re.findall(rf'^declare -- {name}="(.*)"$', told, re.MULTILINE)[-1]
+        found: list[str] = re.findall(rf'^declare -- {name}="(.*)"$', told, re.MULTILINE)
+        return found[-1]
 
     def sample(self, name: str) -> dict[str, Any]:
         """The object of a file of `config/samples`."""
