@@ -24,7 +24,8 @@ from click.testing import CliRunner
 from kybernate.adapters.pki import Folder, Validity
 from kybernate.cli.clients import command
 from kybernate.core.clients import digest_of
-from tests.unit.proxy.stage import DEADLINE, FakeAgent, Model
+from kybernate.gen import agent_pb2
+from tests.unit.proxy.stage import FakeAgent, Model
 
 pytestmark = pytest.mark.hostile
 
@@ -32,6 +33,10 @@ MIB = 2**20
 LARGE = 31 * MIB
 MEMORY_LIMIT = 1024 * MIB
 """Of the proxy's container, in config/proxy/deployment.yaml."""
+PATIENCE = 100.0
+"""Seconds after which a test hangs: a busy machine takes many, and none decides what is right."""
+SLOW = {"body_limit_s": 600, "wait_limit_s": 600}
+"""Settings with which a proxy is as patient."""
 
 
 class Process:
@@ -58,7 +63,7 @@ class Process:
             env={**os.environ, **env},
             stderr=asyncio.subprocess.PIPE,
         )
-        async with asyncio.timeout(DEADLINE):
+        async with asyncio.timeout(PATIENCE):
             while not (found := re.search(rb"listening on .*:(\d+)", await self._line())):
                 pass
         self._reader = asyncio.create_task(self._drain())
@@ -107,15 +112,18 @@ class Process:
 
     async def until(self, condition):
         """Wait until (bytes held, requests waiting) are so."""
-        async with asyncio.timeout(2 * DEADLINE):
+        async with asyncio.timeout(PATIENCE):
             while not condition(*(now := await self.held())):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         return now
 
     async def seat(self, **seat):
         """A seat, parked unless said otherwise."""
-        self.agent.name_seat(self.model.address, **seat)
-        async with asyncio.timeout(DEADLINE), self.client() as client:
+        told = self.agent.name_seat(self.model.address, **seat)
+        # Told again with each stream, as an agent does: where an attack has this process busy for
+        # seconds, no ping of the proxy's is answered, and it connects again.
+        self.agent.opening.append(agent_pb2.AgentOrder(seat=told))
+        async with asyncio.timeout(PATIENCE), self.client() as client:
             while True:
                 async with client.get("/v1/models") as answer:
                     if seat.get("uid", "a") in await answer.text():
@@ -142,7 +150,7 @@ def against(runner, tls):
 
     def run(attack, **settings):
         async def act():
-            async with asyncio.timeout(90), Process(tls, **settings) as process:
+            async with asyncio.timeout(280), Process(tls, **settings) as process:
                 await attack(process)
 
         runner.run(act())
@@ -181,7 +189,7 @@ def test_many_large_requests_that_wait_do_not_end_the_proxy(against):
             asked = [asyncio.create_task(ask(client, data)) for client in clients]
             size, _ = await proxy.until(lambda _, waiting: waiting == 7)
             assert size == 7 * LARGE
-            async with asyncio.timeout(2 * DEADLINE):
+            async with asyncio.timeout(PATIENCE):
                 while sum(one.done() for one in asked) < 20:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
             refused = [one.result() for one in asked if one.done()]
@@ -195,7 +203,7 @@ def test_many_large_requests_that_wait_do_not_end_the_proxy(against):
         await proxy.until(lambda size, _: size == 0)
         assert proxy.peak() < 0.8 * MEMORY_LIMIT
 
-    against(attack)
+    against(attack, **SLOW)
 
 
 def test_large_bodies_of_many_clients_do_not_keep_out_small_ones(against):
@@ -222,7 +230,7 @@ def test_one_client_can_not_take_the_room_of_all(against):
         async with proxy.client(2) as greedy, proxy.client(3) as other:
             asked = [asyncio.create_task(ask(greedy, body(9 * MIB))) for _ in range(5)]
             await proxy.until(lambda size, _: size == 27 * MIB)
-            async with asyncio.timeout(DEADLINE):
+            async with asyncio.timeout(PATIENCE):
                 while sum(one.done() for one in asked) < 2:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
             refused = [one.result() for one in asked if one.done()]
@@ -321,7 +329,7 @@ def test_a_body_that_does_not_come_costs_time_but_no_room(against):
             writer.write(head + b"{")
         await proxy.until(lambda size, _: size == 20)
         for reader, writer in slow:
-            async with asyncio.timeout(DEADLINE):
+            async with asyncio.timeout(PATIENCE):
                 answer = await reader.readuntil(b"}}")
             assert answer.startswith(b"HTTP/1.1 408 ")
             assert b"body_too_slow" in answer
@@ -342,7 +350,7 @@ def test_a_pod_that_calls_itself_like_anothers_full_name_gets_no_request(against
         await proxy.seat(uid="victim", namespace="victim", model="llama")
         proxy.agent.order(gone={"uid": "victim"})
         async with proxy.client() as client:
-            async with asyncio.timeout(DEADLINE):
+            async with asyncio.timeout(PATIENCE):
                 while True:
                     async with client.get("/v1/models") as listed:
                         if '"victim/llama","object"' not in await listed.text():
@@ -394,7 +402,7 @@ def test_a_seats_other_paths_are_not_its_clients(against, path):
         data = body(100)
         head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
         writer.write(head.encode() + data)
-        async with asyncio.timeout(DEADLINE):
+        async with asyncio.timeout(PATIENCE):
             line = await reader.readline()
         assert int(line.split()[1]) in (400, 404)
         assert proxy.model.requests == []
@@ -481,7 +489,7 @@ def test_a_key_opens_its_own_namespaces_and_is_never_shown_to_a_seat(keyed):
             proxy.agent.lease("grant", uid=uid)
         mine = {"Authorization": f"Bearer {keys['shop']}"}
         async with proxy.client() as client:
-            async with asyncio.timeout(DEADLINE):
+            async with asyncio.timeout(PATIENCE):
                 while True:
                     async with client.get("/v1/models", headers=mine) as answer:
                         if (models := (await answer.json())["data"]) and (

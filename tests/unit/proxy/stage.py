@@ -117,6 +117,7 @@ class FakeAgent:
             wake_seconds=wake_seconds,
         )
         self.order(seat=seat)
+        return seat
 
     def lease(self, kind, generation=1, uid="a"):
         self.order(**{kind: agent_pb2.Lease(uid=uid, generation=generation)})
