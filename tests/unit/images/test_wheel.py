@@ -83,7 +83,8 @@ def test_nothing_but_kybernate_is_at_the_top_and_no_criu_is_in_it(built):
     assert {top for top in tops if not top.endswith(".dist-info")} == {"kybernate"}
     native = {name for name in names if "/native/" in name}
     libraries = {f"kybernate/native/simgpu/{one}.so.1" for one in ("libcuda", "libnvidia-ml")}
-    assert native == {"kybernate/native/kyb-init", "kybernate/native/simgpu/simgpu", *libraries}
+    programs = {f"kybernate/native/{one}" for one in ("kyb-init", "kyb-enter", "simgpu/simgpu")}
+    assert native == programs | libraries
     assert all(modes[name] == 0o755 for name in native)
     assert "kybernate/services/proxy/page/assets/main.js" in names
     assert "kybernate/local/simgpu/spec.py" in names
