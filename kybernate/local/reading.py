@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from dataclasses import field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from kybernate.api.models import read, without
@@ -16,7 +17,7 @@ from kybernate.local.rights import stays_in_ram
 from kybernate.local.specs import ModelSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
     from pathlib import Path
 
     from kybernate.api.models import Model, ModelsFile
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _EVERY = 1.0
-_CONTAINERS = frozenset({"docker", "podman", "nerdctl"})
+_CONTAINERS = frozenset({"docker", "docker-compose", "podman", "nerdctl"})
+_RUNS = frozenset({"run", "start", "exec", "compose", "container", "up"})
+"""Words that follow these where a container is run, also behind sudo, env or a shell's -c."""
 
 
 @dataclass(slots=True)
@@ -103,12 +106,21 @@ def _refused(file: ModelsFile) -> set[str]:
 
 def check(name: str, model: Model) -> None:
     """Whether a model can be run here. Raises ConfigError."""
-    if os.path.basename(model.argv[0]) in _CONTAINERS:
+    if (program := _container(model.argv)) is not None:
         raise ConfigError(
             f"models.{name}.cmd",
-            f"{model.argv[0]} has the container's processes run by its service, where this process "
+            f"{program} has the container's processes run by its service, where this process "
             "can neither park nor find them; write the server's own command, such as vllm serve",
         )
+
+
+def _container(argv: Sequence[str]) -> str | None:
+    """The word by which a command has a service run a container, if it does."""
+    if os.path.basename(argv[0]) in _CONTAINERS:
+        return argv[0]
+    words = [word for argument in argv for word in argument.split()]
+    pairs = pairwise(words)
+    return next((a for a, b in pairs if os.path.basename(a) in _CONTAINERS and b in _RUNS), None)
 
 
 def unmet(file: ModelsFile) -> Iterator[str]:

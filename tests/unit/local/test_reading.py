@@ -71,9 +71,12 @@ def test_a_list_of_ports_that_cant_be_read_is_made_anew(source, spoilt):
     assert one.load().models["a"].port == 5800
 
 
-@pytest.mark.parametrize("program", ["docker", "/usr/bin/podman"])
+@pytest.mark.parametrize(
+    "program", ["docker", "/usr/bin/podman", "sudo docker", "env A=b nerdctl", 'sh -c "exec docker']
+)
 def test_a_container_is_left_out_with_what_to_do_instead(source, program, caplog):
-    text = models("b") + f"  a: {{cmd: '{program} run -p ${{PORT}}:80 image', aliases: [x]}}\n"
+    end = '"' * program.count('"')
+    text = models("b") + f"  a: {{cmd: '{program} run -p ${{PORT}}:80 image{end}', aliases: [x]}}\n"
     one = source(text + "hooks: {on_startup: {preload: [a, b]}}\ngroups: {g: {members: [a, b]}}\n")
     file = one.load()
     assert (set(file.models), set(file.names)) == ({"b"}, {"b"})
@@ -134,6 +137,14 @@ async def test_a_file_is_taken_over_before_it_is_read_again(source):
         under_way.pop()
 
     await asyncio.gather(one.reload(changed), one.reload(changed))
+
+
+@pytest.mark.parametrize(
+    "cmd", ["serve --name docker", "python podman.py run", "serve docker image"]
+)
+def test_a_command_that_only_names_one_is_run(source, cmd):
+    text = f"models: {{a: {{cmd: '{cmd} --port ${{PORT}}'}}}}"
+    assert set(source(text).load().models) == {"a"}
 
 
 def test_what_a_box_does_not_do_is_said_for_each_key(source):
