@@ -307,7 +307,7 @@ class Steps:
         self._world.freezer.thaw(seat.tree.handle)
         thawed = self._world.now()
         try:
-            phases = await self.finish_wake(seat)
+            phases = await self._restored(seat)
         except Broken as error:
             if await self._was_not_moved(seat, error.__cause__):
                 gpus = " and ".join(f"{old} to {new}" for old, new in seat.tree.gpu_map.items())
@@ -326,6 +326,9 @@ class Steps:
     async def finish_wake(self, seat: Seat) -> dict[str, float]:
         """From wherever its processes are to RUNNING. Raises Broken."""
         self._world.freezer.thaw(seat.tree.handle)
+        return await self._restored(seat)
+
+    async def _restored(self, seat: Seat) -> dict[str, float]:
         # It was let to them when it began, and the runtime may have laid down its own list again.
         with contextlib.suppress(KybernateError, OSError):
             await self.open_devices(seat, stays=True)
