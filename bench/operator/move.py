@@ -2,7 +2,7 @@
 
 `kubectl kyb move` and `approve` on a real cluster, the client behind the proxy. The pause is the
 longest time for which the client waits. Before each move the same pod is put into the object store
-by its agent and woken from there: what a dump and a transfer, and then a restore, take one after
+by its agent, fetched from there, and woken: what a dump, a transfer and a restore take one after
 another (the baseline).
 """
 
@@ -38,8 +38,8 @@ LIMIT = 300.0
 APPS = "/apis/apps/v1/namespaces/default/deployments"
 RBAL = f"/apis/{keys.API_VERSION}/namespaces/default/rebalancerequests"
 LABELS = {"app": "moved"}
-Sample = tuple[float, float, float]
-"""Seconds put away, woken, and the pause of a move."""
+Sample = tuple[float, float, float, float]
+"""Seconds put away, fetched, woken, and the pause of a move."""
 _SERVER = """
 import os, runpy, sys
 memory = [os.urandom(1 << 20) for _ in range({mib})]
@@ -113,22 +113,27 @@ class Moved:
         wait_until(there, LIMIT, "no pod serves")
         return found[0]
 
-    def apart(self) -> tuple[float, float]:
-        """Seconds to put it into the object store, and to its first answer from there."""
-        name, node = self.pod["metadata"]["name"], self.pod["spec"]["nodeName"]
-        socket = f"/proc/{self._cluster.node(node).pid}/root{keys.AGENT_SOCKET}"
-        words = [sys.executable, "-m", "kybernate.cli", "agent", "--socket", socket, "park", name]
-        done = subprocess.run(
-            [*words, "--tier", "object", "--json"],
-            capture_output=True, text=True, timeout=LIMIT, check=True,
-        )  # fmt: skip
-        found = json.loads(done.stdout)
+    def apart(self) -> tuple[float, float, float]:
+        """Seconds to put it into the object store, to fetch it, and to its first answer then."""
+        away, fetched = self._parked("object"), self._parked("nvme")
         models = Models(self._cluster.proxy_url)
         answer = models.ask("toy", limit=LIMIT)
         models.close()
         if not (answer.status == 200 and answer.intact):
             raise SystemExit(f"it answers {answer.status} after it was woken")
-        return float(found["ended_at"]) - float(found["created_at"]), answer.seconds
+        return away, fetched, answer.seconds
+
+    def _parked(self, tier: str) -> float:
+        """Seconds until it is parked there."""
+        name, node = self.pod["metadata"]["name"], self.pod["spec"]["nodeName"]
+        socket = f"/proc/{self._cluster.node(node).pid}/root{keys.AGENT_SOCKET}"
+        words = [sys.executable, "-m", "kybernate.cli", "agent", "--socket", socket, "park", name]
+        done = subprocess.run(
+            [*words, "--tier", tier, "--json"],
+            capture_output=True, text=True, timeout=LIMIT, check=True,
+        )  # fmt: skip
+        found = json.loads(done.stdout)
+        return float(found["ended_at"]) - float(found["created_at"])
 
     def move(self) -> float:
         """To the other node; the longest time for which a client waited (s)."""
@@ -163,11 +168,12 @@ def measure(cluster: Cluster, folder: Path, mib: int, samples: int) -> list[Samp
     moved = Moved(cluster, folder, mib)
     found: list[Sample] = []
     for number in range(samples + 1):
-        away, woken = moved.apart()
+        away, fetched, woken = moved.apart()
         pause = moved.move()
-        say(f"{number}: put away {away:.2f} s, woken {woken:.2f} s, moved {pause:.2f} s")
+        apart = f"put away {away:.2f} s, fetched {fetched:.2f} s, woken {woken:.2f} s"
+        say(f"{number}: {apart}, moved {pause:.2f} s")
         if number:  # the first one fills caches
-            found.append((away, woken, pause))
+            found.append((away, fetched, woken, pause))
         time.sleep(1.0)
     return found
 
@@ -190,11 +196,12 @@ def main(mib: int, samples: int, as_json: bool) -> None:
             rounds = measure(cluster, Path(folder), mib, samples)
     except KybernateError as error:
         raise SystemExit(str(error)) from error
-    away, woken, pause = (median([one[at] for one in rounds]) for at in range(3))
+    away, fetched, woken, pause = (median([one[at] for one in rounds]) for at in range(4))
     metrics = {
-        "pause_ratio": (pause / (away + woken), "x"),
+        "pause_ratio": (pause / (away + fetched + woken), "x"),
         "pause_p50_s": (pause, "s"),
         "away_p50_s": (away, "s"),
+        "fetched_p50_s": (fetched, "s"),
         "woken_p50_s": (woken, "s"),
         "mib": (float(mib), "MiB"),
     }

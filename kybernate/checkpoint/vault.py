@@ -228,20 +228,29 @@ class Vault:
         deadline: float,
         into: Into,
         progress: Callable[[int], None] | None = None,
+        laid_out: Callable[[], None] | None = None,
     ) -> Manifest:
         """See `ports.Vault.fetch`."""
+        told = threading.Event()
+
+        def begins() -> None:
+            told.set()
+            (laid_out or bool)()
 
         def fetched(until: Deadline) -> Manifest:
             copies = self._near(artifact)
             for place, manifest in copies:
                 self._see_admitted(manifest, into)
                 try:
-                    self._bring(place, manifest, images, until, progress)
+                    self._bring(place, manifest, images, until, progress, laid_out and begins)
                     log.info("%s is fetched from %s", artifact, place.name)
                 except (CorruptError, RefusedError, RetryableError, OSError) as error:
                     if isinstance(error, OSError) and not is_unreadable(error):
                         raise
                     self._doubt(place, artifact, error)
+                    if told.is_set():
+                        # Somebody has read what came from there: another copy changes nothing.
+                        raise
                     copies.problems.append(error)
                 else:
                     return manifest
@@ -355,12 +364,14 @@ class Vault:
         images: Path,
         until: Deadline,
         progress: Callable[[int], None] | None,
+        laid_out: Callable[[], None] | None,
     ) -> None:
         if manifest.form == manifests.RAW:
             sealing.copy_raw(place, manifest, images, until, progress)
         else:
             recorded = self._believed.get((manifest.id, manifest.node), "")
-            fetch.fetch(place, manifest, images, self._keys, until, recorded, progress)
+            given = self._keys, until, recorded, progress, laid_out
+            fetch.fetch(place, manifest, images, *given)
 
     def _admitted(self, artifact: ArtifactId, into: Into) -> Manifest:
         """The local copy's manifest."""

@@ -237,10 +237,15 @@ class Vault(Protocol):
         deadline: float,
         into: Into,
         progress: Callable[[int], None] | None = None,
+        laid_out: Callable[[], None] | None = None,
     ) -> Manifest:
         """Bring its images into a directory, verified, from the fastest place that has it.
         Continues from where an earlier call was cut short; `progress` hears of bytes done. Returns
-        its manifest; raises like `admit`."""
+        its manifest; raises like `admit`.
+
+        `laid_out` is called, by any thread, and not in each case, once a restore may begin, which
+        waits for what it needs and has not come: what it reads is verified. If this fails then, so
+        does the restore, and what it has made must not run."""
         ...
 
     async def verify(self, artifact: ArtifactId, place: Tier, deadline: float) -> None:

@@ -92,10 +92,11 @@ class ReportingVault:
         deadline: float,
         into: Into,
         progress: Callable[[int], None] | None = None,
+        laid_out: Callable[[], None] | None = None,
     ) -> Manifest:
         """As the vault's: a folder of images is no copy."""
         return await self._held(
-            into, lambda: self._vault.fetch(artifact, images, deadline, into, progress)
+            into, lambda: self._vault.fetch(artifact, images, deadline, into, progress, laid_out)
         )
 
     async def verify(self, artifact: ArtifactId, place: Tier, deadline: float) -> None:

@@ -42,7 +42,7 @@ class Offload:
         self.sealer = Sealer(custody)
         self.gates = Gates(ground, request_wake)
         self.lazies = Lazies(ground.node, ground.life, ground.kick)
-        self.transfers = Transfers(ground)
+        self.transfers = Transfers(ground, self.lazies.pays)
         self.restores = Restores(ground, self.gates, self.lazies, self.transfers)
         self.dumps = Dumps(ground, self.gates, self.lazies, self.sealer, succession, departures)
 
@@ -64,6 +64,7 @@ class Offload:
         seat.saved.forgotten()
         seat.tree.follows_none()
         paging = seat.saved.paging
+        self.transfers.stop(seat)
         if seat.state is SeatState.RESTORING:
             seat.saved.pages("")  # half of a tree is ended with its container
         if artifact or seat.state in TIER_OF:
@@ -73,6 +74,7 @@ class Offload:
 
     def let_go(self, seat: Seat) -> None:
         """It stays without a tree, and its artifact is its successor's."""
+        self.transfers.stop(seat)
         seat.saved.forgotten()
         self.ground.node.save(seat)
         self.ground.life.aside(self.lazies.abandon(seat))

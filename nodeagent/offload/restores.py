@@ -17,6 +17,7 @@ from kybernate.core.artifacts.match import UNKNOWN, Target
 from kybernate.core.seat.seats import SeatEvent
 from kybernate.errors import (
     CorruptError,
+    DeadlineError,
     KybernateError,
     LockedError,
     NotFoundError,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable
 
     from kybernate.core.artifacts.into import Into
+    from kybernate.ports import Phases
     from nodeagent.offload.gates import Gates
     from nodeagent.offload.ground import Ground
     from nodeagent.offload.lazies import Lazies
@@ -71,19 +73,14 @@ class Restores:
             if self._ground.world.resizing is not None:
                 await self._ground.world.resizing.take(seat)
             await self._ground.steps.open_devices(seat)
-            images = await self._images(seat)
+            images, coming = await self._images(seat)
             if seat.saved.paging:
                 self._lazies.fillings.begin(seat)
             read = self._ground.world.now()
-            deadline, stopped = self._ground.node.settings.dump_deadline_s, stays_stopped(seat)
-            phases = await self._ground.offloading.dumper.restore(
-                init_of(seat),
-                seat.tree.handle,
-                images,
-                deadline,
-                lazy=bool(seat.saved.paging),
-                stopped=stopped,
-            )
+            if coming is None:
+                phases = await self._recreate(seat, images)
+            else:
+                phases = await self._recreate_as_it_comes(seat, images, coming)
         except NotFoundError as error:
             self._ground.is_gone(seat, error)
             return
@@ -96,19 +93,75 @@ class Restores:
         await self.finish(seat)
         took = {"read": read - began, **phases, "restore": restored - read}
         seat.history.timed({**took, "all": self._ground.world.now() - began})
-        self._lazies.learn(seat, phases)
+        if coming is None:
+            self._lazies.learn(seat, phases)
         metrics.observe_step("restore", seat.history.phases, seat.saved.size)
 
-    async def _images(self, seat: Seat) -> Path:
+    async def _recreate(self, seat: Seat, images: Path, more: float = 0.0) -> Phases:
+        """`more`: seconds for which its memory may be waited for."""
+        deadline, stopped = self._ground.node.settings.dump_deadline_s, stays_stopped(seat)
+        return await self._ground.offloading.dumper.restore(
+            init_of(seat),
+            seat.tree.handle,
+            images,
+            deadline + more,
+            lazy=bool(seat.saved.paging),
+            stopped=stopped,
+        )
+
+    async def _recreate_as_it_comes(
+        self, seat: Seat, images: Path, coming: asyncio.Task[None]
+    ) -> Phases:
+        """The tree stands when this returns, and all that it was made of was verified. If that
+        doesn't come, why it doesn't is raised, and not what CRIU made of that."""
+        settings = self._ground.node.settings
+        recreating = asyncio.create_task(self._recreate(seat, images, settings.transfer_deadline_s))
+        try:
+            await asyncio.wait({recreating, coming}, return_when=asyncio.FIRST_COMPLETED)
+            if not coming.done() and recreating.exception() is not None:
+                # What was said to be lost fails a restore before it is told here.
+                await asyncio.wait({coming}, timeout=_GLANCE)
+            if coming.done() or recreating.exception() is None:
+                await self._see_come(coming)
+                metrics.TIER_STEPS.labels("fetch", "done").inc()
+            async with asyncio.timeout(settings.dump_deadline_s):
+                return await recreating
+        except TimeoutError as error:
+            raise DeadlineError("its images are here, and it isn't recreated from them") from error
+        finally:
+            seat.saved.sank()
+            for task in (recreating, coming):
+                task.cancel()
+            await asyncio.gather(recreating, coming, return_exceptions=True)
+
+    async def _see_come(self, coming: Awaitable[None]) -> None:
+        """Raises CorruptError, RefusedError if it can't be used, and what stands against it now."""
+        try:
+            await coming
+        except (NotFoundError, CorruptError) as error:
+            # Of a copy in a store that is away nobody can tell; then this says so.
+            await self._ground.offloading.vault.ls(Tier.OBJECT)
+            raise CorruptError(str(error)) from error
+
+    async def _images(self, seat: Seat) -> tuple[Path, asyncio.Task[None] | None]:
+        """And the fetch of what isn't there yet, of which the restore is to see the end."""
+        if (coming := self._transfers.take(seat)) is not None:
+            return coming
         if seat.saved.images:
             await self._see_fit(seat)
-            return Path(seat.saved.images)
+            return Path(seat.saved.images), None
+        if Tier.NVME not in seat.saved.copies and Tier.OBJECT in seat.saved.copies:
+            return await self._other_images(seat)
+        return await self._own_images(seat)
+
+    async def _own_images(self, seat: Seat) -> tuple[Path, asyncio.Task[None] | None]:
+        """Of its copy on NVMe, or of another one if that can't be used."""
         vault, deadline = self._ground.offloading.vault, self._ground.node.settings.dump_deadline_s
         artifact, into = ArtifactId(seat.saved.artifact), await self._ground.offloading.into(seat)
         try:
             if seat.saved.paging:
-                return await vault.lend(artifact, seat.uid, deadline, into)
-            return await vault.images(artifact, deadline, into)
+                return await vault.lend(artifact, seat.uid, deadline, into), None
+            return await vault.images(artifact, deadline, into), None
         except LockedError as error:
             if Tier.OBJECT not in seat.saved.copies:
                 raise
@@ -146,17 +199,18 @@ class Restores:
         except (KybernateError, OSError) as error:
             log.info("%s: what its artifact needs isn't looked up again: %s", seat, error)
 
-    async def _other_images(self, seat: Seat) -> Path:
+    async def _other_images(self, seat: Seat) -> tuple[Path, asyncio.Task[None] | None]:
         """Of its copy in the object store. Raises CorruptError, RefusedError if that can't be used
         either."""
-        vault, into = self._ground.offloading.vault, await self._ground.offloading.into(seat)
-        try:
-            await self._transfers.bring(seat, into)
-        except (NotFoundError, CorruptError) as error:
-            # Of a copy in a store that is away nobody can tell; then this says so.
-            await vault.ls(Tier.OBJECT)
-            raise CorruptError(str(error)) from error
-        return Path(seat.saved.images)
+        into = await self._ground.offloading.into(seat)
+        if seat.saved.paging:
+            # It would run before all of its memory is known to be what was saved.
+            await self._see_come(self._transfers.bring(seat, into))
+            return Path(seat.saved.images), None
+        images, coming = await self._transfers.begin_bring(seat, into)
+        if coming.done():
+            await self._see_come(coming)
+        return images, coming
 
     async def _restore_failed(self, seat: Seat, error: Exception) -> None:
         metrics.failed("restore")

@@ -23,8 +23,10 @@ from nodeagent.seat.steps import Broken
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from pathlib import Path
 
     from kybernate.core.artifacts.into import Into
+    from kybernate.types import PodUid
     from nodeagent.offload.ground import Ground
     from nodeagent.seat.record import Seat
 
@@ -40,8 +42,11 @@ believed and the state given up."""
 class Transfers:
     """Copies, fetches and drops artifacts as the tier manager says."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: Ground, lazily: Callable[[Seat], bool]) -> None:
+        """`lazily`: whether the seat's tree is to run before its memory is in."""
         self._ground = ground
+        self._lazily = lazily
+        self._coming: dict[PodUid, tuple[Path, asyncio.Task[None]]] = {}
 
     def begin_pack(self, seat: Seat, why: str) -> None:
         """A verified copy goes into the object store; the seat stays as it is."""
@@ -84,6 +89,7 @@ class Transfers:
 
     async def drop_local(self, seat: Seat) -> None:
         """Remove what of a seat that is parked in the object store is still on NVMe."""
+        self.stop(seat)
         if not seat.saved.borrowed:
             await self._ground.offloading.vault.drop(ArtifactId(seat.saved.artifact), Tier.NVME)
         await self._ground.offloading.vault.abandon(seat.uid)
@@ -101,16 +107,46 @@ class Transfers:
         try:
             if (into := await self._into(seat)) is None:
                 return
-            await self.bring(seat, into)
+            await self._fetch_or_begin(seat, into)
             seat.saved.moved(self._ground.world.now())
             self._ground.node.transition(seat, SeatEvent.FETCHED, why)
-            metrics.TIER_STEPS.labels("fetch", "done").inc()
         except (NotFoundError, CorruptError, RefusedError) as error:
             seat.saved.sank()
             raise Broken(f"its artifact can't be used: {error}") from error
         except (KybernateError, OSError) as error:
             self._transfer_failed(seat, "fetch", error)
-        self._transferred(seat)
+        if seat.uid in self._coming:
+            seat.saved.begun()
+            self._ground.kick()
+        else:
+            self._transferred(seat)
+
+    async def _fetch_or_begin(self, seat: Seat, into: Into) -> None:
+        """Who is wanted is restored while its memory comes; a tree that ran before that is in would
+        do so before it is known to be what was saved."""
+        images, coming = await self.begin_bring(seat, into)
+        if coming.done() or not seat.comes_back or self._lazily(seat):
+            await to_its_end(coming)
+            metrics.TIER_STEPS.labels("fetch", "done").inc()
+            return
+        self._coming[seat.uid] = images, coming
+        coming.add_done_callback(lambda _: self._came(seat, coming))
+
+    def _came(self, seat: Seat, coming: asyncio.Task[None]) -> None:
+        """It has come, or never will, before anybody took it: then it is fetched again."""
+        if self._coming.get(seat.uid, (None, None))[1] is coming:
+            del self._coming[seat.uid]
+            seat.saved.sank()
+            self._ground.node.save(seat)
+
+    def take(self, seat: Seat) -> tuple[Path, asyncio.Task[None]] | None:
+        """Its images that are on their way, if some are: whoever takes them sees to their end."""
+        return self._coming.pop(seat.uid, None)
+
+    def stop(self, seat: Seat) -> None:
+        """Nobody waits for its images any more."""
+        if (found := self._coming.pop(seat.uid, None)) is not None:
+            found[1].cancel()
 
     async def _into(self, seat: Seat) -> Into | None:
         """None if its container has ended, and then it is seen to its end."""
@@ -123,15 +159,44 @@ class Transfers:
     async def bring(self, seat: Seat, into: Into) -> None:
         """Its images into a folder of its own, and what they need: the place where that is written
         may be away when they are restored. Raises like `Vault.begin` and `Vault.fetch`."""
-        vault, deadline = (
-            self._ground.offloading.vault,
-            self._ground.node.settings.transfer_deadline_s,
-        )
-        images = await vault.begin(seat.uid)
+        self.stop(seat)
+        images = await self._ground.offloading.vault.begin(seat.uid)
+        await self._bring(seat, into, images)
+
+    async def begin_bring(self, seat: Seat, into: Into) -> tuple[Path, asyncio.Task[None]]:
+        """As `bring`, but returns once a restore may begin from that folder: its tree may run when
+        the task has ended well. Who is given it cancels it, or sees it to its end."""
+        self.stop(seat)
+        images = await self._ground.offloading.vault.begin(seat.uid)
+        loop, may_begin = asyncio.get_running_loop(), asyncio.Event()
+
+        def laid_out() -> None:
+            with contextlib.suppress(RuntimeError):  # the agent has ended
+                loop.call_soon_threadsafe(may_begin.set)
+
+        coming = asyncio.create_task(self._bring(seat, into, images, laid_out))
+
+        def ended(task: asyncio.Task[None]) -> None:
+            may_begin.set()
+            if not task.cancelled():
+                task.exception()  # or asyncio would tell of one that nobody waits for any more
+
+        coming.add_done_callback(ended)
         try:
-            manifest = await vault.fetch(
-                ArtifactId(seat.saved.artifact), images, deadline, into, self._progress(seat)
-            )
+            await may_begin.wait()
+        except asyncio.CancelledError:
+            coming.cancel()
+            raise
+        return images, coming
+
+    async def _bring(
+        self, seat: Seat, into: Into, images: Path, laid_out: Callable[[], None] | None = None
+    ) -> None:
+        settings, artifact = self._ground.node.settings, ArtifactId(seat.saved.artifact)
+        fetch = self._ground.offloading.vault.fetch
+        given = settings.transfer_deadline_s, into, self._progress(seat), laid_out
+        try:
+            manifest = await fetch(artifact, images, *given)
         except (NotFoundError, CorruptError) as error:
             self._see_lacking(seat, error)
             raise
@@ -176,3 +241,12 @@ class Transfers:
         until = self._ground.world.now() + pause(error, 0)
         seat.backoff.settle(until, asleep=seat.demand.called)
         self._ground.node.complain(seat, "TransferFailed", f"{error}; trying again")
+
+
+async def to_its_end(coming: asyncio.Task[None]) -> None:
+    """Await what nobody else does: it is cancelled with its caller. Raises as it does."""
+    try:
+        await asyncio.shield(coming)
+    except asyncio.CancelledError:
+        coming.cancel()
+        raise

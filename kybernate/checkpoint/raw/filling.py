@@ -13,11 +13,11 @@ from concurrent.futures import as_completed
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from kybernate.checkpoint import marks
 from kybernate.checkpoint.copies import is_unreadable
 from kybernate.checkpoint.ordered import threads
 from kybernate.checkpoint.pieces import PieceReader
 from kybernate.checkpoint.places import WORKERS
-from kybernate.checkpoint.raw import marks
 from kybernate.checkpoint.raw.wanted import Filled, Order
 from kybernate.core.artifacts.manifest import PIECE
 from kybernate.errors import CorruptError, RetryableError

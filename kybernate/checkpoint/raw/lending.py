@@ -12,13 +12,13 @@ import os
 from typing import TYPE_CHECKING
 
 from kybernate.adapters.objects.objects import LocalObjects
+from kybernate.checkpoint import marks
 from kybernate.checkpoint.ordered import ordered, threads
 from kybernate.checkpoint.pieces import PieceReader
 from kybernate.checkpoint.places import WORKERS, Place, read_manifest
-from kybernate.checkpoint.raw import filling, marks
+from kybernate.checkpoint.raw import filling
 from kybernate.checkpoint.raw.mending import Mender
 from kybernate.checkpoint.raw.seal import check_size, images_of, pieces_of
-from kybernate.checkpoint.raw.stream import is_pages
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts.manifest import PIECE
 from kybernate.errors import CorruptError, NotFoundError, RefusedError
@@ -47,7 +47,7 @@ def lay_out(place: Place, manifest: Manifest, folder: Path, deadline: Deadline) 
     try:
         _link_told(place, manifest, folder)
         for file in manifest.files:
-            if is_pages(file.name):
+            if marks.is_pages(file.name):
                 marks.make(folder / file.name, file.size)
             os.link(images / file.name, folder / file.name, follow_symlinks=False)
     except OSError as error:
@@ -72,7 +72,7 @@ def fill(
     try:
         pieces = pieces_of(told, read_manifest(told, artifact, keys))
     except (NotFoundError, CorruptError, RefusedError) as error:
-        _lose(folder)
+        marks.lose(folder)
         raise CorruptError(str(error)) from error
     filling.fill(folder, pieces, Mender(artifact, others, keys), deadline)
 
@@ -104,18 +104,8 @@ def _see_right(images: Path, manifest: Manifest, pieces: Pieces, deadline: Deadl
     todo: list[tuple[str, int]] = []
     for file in manifest.files:
         check_size(images, file)
-        if not is_pages(file.name):
+        if not marks.is_pages(file.name):
             todo += [(file.name, number) for number in range(-(-file.size // PIECE))]
     with threads(WORKERS, "lay-out") as pool:
         for _ in ordered(pool, check, todo, 4 * WORKERS):
             pass
-
-
-def _lose(folder: Path) -> None:
-    """Say of all that is not there yet that it never will be."""
-    for path in marks.pages_of(folder):
-        one = marks.Marks(path)
-        for piece, state in enumerate(one.states()):
-            if state == marks.COMES:
-                one.say(piece, marks.LOST)
-        one.close()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
+from kybernate.checkpoint.marks import is_pages
 from kybernate.checkpoint.ordered import threads
 from kybernate.checkpoint.packs.blocks import image_files, raw_sources
 from kybernate.core.artifacts.manifest import PIECE, File
@@ -113,11 +114,6 @@ class Base:
 def name_of(data: memoryview) -> bytes:
     """A block's name."""
     return blake3(data).digest(NAME)
-
-
-def is_pages(name: str) -> bool:
-    """Whether a dump's file holds memory, and only ever grows."""
-    return _PAGES.fullmatch(name) is not None
 
 
 def staging(

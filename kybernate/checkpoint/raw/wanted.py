@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from kybernate.checkpoint.raw import marks
+from kybernate.checkpoint import marks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -121,6 +121,10 @@ class Saved:
         """It is being copied to this tier."""
         self.sinks_to = tier
 
+    def begun(self) -> None:
+        """Enough of it is there for what comes next; the rest comes meanwhile."""
+        self.sinks_to = None
+
     def sank(self) -> None:
         """It is not being copied any more."""
         self.sinks_to = self.copied = None

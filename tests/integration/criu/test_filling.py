@@ -1,4 +1,5 @@
-"""Trees that run before what they are restored from has been verified."""
+"""Trees that run before what they are restored from has been verified, or that are recreated while
+it is fetched."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,9 +18,10 @@ import pytest
 
 from kybernate.adapters.criu import holders, running
 from kybernate.adapters.keys.artifactkeys import read_folder
+from kybernate.checkpoint import marks
+from kybernate.checkpoint.packs import files
 from kybernate.checkpoint.pieces import PieceReader
 from kybernate.checkpoint.places import open_place
-from kybernate.checkpoint.raw import marks
 from kybernate.checkpoint.vault import Vault
 from kybernate.core.artifacts.into import Into
 from kybernate.core.artifacts.manifest import PIECE
@@ -32,6 +35,8 @@ from tests.kit.node.programs import progress, python
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+    from typing import Any
 
     from kybernate.types import ArtifactId
     from tests.kit.node.parking import Seat
@@ -263,3 +268,88 @@ def test_what_waits_for_a_dead_agent_is_ended_with_its_container(saved: Saved) -
         wait_for, lambda: not saved.serving() and not held(), "it waits", LIMIT
     )
     saved.one.run(ended)
+
+
+class Coming:
+    """A fetch of what a tree is made of. Behind the first MiB of memory it waits for `go`, and then
+    fails if it is told to."""
+
+    def __init__(self, one: Saved, pool: ThreadPoolExecutor) -> None:
+        self.saved, self._pool = one, pool
+        self.go, self.begins, self.fails = threading.Event(), threading.Event(), False
+        self._bring: Callable[[Any, Any], int] = files._Fetching.bring
+        run = one.one.run
+        run(one.vault.pack(one.artifact, Tier.OBJECT, LIMIT))
+        run(one.vault.drop(one.artifact, Tier.NVME))
+        one.one.images = run(one.vault.begin(UID))
+
+    def brought(self, work: Any, group: Any) -> int:
+        """In place of `_Fetching.bring`."""
+        if self.begins.is_set() and group[0].position:
+            self.go.wait(LIMIT)
+            if self.fails:
+                raise CorruptError("a pack has lost a bit")
+        return self._bring(work, group)
+
+    def fetch(self) -> Future[object]:
+        """From now on; a restore may begin when this returns."""
+        one = self.saved
+        call = one.another_vault().fetch(
+            one.artifact, one.one.images, LIMIT, INTO, None, self.begins.set
+        )
+        found = self._pool.submit(lambda: asyncio.run(call))
+        assert self.begins.wait(LIMIT)
+        return found
+
+    def restore(self) -> Future[object]:
+        """Once it waits for memory."""
+        one = self.saved.one
+        found = self._pool.submit(one.restore)
+        wait_for(self._waits, "nobody waits for memory", LIMIT)
+        assert not found.done()
+        return found
+
+    def _waits(self) -> bool:
+        return any(marks.Marks(at).wanted() > 0 for at in marks.pages_of(self.saved.one.images))
+
+
+@pytest.fixture
+def coming(saved: Saved, monkeypatch: pytest.MonkeyPatch) -> Iterator[Coming]:
+    with ThreadPoolExecutor(2) as pool:
+        found = Coming(saved, pool)
+
+        def brought(work: Any, group: Any) -> int:
+            return found.brought(work, group)
+
+        monkeypatch.setattr(files._Fetching, "bring", brought)
+        yield found
+        found.go.set()
+
+
+def test_a_tree_is_recreated_while_its_images_come(coming: Coming) -> None:
+    fetching = coming.fetch()
+    restoring = coming.restore()
+    coming.go.set()
+    fetching.result(LIMIT)
+    restoring.result(LIMIT)
+    coming.saved.one.thaw()
+    coming.saved.see_running()
+    coming.saved.see_right()
+
+
+def test_a_tree_whose_images_never_come_is_not_made(coming: Coming) -> None:
+    fetching = coming.fetch()
+    restoring = coming.restore()
+    coming.fails = True
+    coming.go.set()
+    with pytest.raises(CorruptError):
+        fetching.result(LIMIT)
+    with pytest.raises(RestoreError, match="is lost in every place"):
+        restoring.result(LIMIT)
+    # And again, from what comes as a whole.
+    coming.fails = False
+    one = coming.saved
+    one.one.images = one.one.run(one.vault.begin(UID))
+    one.one.run(one.another_vault().fetch(one.artifact, one.one.images, LIMIT, INTO))
+    one.one.resume()
+    one.see_right()

@@ -145,6 +145,7 @@ class FakeDumper:
         if stopped:
             machine.stopped.add(handle)
         await asyncio.sleep(deadline if hangs else machine.step())
+        await self._come(str(images), deadline)
         if hangs:
             raise DeadlineError("criu did not end")
         if starves:
@@ -158,6 +159,16 @@ class FakeDumper:
             uid = self._init(init).uid
             machine.elsewhere.continued(machine.name, handle, uid, snapshot.line)
         return {"criu": machine.step()}
+
+    async def _come(self, folder: str, deadline: float) -> None:
+        """Nothing stands before all has come that it is made of."""
+        until = asyncio.get_running_loop().time() + deadline
+        while self._machine.coming.get(folder):
+            if asyncio.get_running_loop().time() >= until:
+                raise DeadlineError("criu did not end")
+            await asyncio.sleep(0.01)
+        if folder in self._machine.coming:
+            raise RestoreError("pages-1.img: piece 3 is lost in every place")
 
     def _restorable(self, init: int, handle: str, images: Path) -> Snapshot:
         machine = self._machine

@@ -57,6 +57,7 @@ class FakeVault:
     def _empty(self, uid: PodUid) -> None:
         self._see_unread(f"/dumps/{uid}")
         self._machine.folders.pop(f"/dumps/{uid}", None)
+        self._machine.coming.pop(f"/dumps/{uid}", None)
         self._machine.lent.pop(f"/dumps/{uid}", None)
 
     async def begun(self) -> tuple[PodUid, ...]:
@@ -159,18 +160,39 @@ class FakeVault:
         deadline: float,
         into: Into,
         progress: Callable[[int], None] | None = None,
+        laid_out: Callable[[], None] | None = None,
     ) -> Manifest:
-        """Into a folder."""
+        """Into a folder, which a restore may wait for."""
         keeping = self._keeping(artifact)
         manifest = await self.admit(artifact, into, deadline)
         await asyncio.sleep(self._machine.step())
         if self._machine.fault("store-down"):
             raise RetryableError("the object store does not answer")
+        if laid_out is not None:
+            await self._as_it_comes(str(images), keeping, laid_out)
         if progress is not None:
             progress(keeping.snapshot.size // 2)
             await asyncio.sleep(self._machine.step())
         self._machine.folders[str(images)] = keeping.snapshot
+        self._machine.coming.pop(str(images), None)
         return manifest
+
+    async def _as_it_comes(
+        self, folder: str, keeping: Keeping, laid_out: Callable[[], None]
+    ) -> None:
+        """An agent that dies meanwhile leaves what never comes."""
+        self._machine.folders[folder] = keeping.snapshot
+        self._machine.coming[folder] = True
+        laid_out()
+        await asyncio.sleep(self._machine.step())
+        for fault, error in (
+            ("store-down", RetryableError("the object store does not answer")),
+            ("corrupt", CorruptError("pages-1.img is not what was recorded when it was saved")),
+        ):
+            if self._machine.fault(fault):
+                self._machine.coming[folder] = False
+                await asyncio.sleep(self._machine.step())
+                raise error
 
     async def verify(self, artifact: ArtifactId, place: Tier, deadline: float) -> None:
         """Right."""

@@ -47,7 +47,8 @@ class Machine:
     is down, and `stopped` the trees that a signal has stopped, too; `paging` says from which folder
     a tree's memory still comes, by its container's PID 1. `newcomers` are handles of containers
     that wait for another's tree. `lent` is what is in seats' folders, and whether all of it was
-    verified. `elsewhere` is what it has in common with others, by its `name`; while it is `cut_off`
+    verified; `coming` are those into which something is fetched, false once it never comes.
+    `elsewhere` is what it has in common with others, by its `name`; while it is `cut_off`
     it reaches nothing of that but the object store.
     """
 
@@ -64,10 +65,9 @@ class Machine:
         name: str = "n1",
         elsewhere: Elsewhere | None = None,
     ) -> None:
-        self.name = name
+        self.name, self.cut_off = name, False
         self.elsewhere = elsewhere or Elsewhere()
         self.elsewhere.machines[name] = self
-        self.cut_off = False
         self.memory = dict(memory)
         self.procs: dict[int, FakeProcess] = {}
         self.frozen: set[str] = set()
@@ -100,6 +100,7 @@ class Machine:
         self.cut: set[PodUid] = set()
         self.stopped: set[str] = set()
         self.paging: dict[int, str] = {}
+        self.coming: dict[str, bool] = {}
         self.listener: SeatListener | None = None
         self.open_doors: set[PodUid] = set()
         self._pids = itertools.count(100)

@@ -11,8 +11,8 @@ import threading
 
 import pytest
 
-from kybernate.checkpoint import pieces
-from kybernate.checkpoint.raw import filling, lending, marks
+from kybernate.checkpoint import marks, pieces
+from kybernate.checkpoint.raw import filling, lending
 from kybernate.checkpoint.raw.mending import Mender
 from kybernate.checkpoint.raw.seal import pieces_of
 from kybernate.checkpoint.vault import Vault

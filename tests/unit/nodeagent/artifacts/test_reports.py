@@ -196,7 +196,7 @@ def test_a_pod_is_made_known_where_the_store_gives_no_leave(machine):
             self._see("admit", into.uid)
             return MANIFEST
 
-        async def fetch(self, artifact, images, deadline, into, progress=None):
+        async def fetch(self, artifact, images, deadline, into, progress=None, laid_out=None):
             self._see("fetch", into.uid)
             return MANIFEST
 

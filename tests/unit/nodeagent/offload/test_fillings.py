@@ -1,4 +1,4 @@
-"""Saved states that are verified while trees are restored from them."""
+"""Artifacts that are verified, or fetched, while trees are restored from them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,22 @@ import asyncio
 import pytest
 
 from kybernate.errors import CorruptError, DeadlineError, RetryableError
-from kybernate.types import Tier
+from kybernate.types import SeatState, Tier
+from nodeagent.offload.lazies import Lazies
 from nodeagent.seat.record import Seat
 from tests.kit.clock import run_virtual
 from tests.kit.machine import FakeVault
-from tests.unit.nodeagent.offloading import ACTIVE, TIERS, WAITING, down, reasons, two, when
+from tests.unit.nodeagent.offloading import (
+    ACTIVE,
+    NVME,
+    OBJECT,
+    TIERS,
+    WAITING,
+    down,
+    reasons,
+    two,
+    when,
+)
 
 
 def _after(failures, call):
@@ -184,4 +195,74 @@ async def test_of_a_state_whose_small_files_are_wrong_the_other_copy_is_taken(ri
     await r.until(cold, ACTIVE)
     assert r.machine.unfilled() == set()
     await when(lambda: not seat.saved.paging)
+    r.check()
+
+
+# --- what is fetched while it is restored ----------------------------------------------------
+
+
+async def stored(rig):
+    r = rig(tiers=TIERS, tier_residency_s=0.0)
+    cold, _ = await two(r)
+    await down(r, cold, OBJECT)
+    await asyncio.sleep(1)
+    return r, cold
+
+
+async def test_who_is_wanted_is_recreated_while_its_images_come(rig, proxy):
+    r, cold = await stored(rig)
+    p = proxy(r.loop)
+    p.request(cold)
+    await when(lambda: r.machine.coming)
+    await r.until(cold, SeatState.RESTORING)
+    assert r.machine.coming == {f"/dumps/{cold}": True}
+    await r.until(cold, ACTIVE)
+    await asyncio.sleep(1)
+    assert p.answered == {cold: 1}
+    assert (r.machine.coming, r.machine.folders) == ({}, {})
+    r.check()
+
+
+@pytest.mark.parametrize("fault", ["store-down", "corrupt"])
+async def test_what_was_made_of_images_that_never_came_does_not_run(rig, proxy, fault):
+    r, cold = await stored(rig)
+    p = proxy(r.loop)
+    p.request(cold)
+    await when(lambda: r.machine.coming)
+    r.machine.faults.add(fault)
+    await r.until(cold, ACTIVE)
+    await asyncio.sleep(1)
+    assert p.answered == {cold: 1}
+    assert "RestoreFailed" in reasons(r)
+    seat = r.node.seats[cold]
+    assert seat.backoff.failed_restores == 0, "it says nothing against the artifact"
+    r.check()
+
+
+async def test_one_that_would_run_before_its_memory_is_in_is_fetched_first(rig, monkeypatch, proxy):
+    monkeypatch.setattr(Lazies, "pays", lambda *_: True)
+    r, cold = await stored(rig)
+    proxy(r.loop).request(cold)
+    await r.until(cold, SeatState.RESTORING)
+    assert r.node.seats[cold].saved.images == f"/dumps/{cold}"
+    await r.until(cold, ACTIVE)
+
+
+async def test_one_that_nobody_waits_for_is_fetched_and_stays(rig):
+    r, cold = await stored(rig)
+    r.loop.operators.ask_for_tier(cold, Tier.NVME)
+    await r.until(cold, NVME)
+    assert (r.node.seats[cold].saved.images, r.machine.coming) == (f"/dumps/{cold}", {})
+    r.check()
+
+
+async def test_a_pod_that_ends_meanwhile_leaves_nothing(rig, proxy):
+    r, cold = await stored(rig)
+    proxy(r.loop).request(cold)
+    await when(lambda: r.machine.coming)
+    r.machine.end_container(cold)
+    r.loop.pod_gone(cold)
+    await when(lambda: cold not in r.node.seats)
+    await asyncio.sleep(5)
+    assert (r.machine.coming, r.machine.folders) == ({}, {})
     r.check()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import struct
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,12 @@ COMES, THERE, LOST = 0, 1, 2
 _HEAD = 8
 _WANTED = struct.Struct("<I")
 _PREFIX = "filled-"
+_PAGES = re.compile(r"pages-[0-9]{1,9}\.img")
+
+
+def is_pages(name: str) -> bool:
+    """Whether a dump's file holds memory, and only ever grows."""
+    return _PAGES.fullmatch(name) is not None
 
 
 def path_of(pages: Path) -> Path:
@@ -45,6 +52,22 @@ def make(pages: Path, size: int) -> None:
         os.fchmod(file.fileno(), 0o600)
         # Not a hole: on a disk that is full later, who writes into one by a map of it is killed.
         file.write(bytes(_HEAD + -(-size // PIECE)))
+
+
+def drop(folder: Path) -> None:
+    """All that they tell of is there. Raises OSError."""
+    for path in pages_of(folder):
+        path_of(path).unlink(missing_ok=True)
+
+
+def lose(folder: Path) -> None:
+    """Say of all that is not there yet that it never will be. Raises OSError."""
+    for path in pages_of(folder):
+        one = Marks(path)
+        for piece, state in enumerate(one.states()):
+            if state == COMES:
+                one.say(piece, LOST)
+        one.close()
 
 
 class Marks:
