@@ -91,8 +91,12 @@ PYTEST = MAKEFLAGS= nice -n $(3) $(PY) -m pytest -o cache_dir=.pytest_cache/$(fi
 # A word selects few: for them the workers of one session are started, not those of three.
 test: setup native ## unit, property and API tests (real etcd and kube-apiserver), of the long ones a slice by commit; SLICE=1: all, K=expression selects
 	@$(PY) -m tests.kit
-	@$(if $(K),$(call PYTEST,unit integration local,$(WORKERS),0),failed=0; \
-	$(MAKE) --no-print-directory -kj2 test-unit test-servers || failed=1; cat build/unit.log; exit $$failed)
+ifneq ($(K),)
+	@$(call PYTEST,unit integration local,$(WORKERS),0)
+else
+	@failed=0; $(MAKE) --no-print-directory -kj2 test-unit test-servers || failed=1; \
+	cat build/unit.log; exit $$failed
+endif
 
 # 5 says that a slice has none.
 .PHONY: test-unit test-servers
