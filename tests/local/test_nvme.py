@@ -6,8 +6,10 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import threading
+import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -116,6 +118,52 @@ def test_killed_with_a_model_on_its_way_the_next_one_continues_with_it(box: Box,
     box.start()
     after = box.ask("a")
     assert (after["boot"], after["counter"]) == (before["boot"], before["counter"] + 1)
+    assert box.never_two()
+
+
+def test_a_model_whose_port_is_taken_meanwhile_begins_again_once_it_is_free(box: Box) -> None:
+    box.has("a", idle={"ram": "1s"})
+    box.has("b")
+    box.start()
+    before = box.ask("a")
+    box.ask("b")
+    on_nvme(box, "a")
+    with socket.create_server(("127.0.0.1", box.first)):
+        asking = threading.Thread(target=ask_in_vain, args=(box,))
+        asking.start()
+        eventually(lambda: "could not be recreated from its artifact" in box.log)
+    asking.join()
+    assert box.ask("a")["boot"] != before["boot"]
+
+
+def test_a_model_is_unloaded_from_nvme(box: Box) -> None:
+    box.has("a", idle={"ram": "1s"})
+    box.has("b")
+    box.start()
+    box.ask("a"), box.ask("b")
+    on_nvme(box, "a")
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{box.port}/api/models/unload/a", method="POST"
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+        assert answer.status == 200
+    eventually(lambda: not artifacts(box))
+    assert box.ask("a")["counter"] == 1
+
+
+def test_without_a_journal_a_model_on_nvme_starts_again_and_others_continue(box: Box) -> None:
+    box.has("a", idle={"ram": "1s"})
+    box.has("b")
+    box.start()
+    before = {name: box.ask(name) for name in "ab"}
+    on_nvme(box, "a")
+    box.end(signal.SIGKILL)
+    (box.folder / ".local/state/kybernate/journal").unlink()
+    box.start()
+    assert box.ask("b")["counter"] == before["b"]["counter"] + 1
+    after = box.ask("a")
+    assert (after["boot"] != before["a"]["boot"], after["counter"]) == (True, 1)
+    eventually(lambda: not artifacts(box))
     assert box.never_two()
 
 
