@@ -63,6 +63,7 @@ GPU_PRODUCT = "kyb.ai/gpu-product"
 GPU_TOPOLOGY = "nvidia.com/gpu-topology"
 POLICY = "kyb.ai/policy"
 READY_WITHIN = "kyb.ai/ready-within"
+READY_WHILE = "kyb.ai/ready-while"
 PARK_TIER = "kyb.ai/park-tier"
 TURN = "kyb.ai/turn"
 IDLE = "kyb.ai/idle"
@@ -99,7 +100,7 @@ GANG_GATE = "kyb.ai/gang"
 # All of them; others of our group are taken for slips of the pen
 USER_ANNOTATIONS = (
     *(MODEL, VRAM, GPUS_ANNOTATION, PREFER_GROUP, REQUIRE_GROUP, GPU_PRODUCT, POLICY, READY_WITHIN),
-    *(TURN, IDLE, MIN_RESIDENCY, MAX_WAIT, PREFETCH),
+    *(READY_WHILE, TURN, IDLE, MIN_RESIDENCY, MAX_WAIT, PREFETCH),
     *(PARK_TIER, COOPERATE, ON_PREEMPT, CONNECTIONS, NCCL, GANG, GANG_SIZE),
     *(RESTORE_FROM, RESTORE_AS, RESTORE_ELSE, CLONE_STOPPED),
 )

@@ -23,6 +23,7 @@ from proxy.desk import Desk
 from proxy.metrics import Metrics
 from proxy.page.board import Board
 from proxy.page.shape import Scene
+from proxy.relay.pickers import Pickers
 from proxy.relay.pools import Pools
 from proxy.relay.visits import Visits, traces
 
@@ -60,6 +61,7 @@ class Service:
         self._agents = Agents(self._desk, settings)
         self._watcher: Watcher | None = None
         self._asleep: Asleep | None = None
+        self._pickers = Pickers(self._desk, settings.pickers)
         self._clients = Clients(settings)
         metrics = Metrics(self._admission)
         self._traces = traces(wanted=settings.traces)
@@ -83,6 +85,7 @@ class Service:
                 raise ConfigError("tls_dir", f"{self._settings.tls_dir}/{name} doesn't exist")
         self._clients.start()
         self._find_agents()
+        self._pickers.start()
         await self._runner.setup()
         host, port = host_port(self._settings.listen)
         site = web.TCPSite(self._runner, host, port, ssl_context=self._clients.ssl_context)
@@ -94,6 +97,7 @@ class Service:
         """Accept nothing new, let requests finish, give the leases back, then end the streams."""
         self._stopping = True
         self._desk.end_within(self._settings.shutdown_limit_s)
+        await self._pickers.stop()
         await self._runner.cleanup()
         if self._watcher is not None:
             await asyncio.to_thread(self._watcher.stop)

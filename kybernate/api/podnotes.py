@@ -75,6 +75,11 @@ def ready_within(notes: Notes) -> float | None:
     return None if stated is None else parse_duration(stated, keys.READY_WITHIN)
 
 
+def ready_active(notes: Notes) -> bool:
+    """Whether the pod is ready only while its seat is active, and not while it is parked."""
+    return _is_second(notes, keys.READY_WHILE, "wakeable", "active")
+
+
 ON_PREEMPT = ("pause", "kill")
 """What may become of a pod for a more important one."""
 

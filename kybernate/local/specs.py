@@ -87,6 +87,7 @@ class Declared:
     idle: Mapping[str, float] = field(default_factory=dict)
     park_tier: Tier = Tier.NVME
     ready_within: float | None = None
+    ready_active: bool = False
     weight: float | None = None
     min_residency: float | None = None
     max_wait: float | None = None

@@ -85,6 +85,12 @@ class ProxySettings(Settings):
         "NAME=NAMESPACE/MODEL,…: requests for NAME go to that model, and the seat gets NAME as it "
         "is.",
     )
+    pickers: dict[str, str] = Field(
+        default_factory=dict,
+        description="Endpoint pickers of InferencePools, as NAMESPACE/MODEL=URL,…: while the "
+        "picker whose metrics are at URL holds requests, the model is woken as if one of them "
+        "waited here.",
+    )
     name_memory_s: float = Field(
         3600.0,
         ge=0,
@@ -226,7 +232,7 @@ class ProxySettings(Settings):
             raise ValueError(f"{both[0]!r} is in aliases and in adapters; leave it in one of them")
         return self
 
-    @field_validator("agents", "aliases", "adapters", mode="before")
+    @field_validator("agents", "aliases", "adapters", "pickers", mode="before")
     @classmethod
     def _split_pairs(cls, value: object) -> object:
         if not isinstance(value, str):
@@ -234,8 +240,8 @@ class ProxySettings(Settings):
         pairs = [part.partition("=") for part in value.split(",") if part.strip()]
         if any(not name.strip() or not meant.strip() for name, _, meant in pairs):
             raise ValueError(
-                "write agents as node=host:port, names as NAME=NAMESPACE/MODEL; several separated "
-                "by commas"
+                "write agents as node=host:port, names as NAME=NAMESPACE/MODEL, pickers as "
+                "NAMESPACE/MODEL=URL; several separated by commas"
             )
         return {name.strip(): meant.strip() for name, _, meant in pairs}
 
@@ -245,6 +251,16 @@ class ProxySettings(Settings):
         for path in value:
             if path != "*" and not _PATH.fullmatch(path):
                 raise ValueError(f"write {path!r} as /v1/… without %, //, . or .., or as *")
+        return value
+
+    @field_validator("pickers")
+    @classmethod
+    def _check_pickers(cls, value: dict[str, str]) -> dict[str, str]:
+        for model, url in value.items():
+            if not all(model.partition("/")) or not url.startswith(("http://", "https://")):
+                raise ValueError(
+                    f"write NAMESPACE/MODEL=http://HOST:PORT/metrics, not {model}={url}"
+                )
         return value
 
     @field_validator("first_namespaces", "paths", mode="before")

@@ -48,6 +48,7 @@ class PodFacts:
     good: its phase is Succeeded or Failed. `grace`: seconds between SIGTERM and SIGKILL.
     `keep_connections`: idle ones aren't reset when the seat is parked. `park_tier`: how deep its
     state may go. `ready_within` (s): what is a timely wake, None if the pod doesn't say.
+    `ready_active`: only while its seat is active its pod is ready.
     `spec_hash` is of what the seat's container is, alike for all replicas of one template.
     `restore`: the artifact that it wants to continue from. `weight`: of a seat that always wants
     its GPUs, None if it waits for requests. `idle` (s): unused for so long it leaves GPU memory
@@ -74,6 +75,7 @@ class PodFacts:
     keep_connections: bool = False
     park_tier: Tier = Tier.OBJECT
     ready_within: float | None = None
+    ready_active: bool = False
     spec_hash: str = ""
     restore: RestoreWish | None = None
     weight: float | None = None
@@ -124,6 +126,7 @@ def facts_of(pod: pods.Pod, judge: Judge = by_itself) -> PodFacts | None:
         keep_connections=_or(pod, lambda: podnotes.keeps_connections(notes), otherwise=False),
         park_tier=_or(pod, lambda: podnotes.park_tier(notes), Tier.RAM),
         ready_within=_or(pod, lambda: podnotes.ready_within(notes), None),
+        ready_active=_or(pod, lambda: podnotes.ready_active(notes), otherwise=False),
         spec_hash=ask.template_hash(),
         restore=read_wish(notes),
         weight=_or(pod, lambda: turn(notes), turn({})),

@@ -142,16 +142,18 @@ class Publisher:
         self._writes.put(f"replace {pod}", lambda api: api.patch(path, body, "strategic"))
 
     def _set_wakeable(self, seat: Seat) -> None:
-        late = _late(seat)
-        value = seat.state in _WAKEABLE and not late
+        late, away = _late(seat), _away(seat)
+        value = seat.state in _WAKEABLE and not late and not away
         if self._wakeable.get(seat.uid, None if seat.history.started_once else False) == value:
             return
         self._wakeable[seat.uid] = value
+        why = "WakesTooLate" if late else "NotActive" if away else "NotStarted"
+        said = late or away or seat.history.reason
         condition = {
             "type": keys.WAKEABLE_CONDITION,
             "status": str(value),
-            "reason": "Started" if value else "WakesTooLate" if late else "NotStarted",
-            "message": "serves, or wakes on a request" if value else late or seat.history.reason,
+            "reason": "Started" if value else why,
+            "message": "serves, or wakes on a request" if value else said,
             "lastTransitionTime": stamp(self._node.world.wall()),
         }
         ref = seat.identity.pod
@@ -202,6 +204,15 @@ def _late(seat: Seat) -> str:
         f"it is parked in {tier}, from where it takes about {takes:.1f} s to wake, and "
         f"kyb.ai/ready-within says {seat.wishes.ready_within:g} s"
     )
+
+
+def _away(seat: Seat) -> str:
+    """Why a seat that would wake makes its pod not ready, by the pod's own word; else empty."""
+    if not seat.wishes.ready_active or seat.state is SeatState.ACTIVE:
+        return ""
+    if seat.state not in _WAKEABLE:
+        return ""
+    return f"it is {seat.state}, and kyb.ai/ready-while says active"
 
 
 def _path(pod: PodRef) -> str:

@@ -61,6 +61,7 @@ _PLAIN = {
     "used_at": "history.used_at",
     "moved_at": "saved.moved_at",
     "ready_within": "wishes.ready_within",
+    "ready_active": "wishes.ready_active",
     "min_residency": "wishes.min_residency",
     "max_wait": "wishes.max_wait",
     "prefetch": "wishes.prefetch",

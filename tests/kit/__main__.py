@@ -16,6 +16,7 @@ import click
 from images import criu, debs
 from kybernate.errors import KybernateError
 from tests.cluster.fetched import binaries, images, prefix
+from tests.integration.gateway import picker
 from tests.kit import browser, podowners
 from tests.kit.breaks import faketime, linearizable, lossyfs
 from tests.kit.gobuild import HELM
@@ -45,6 +46,7 @@ NEEDS: dict[str, Callable[[Progress], object]] = {
     "the registry of images": imageregistry.ensure,
     "Helm": HELM.ensure,
     "Prometheus": prometheus.ensure,
+    "the endpoint picker": picker.ensure,
     "the control plane of Kubernetes": lambda say: binaries.ensure(_KUBERNETES, say),
 }
 OF_CLUSTERS: dict[str, Callable[[Progress], object]] = {

@@ -233,6 +233,7 @@ def _annotation_rules(pod: Json) -> list[str]:
 
 _READERS: tuple[Callable[[dict[str, str]], object], ...] = (
     podnotes.ready_within,
+    podnotes.ready_active,
     podnotes.expendable,
     podnotes.keeps_connections,
     podnotes.leaves_nccl,

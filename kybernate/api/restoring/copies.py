@@ -34,6 +34,7 @@ _HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
 _KEPT_NOTES = (
     *(keys.MODEL, keys.VRAM, keys.GPUS_ANNOTATION, keys.GPU_PRODUCT, keys.GPU_TOPOLOGY),
     *(keys.POLICY, keys.READY_WITHIN, keys.PARK_TIER, keys.COOPERATE, keys.CONNECTIONS),
+    keys.READY_WHILE,
     keys.NCCL,
 )
 """Annotations that say what a seat needs, and nothing of where or with whom it is."""

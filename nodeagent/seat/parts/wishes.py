@@ -32,6 +32,11 @@ class Declared(Protocol):
         ...
 
     @property
+    def ready_active(self) -> bool:
+        """Whether only an active seat's pod is ready."""
+        ...
+
+    @property
     def idle(self) -> Mapping[str, float]:
         """Unused for so many seconds the seat leaves the tier."""
         ...
@@ -70,7 +75,8 @@ class Declared(Protocol):
 @dataclass(slots=True)
 class Wishes:
     """Of the pod: `restore`: which artifact it continues from; `park_tier`: how deep it lets the
-    seat go; `ready_within` (s): what is a timely wake; `idle` (s): unused for so long the seat
+    seat go; `ready_within` (s): what is a timely wake; `ready_active`: only while it is active
+    its pod is ready; `idle` (s): unused for so long the seat
     leaves GPU memory, or the tier of that name; `weight`: of a seat that always wants its GPUs,
     None if it waits for requests; `min_residency`, `max_wait` (s), `prefetch` (calls per hour):
     instead of the agent's settings; `keep_connections`; `spec_hash`: what its container is.
@@ -87,6 +93,7 @@ class Wishes:
     restore: RestoreWish | None = None
     park_tier: str = Tier.OBJECT.value
     ready_within: float | None = None
+    ready_active: bool = False
     idle: Mapping[str, float] = field(default_factory=dict)
     weight: float | None = None
     min_residency: float | None = None
@@ -113,13 +120,14 @@ class Wishes:
         before = self._noted()
         self.keep_connections, self.spec_hash = pod.keep_connections, pod.spec_hash
         self.park_tier, self.ready_within = pod.park_tier.value, pod.ready_within
+        self.ready_active = pod.ready_active
         self.weight, self.idle = pod.weight, pod.idle
         self.min_residency, self.max_wait = pod.min_residency, pod.max_wait
         self.prefetch = pod.prefetch
         return before != self._noted()
 
     def _noted(self) -> tuple[object, ...]:
-        said = self.min_residency, self.max_wait, self.prefetch
+        said = self.min_residency, self.max_wait, self.prefetch, self.ready_active
         return self.weight, self.idle, self.ready_within, *said
 
     def continues(self, restore: RestoreWish | None) -> None:

@@ -139,6 +139,7 @@ class Model:
     async def start(self):
         app = web.Application(client_max_size=64 * 1024 * 1024)
         app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_get("/metrics", self._metrics)
         app.router.add_post("/v1/{rest:.*}", self._other)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0)
         await self._runner.setup()
@@ -167,6 +168,10 @@ class Model:
             self.left.set()
             raise
         return web.json_response({"counter": len(self.requests)}, headers={"X-Model": "yes"})
+
+    async def _metrics(self, _):
+        names = ("num_requests_waiting", "num_requests_running", "kv_cache_usage_perc")
+        return web.Response(text="".join(f"vllm:{name} 0\n" for name in names))
 
     async def _stream(self, request):
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})

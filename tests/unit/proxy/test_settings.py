@@ -33,6 +33,8 @@ def test_listen_is_host_port(text, pair):
         ("KYB_PROXY_PATHS", "/v1/../metrics", "paths"),
         ("KYB_PROXY_PATHS", "/v1/*", "paths"),
         ("KYB_PROXY_ALIASES", "gpt-4", "aliases"),
+        ("KYB_PROXY_PICKERS", "m=http://epp:9090/metrics", "pickers"),
+        ("KYB_PROXY_PICKERS", "shop/m=epp:9090", "pickers"),
     ],
 )
 def test_a_wrong_setting_is_named(variable, value, field):

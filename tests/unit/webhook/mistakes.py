@@ -145,6 +145,7 @@ REFUSED: dict[str, list[tuple[str, Pod]]] = {
         ),
         ("the webhook's own record, changed", noted(original_resources="{}")),
         (f'`{keys.READY_WITHIN}: "30"`', noted(ready_within="30")),
+        (f"`{keys.READY_WHILE}: awake`", noted(ready_while="awake")),
         (f"`{keys.ON_PREEMPT}: evict`", noted(on_preempt="evict")),
         (f"`{keys.POLICY}: fastest`", noted(policy="fastest")),
         (f"`{keys.PARK_TIER}: disk`", noted(park_tier="disk")),

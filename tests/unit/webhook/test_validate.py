@@ -192,6 +192,7 @@ WRONG = [
         for path in ("/dev/infiniband/", "//dev/./infiniband/uverbs0", "/dev/nvidia-fs12")
     ),
     ("connections", with_note(keys.CONNECTIONS, "yes"), "end or keep"),
+    ("ready while", with_note(keys.READY_WHILE, "parked"), "wakeable or active"),
     ("nccl", with_note(keys.NCCL, "fast"), "parkable or as-is"),
     ("topology", with_note(keys.GPU_TOPOLOGY, "fast"), "nvlink"),
     ("products", with_note(keys.GPU_PRODUCT, " | "), "separated by |"),
@@ -323,6 +324,7 @@ def test_what_is_wrong_is_refused_in_one_sentence(given_pod: dict[str, Any], say
         pod(seat(), notes=VRAM, container={"lifecycle": {"postStart": {"exec": {}}}}),
         pod(seat(), notes=VRAM, spec={"volumes": [{"name": "v", "hostPath": {"path": "/data"}}]}),
         with_note(keys.READY_WITHIN, "1m30.5s"),
+        with_note(keys.READY_WHILE, "active"),
         with_note(keys.GPU_TOPOLOGY, "nvlink"),
         with_note(keys.GPU_TOPOLOGY, "PCIE_SWITCH"),
         with_init(restartPolicy="Always", livenessProbe={"exec": {}}, env=[{"name": "A"}]),

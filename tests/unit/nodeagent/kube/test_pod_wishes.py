@@ -56,6 +56,11 @@ def test_shares_that_cannot_be_read_are_refused(text):
         load(AgentSettings, "KYB_AGENT", {"node": "n"}, {"KYB_AGENT_TURN_SHARES": text}, None)
 
 
+@pytest.mark.parametrize(("said", "active"), [("active", True), ("wakeable", False), ("?", False)])
+def test_whether_only_an_active_seats_pod_is_ready(said, active):
+    assert pod({keys.READY_WHILE: said}).ready_active is active
+
+
 def test_what_is_said_of_residency_wait_and_prefetch():
     notes = {keys.MIN_RESIDENCY: "5s", keys.MAX_WAIT: "2m", keys.PREFETCH: "always"}
     found = pod(notes)
