@@ -251,6 +251,7 @@ class Engine:
 
     def _close(self) -> None:
         self._launcher.leave()
+        self._launcher.tidy()
         for task in (*self._tasks, *self._coming.values()):
             task.cancel()
         self.world.helpers.close()

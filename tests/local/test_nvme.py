@@ -43,6 +43,8 @@ def box(libraries: Path) -> Iterator[Box]:
         freezer = BoxFreezer(folders(made.environment))
         for handle in freezer.frozen():
             freezer.thaw(handle)
+    for uid in freezer.models():
+        freezer.forget(uid)
 
 
 def servers(model: str) -> list[int]:
@@ -202,3 +204,4 @@ def test_a_model_that_ends_on_nvme_leaves_nothing(box: Box) -> None:
     box.ask("b")
     assert box.end() == 0
     assert not box.inits()
+    assert not BoxFreezer(folders(box.environment)).models()
