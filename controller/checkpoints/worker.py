@@ -145,7 +145,7 @@ class Worker(RequestWorker["Request"]):
         return Observed(request, pod, operation)
 
     def _with_left(self, seen: Observed) -> Observed:
-        """And what its pod has left, if it is lost."""
+        """And what remains of its pod, if it is lost."""
         told = seen.operation
         silent = isinstance(told, Problem) and told.trouble is Trouble.UNREACHABLE
         try:

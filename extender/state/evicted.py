@@ -48,7 +48,7 @@ once."""
 
 
 class _Room(NamedTuple):
-    """What a pod has left on the node for the pod `waiter`, since `at` (s since 1970)."""
+    """What remains of a pod on the node for the pod `waiter`, since `at` (s since 1970)."""
 
     waiter: PodUid
     node: NodeName

@@ -229,7 +229,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Remnant:
-    """What a pod has left that ended without its agent: its newest artifact in the object store,
+    """What remains of a pod that ended without its agent: its newest artifact in the object store,
     None if there is none. `why`: how it is known that nothing of it runs, or why nothing is left.
     """
 
