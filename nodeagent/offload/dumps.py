@@ -10,7 +10,7 @@
 
 An undo is idempotent, and needn't know how far its stage came: a dump that failed, and one that an
 agent which died had begun, are undone alike, from the last stage to the first. A seat that is
-called for before the note stays in RAM: that is the shortest way back.
+wake-requested before the note stays in RAM: that is the shortest way back.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Dumps:
     async def _dump(self, seat: Seat, written: Awaitable[None]) -> None:
         now = self._ground.world.now
         began = now()
-        # One that is called for goes all the same where nobody would get on else: it comes back.
+        # One that is wake-requested goes where nobody would get on else: it comes back.
         called = seat.demand.called or seat.uid in self._departures.going
         dump = _Dump(seat, seat.uid, called=called)
         try:
