@@ -280,6 +280,7 @@ class Seat:
             expected.calls,
             self.wishes.min_residency,
             self.wishes.max_wait,
+            bool(self.ending.forfeit),
         )
         if self._shown is None or now != self._shown[0]:
             one = self.identity

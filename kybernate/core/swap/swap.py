@@ -540,9 +540,9 @@ class _Decision:
             why = seat.leave or self._view.draining or (limited and self._idled_out(seat))
             if not why or seat.unparkable or self._now < seat.stays_until:
                 continue
-            # Nobody waits for what only idles.
+            # Nobody waits for what only idles, and nobody's work ends for it.
             must = bool(seat.leave or self._view.draining)
-            if (must or not self._lacks_room(seat)) and self._gets_room(seat, None):
+            if (must or self._may_rest(seat)) and self._gets_room(seat, None):
                 self._needed.add(seat.uid)
                 self._send_away(seat, why, at_once=True)
 
@@ -580,10 +580,13 @@ class _Decision:
             return seat.uid in self._without_room
         return self._size(seat) > max(0, self._room)
 
+    def _may_rest(self, seat: SeatView) -> bool:
+        return not seat.forfeit and not self._lacks_room(seat)
+
     def _gets_room(self, seat: SeatView, whom: PodUid | None) -> bool:
         """Keep RAM for its park, for whose sake; whether there is room. Who asks first has it:
         what comes later must not take it, though it is not enough yet."""
-        if seat.state not in _TO_BE_PARKED:
+        if seat.state not in _TO_BE_PARKED or seat.forfeit:
             return True
         if seat.uid not in self._parks:
             if self._lacks_room(seat):
@@ -768,7 +771,7 @@ class _Decision:
                 found.append((_value(stay) if stay else -1.0, sorted(place), stay))
         for _, _, stay in sorted(found, key=lambda one: one[:2])[:want]:
             for seat in stay:
-                if not self._lacks_room(seat) and self._gets_room(seat, None):
+                if self._may_rest(seat) and self._gets_room(seat, None):
                     self._needed.add(seat.uid)
                     why = "its GPUs are kept for whoever is called next"
                     self._send_away(seat, why, at_once=True)
@@ -875,7 +878,7 @@ class _Decision:
         return [
             self._parked[v.uid]
             for v in sorted(victims, key=self._way_out)
-            if v.state is not SeatState.PARKING and v.uid in self._parked
+            if v.state is not SeatState.PARKING and v.uid in self._parked and not v.forfeit
         ]
 
     def _crowded(self, seat: SeatView, victims: Collection[SeatView]) -> str:

@@ -67,7 +67,8 @@ class SeatView:
     park has just failed). `asked_since`: since when somebody other than a
     proxy wants it awake (an operator, bytes at its sockets). `leave`: why it must leave GPU memory
     though nobody needs its GPUs; meanwhile it asks for nothing. `unparkable`: why it can't be
-    parked, neither now nor as soon as others have left RAM. `on_demand`: at the gate it asks for
+    parked, neither now nor as soon as others have left RAM. `forfeit`: if it must leave, it ends
+    instead of being parked, which takes no RAM. `on_demand`: at the gate it asks for
     its turn only when wake-requested. `unverified`: nobody knows yet whether it uses its GPUs,
     which go to no other meanwhile. `turn`: it wants its GPUs whenever it may have them; None: only
     when wake-requested. `idle_limit`: unused for so long it leaves GPU memory though nobody needs
@@ -112,6 +113,7 @@ class SeatView:
     calls: float = 0.0
     min_residency: float | None = None
     max_wait: float | None = None
+    forfeit: bool = False
 
     def on(self, gpus: frozenset[GpuUuid]) -> SeatView:
         """The same on these GPUs."""

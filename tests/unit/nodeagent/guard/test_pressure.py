@@ -134,16 +134,27 @@ async def test_of_two_parks_at_once_only_what_fits_together_goes(rig, proxy, gro
         assert sorted([r.state(left), r.state(right)]) == [ACTIVE, PARKED]
 
 
-async def test_under_restart_the_seat_starts_anew_and_only_when_it_is_called_for(rig, proxy):
+@pytest.mark.parametrize(
+    ("make_short", "why"),
+    [
+        (no_room_in_container, "memory limit"),
+        (no_room_in_budget, "park_bytes"),
+        (no_room_on_host, "the node can give"),
+    ],
+)
+async def test_under_restart_the_seat_starts_anew_and_only_when_it_is_called_for(
+    rig, proxy, make_short, why
+):
     r, g, a, b = await two_seats(rig, memory_short="restart")
     p = proxy(r.loop)
     async with g.running():
         await asyncio.sleep(2)
-        no_room_in_container(r, g, b)
+        make_short(r, g, b)
         p.request(a)
         await r.until(a, ACTIVE, 5)
         assert r.state(b) is WAITING
-        assert "memory limit" in g.events("SeatFailed")[0]
+        assert why in g.events("SeatFailed")[0]
+        g.memory.node = HostMemory(100 * GIB, 60 * GIB, 0.0)  # what it had is free
         r.machine.restart_container(b)
         await asyncio.sleep(20)
         assert (r.state(a), r.state(b)) == (ACTIVE, WAITING)
@@ -153,6 +164,17 @@ async def test_under_restart_the_seat_starts_anew_and_only_when_it_is_called_for
         assert p.answered == {a: 1, b: 1}
         assert r.state(a) is PARKED
         r.check()
+
+
+async def test_under_restart_nobodys_work_ends_because_it_idles(rig):
+    r, g, _, b = await two_seats(rig, memory_short="restart")
+    r.node.seats[b].wishes.idle = {"vram": 5.0}
+    async with g.running():
+        no_room_in_container(r, g, b)
+        await asyncio.sleep(60)
+        assert r.state(b) is ACTIVE
+        g.memory.limits.clear()
+        await r.until(b, PARKED, 10)
 
 
 async def test_under_restart_nobodys_work_is_lost_for_anothers_turn(rig, proxy):
