@@ -45,6 +45,7 @@ NEEDS: dict[str, Callable[[Progress], object]] = {
     "the checker of histories": linearizable.ensure,
     "the registry of images": imageregistry.ensure,
     "Helm": HELM.ensure,
+    "Kueue": podowners.SOURCES["kueue"].program.ensure,
     "Prometheus": prometheus.ensure,
     "the endpoint picker": picker.ensure,
     "the control plane of Kubernetes": lambda say: binaries.ensure(_KUBERNETES, say),

@@ -1,5 +1,5 @@
-"""JobSet's or LeaderWorkerSet's own controller as a process beside a cluster, with its CRD and its
-webhooks in that cluster, as its module brings them."""
+"""The own controller of JobSet, LeaderWorkerSet or Kueue as a process beside a cluster, with its
+CRDs and its webhooks in that cluster, as its module brings them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import socket
 import subprocess
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from tests.cluster.start.readiness import answers
 from tests.kit.gobuild import Program
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from tests.cluster import Cluster
@@ -29,13 +30,19 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 _TOLD = "which owns pods, from source: two minutes or more"
+_SLOWLY = "which starts jobs by quota, from source: ten minutes or more"
 _FLAGS = ("-ldflags=-s -w",)
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a controller is from: its `module`, where that has its CRD and its webhooks, the API
-    group of its configuration, and the `label` that only pods of its own have."""
+    """Where a controller is from: its `module`, where that has its CRDs and its webhooks, the API
+    group and version of its configuration, and the `label` that only pods of its own have.
+
+    `config` is more of its configuration, `hooked` the API groups whose webhooks it then serves, if
+    not all, and `words` are of its command line. In `certificates` it wants one for its metrics,
+    whatever its configuration says: it gets an /etc of its own, with its webhooks' one there.
+    """
 
     program: Program
     module: str
@@ -43,6 +50,10 @@ class Source:
     webhooks: str
     group: str
     label: str
+    config: Mapping[str, object] = field(default_factory=dict)
+    hooked: frozenset[str] = frozenset()
+    words: tuple[str, ...] = ()
+    certificates: str = ""
 
 
 SOURCES = {
@@ -51,7 +62,7 @@ SOURCES = {
         "sigs.k8s.io/jobset",
         "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml",
         "config/components/webhook/manifests.yaml",
-        "config.jobset.x-k8s.io",
+        "config.jobset.x-k8s.io/v1alpha1",
         "jobset.sigs.k8s.io/jobset-name",
     ),
     "lws": Source(
@@ -59,8 +70,20 @@ SOURCES = {
         "sigs.k8s.io/lws",
         "config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml",
         "config/webhook/manifests.yaml",
-        "config.lws.x-k8s.io",
+        "config.lws.x-k8s.io/v1alpha1",
         "leaderworkerset.sigs.k8s.io/name",
+    ),
+    "kueue": Source(
+        Program("kueue", "sigs.k8s.io/kueue/cmd/kueue", _SLOWLY, _FLAGS),
+        "sigs.k8s.io/kueue",
+        "config/components/crd/bases",
+        "config/components/webhook/manifests.yaml",
+        "config.kueue.x-k8s.io/v1beta2",
+        "kueue.x-k8s.io/queue-name",
+        {"integrations": {"frameworks": ["batch/job"]}},
+        frozenset({"batch", "kueue.x-k8s.io"}),
+        ("--feature-gates=VisibilityOnDemand=false",),
+        "/etc/kueue/metrics/certs",
     ),
 }
 _LIMIT = 60.0
@@ -80,8 +103,7 @@ class Owner:
         kubectl = cluster.kubectl
         crd = module / self._source.crd
         kubectl("apply", "--server-side", "-f", str(crd))
-        kind = yaml.safe_load(crd.read_text())["metadata"]["name"]
-        kubectl("wait", "--for=condition=Established", f"crd/{kind}", "--timeout=30s")
+        kubectl("wait", "--for=condition=Established", "-f", str(crd), "--timeout=30s")
         self._hooks = folder / "webhooks.yaml"
         self._hooks.write_text(yaml.safe_dump_all(self._webhooks(module, self._certified())))
         self._process = self._started()
@@ -110,6 +132,7 @@ class Owner:
         text = (module / self._source.webhooks).read_text()
         found: list[Json] = list(yaml.safe_load_all(text))
         for one in found:
+            one["webhooks"] = [hook for hook in one["webhooks"] if self._serves(hook)]
             one["metadata"]["name"] = f"{self._name}-{one['kind'].lower()}"
             for hook in one["webhooks"]:
                 path = hook["clientConfig"]["service"]["path"]
@@ -122,9 +145,13 @@ class Owner:
                     hook["objectSelector"] = {"matchExpressions": [owned]}
         return found
 
+    def _serves(self, hook: Json) -> bool:
+        hooked = self._source.hooked
+        return not hooked or set(hook["rules"][0]["apiGroups"]) <= hooked
+
     def _started(self) -> subprocess.Popen[bytes]:
         config = {
-            "apiVersion": f"{self._source.group}/v1alpha1",
+            "apiVersion": self._source.group,
             "kind": "Configuration",
             "leaderElection": {"leaderElect": False},
             "internalCertManagement": {"enable": False},
@@ -135,17 +162,25 @@ class Owner:
                 "port": self._port,
                 "certDir": str(self._folder),
             },
+            **self._source.config,
         }
         file = self._folder / "config.yaml"
         file.write_text(yaml.safe_dump(config))
         with self._log.open("ab") as log:
             return subprocess.Popen(
-                [str(self._command), f"--config={file}"],
+                [*self._apart(), str(self._command), f"--config={file}", *self._source.words],
                 env={**os.environ, "KUBECONFIG": str(self._cluster.kubeconfig)},
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
+
+    def _apart(self) -> list[str]:
+        if not (folder := self._source.certificates):
+            return []
+        files = f"{self._folder}/tls.crt {self._folder}/tls.key"
+        laid = f"mount -t tmpfs tmpfs /etc && mkdir -p {folder} && cp {files} {folder}"
+        return ["unshare", "--mount", "sh", "-c", f'{laid} && exec "$0" "$@"']
 
     def _ready(self) -> bool:
         if self._process.poll() is not None:
