@@ -206,7 +206,7 @@ class Loop:
                 self.life.work(seat, self.life.start(seat))
             case ActionKind.WAKE:
                 self._place(seat, action)
-                written = self.node.transition(seat, SeatEvent.WAKE, why)
+                written = self.node.transition(seat, SeatEvent.WAKE, why, late=False)
                 self.life.work(seat, self.life.wake(seat, written))
             case ActionKind.DRAIN:
                 self.node.leases.drain(seat.uid)

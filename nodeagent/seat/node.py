@@ -268,12 +268,18 @@ class Node:
         self.turns = Book(policy, self.world.now())
 
     def transition(
-        self, seat: Seat, event: SeatEvent, reason: str, *, synced: bool = False
+        self,
+        seat: Seat,
+        event: SeatEvent,
+        reason: str,
+        *,
+        synced: bool = False,
+        late: bool = True,
     ) -> Awaitable[None]:
         """Take the seat through the transition table, note it, tell it.
 
-        Await the answer where an act depends on the record. Raises IllegalTransitionError; then
-        nothing has changed.
+        Await the answer where an act depends on the record; one that isn't `late` is being written
+        meanwhile. Raises IllegalTransitionError; then nothing has changed.
         """
         before, seat.state = seat.state, next_state(seat.state, event)
         now, wall = self.world.now(), self.world.wall()
@@ -282,7 +288,7 @@ class Node:
         line = "%s: %s -> %s (%s)", seat, before, seat.state, reason
         asyncio.get_running_loop().call_later(_LINE_S, log.info, *line)
         seat.wishes.met(event)
-        written = self.save(seat, synced=synced)
+        written = self.save(seat, synced=synced, late=late)
         self.changed(seat)
         return written
 
@@ -311,10 +317,10 @@ class Node:
         if seat.backoff.may_complain(event, self.world.now(), _COMPLAIN_EVERY):
             self.tell(seat, "Warning", event, why)
 
-    def save(self, seat: Seat, *, synced: bool = False) -> Awaitable[None]:
+    def save(self, seat: Seat, *, synced: bool = False, late: bool = True) -> Awaitable[None]:
         """Journal the seat as it is now; await it where an act depends on the record, which may be
         late else."""
-        return self.world.journal.put(SEAT + seat.uid, seat.record(), synced=synced, late=True)
+        return self.world.journal.put(SEAT + seat.uid, seat.record(), synced=synced, late=late)
 
     def save_proxies(self) -> None:
         """Journal who holds leases, so that a restarted agent waits for them."""
