@@ -1,5 +1,5 @@
-"""`python -m tests.kit [--cluster] [--strangers all|slice]`: what tests need is there before any of
-them run.
+"""`python -m tests.kit [--cluster] [--upstream] [--strangers all|slice]`: what tests need is there
+before any of them run.
 
 On a machine that has nothing yet this takes many minutes, more than a test may take. What can't be
 had is told; the tests that need it are skipped then, or say why they fail.
@@ -45,9 +45,7 @@ NEEDS: dict[str, Callable[[Progress], object]] = {
     "the checker of histories": linearizable.ensure,
     "the registry of images": imageregistry.ensure,
     "Helm": HELM.ensure,
-    "Kueue": podowners.SOURCES["kueue"].program.ensure,
     "Prometheus": prometheus.ensure,
-    "the endpoint picker": picker.ensure,
     "the control plane of Kubernetes": lambda say: binaries.ensure(_KUBERNETES, say),
 }
 OF_CLUSTERS: dict[str, Callable[[Progress], object]] = {
@@ -55,6 +53,10 @@ OF_CLUSTERS: dict[str, Callable[[Progress], object]] = {
     "the images": lambda say: images.build(tuple(images.BUILDERS), say),
     "the controller of JobSets": podowners.SOURCES["jobset"].program.ensure,
     "the controller of LeaderWorkerSets": podowners.SOURCES["lws"].program.ensure,
+}
+OF_UPSTREAM: dict[str, Callable[[Progress], object]] = {
+    "Kueue": podowners.SOURCES["kueue"].program.ensure,
+    "the endpoint picker": picker.PICKER.ensure,
 }
 
 
@@ -70,13 +72,19 @@ def _of_strangers(which: str) -> dict[str, Callable[[Progress], object]]:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--cluster", is_flag=True, help="What whole clusters need, too.")
 @click.option(
+    "--upstream",
+    is_flag=True,
+    help="Large programs of others, from source, without which one test each is skipped.",
+)
+@click.option(
     "--strangers",
     type=click.Choice(("all", "slice")),
     help="The programs that are parked, too: all, or those of this commit.",
 )
-def main(cluster: bool, strangers: str | None) -> None:
+def main(cluster: bool, upstream: bool, strangers: str | None) -> None:
     """Build and fetch what the tests need, one after the other; what is there stays."""
     more = (OF_CLUSTERS if cluster else {}) | (_of_strangers(strangers) if strangers else {})
+    more |= OF_UPSTREAM if upstream else {}
     for name, ensure in (NEEDS | more).items():
         try:
             ensure(_say)

@@ -53,6 +53,12 @@ class Program:
             return ""
         return f"Go is missing, so {self.name} can't be built here"
 
+    def not_built(self) -> str:
+        """That a test is skipped without it, as a sentence; empty if it is there."""
+        if self.binary.exists():
+            return ""
+        return f"{self.name} is not built yet: python -m tests.kit --upstream does that"
+
     def ensure(self, progress: Progress = silent) -> Path:
         """The program, built if it isn't yet. Raises KybernateError."""
         binary = self.binary

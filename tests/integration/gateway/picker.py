@@ -16,7 +16,6 @@ from tests.cluster.start.readiness import answers
 from tests.kit.gobuild import Program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from tests.cluster import Cluster
@@ -30,8 +29,6 @@ PICKER = Program(
     "which picks endpoints for a gateway, from source: three minutes or more",
     ("-ldflags=-s -w",),
 )
-ensure: Callable[[Any], Path] = PICKER.ensure
-"""The program. Raises KybernateError."""
 POOLS = "/apis/inference.networking.k8s.io/v1/namespaces/default/inferencepools"
 _CRDS = "config/crd/bases"
 _LIMIT = 60.0
@@ -56,7 +53,7 @@ class Picker:
                 "endpointPickerRef": {"name": pool, "port": {"number": self.port}},
             },
         }
-        program, crds = ensure(print), PICKER.module(_MODULE) / _CRDS
+        program, crds = PICKER.ensure(print), PICKER.module(_MODULE) / _CRDS
         cluster.kubectl("apply", "--server-side", "-f", str(crds))
         cluster.kubectl("wait", "--for=condition=Established", "-f", str(crds), "--timeout=30s")
         cluster.api().post(POOLS, self.pool)

@@ -17,10 +17,12 @@ import pytest
 import yaml
 
 from bench.processes import free_port
-from tests.integration.gateway.picker import POOLS, Picker
+from tests.integration.gateway.picker import PICKER, POOLS, Picker
 from tests.integration.gateway.test_envoy import begun, leave, program, tls
 from tests.kit import howto
 from tests.unit.proxy.stage import DEADLINE, Stage
+
+pytestmark = pytest.mark.skipif(bool(PICKER.not_built()), reason=PICKER.not_built())
 
 __all__ = ["program", "tls"]
 """Fixtures."""

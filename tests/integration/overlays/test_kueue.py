@@ -8,7 +8,7 @@ import pytest
 
 from kybernate import keys
 from tests.cluster.processes.control import wait_until
-from tests.kit.podowners import Owner
+from tests.kit.podowners import SOURCES, Owner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from tests.cluster.cluster import Cluster
 
-pytestmark = pytest.mark.integration
+_MISSING = SOURCES["kueue"].program.not_built()
+pytestmark = [pytest.mark.integration, pytest.mark.skipif(bool(_MISSING), reason=_MISSING)]
 
 KUEUE = "kueue.x-k8s.io/v1beta2"
 QUEUES = f"/apis/{KUEUE}"
