@@ -14,8 +14,8 @@ from kybernate.core.artifacts.restores import RestoreAs
 from kybernate.core.requests.asked import Copied
 from kybernate.core.requests.restore import (
     MAKE,
-    Lack,
     MadePod,
+    Missing,
     RestoreReason,
     RestoreRequest,
     Restoring,
@@ -72,7 +72,7 @@ class Sources:
         self._grants = grants
         self._templates = templates
 
-    def find(self, request: RestoreRequest, now: float) -> Source | Lack:
+    def find(self, request: RestoreRequest, now: float) -> Source | Missing:
         """The artifact, or why it can't be had: nothing of what another namespace has is told."""
         if request.source_template:
             return self._of_template(request)
@@ -85,15 +85,15 @@ class Sources:
             if request.foreign and (
                 found is None or why_not(found.artifact, request.namespace, self._grants, now)
             ):
-                return Lack(
+                return Missing(
                     RestoreReason.NOT_GRANTED,
                     f"no ArtifactGrant of namespace {where} lets {request.namespace} restore "
                     f"{what}, or there is none",
                 )
         except KybernateError as error:
-            return Lack(RestoreReason.REGISTRY_AWAY, str(error))
+            return Missing(RestoreReason.REGISTRY_AWAY, str(error))
         if found is None:
-            return Lack(
+            return Missing(
                 RestoreReason.NO_ARTIFACT,
                 f"the registry has no verified {what} of namespace {where}; kubectl -n {where} get "
                 "artifacts shows what there is"
@@ -102,7 +102,7 @@ class Sources:
             )
         return found
 
-    def stopped(self, request: RestoreRequest, cluster: Cluster) -> Lack | None:
+    def stopped(self, request: RestoreRequest, cluster: Cluster) -> Missing | None:
         """Why the pod of a successor's artifact may still run, or has a successor already; None if
         its place is free, or its own agent is to say so."""
         try:
@@ -110,25 +110,27 @@ class Sources:
         except NotFoundError:
             return None
         except KybernateError as error:
-            return Lack(RestoreReason.REGISTRY_AWAY, str(error))
+            return Missing(RestoreReason.REGISTRY_AWAY, str(error))
 
-    def _place(self, request: RestoreRequest, cluster: Cluster, registry: Registry) -> Lack | None:
+    def _place(
+        self, request: RestoreRequest, cluster: Cluster, registry: Registry
+    ) -> Missing | None:
         known = registry.pod(request.namespace, request.status.source_uid, _REGISTRY_S)
         if known.successor and known.successor != request.status.pod_uid:
             taken = f"pod {known.successor} on node {known.successor_node} continues in its place"
-            return Lack(RestoreReason.TAKEN, taken)
+            return Missing(RestoreReason.TAKEN, taken)
         if known.stopped is not None:
             return None
         return self._proven(request, cluster, registry, known)
 
     def _proven(
         self, request: RestoreRequest, cluster: Cluster, registry: Registry, known: wire.Pod
-    ) -> Lack | None:
+    ) -> Missing | None:
         uid = request.status.source_uid
         name = request.source_pod or request.status.artifact.partition("/")[2].partition("@")[0]
         pod = cluster.pod(request.namespace, name)
         if pod is not None and pod.uid == uid and not pod.ended:
-            return Lack(
+            return Missing(
                 RestoreReason.SOURCE_RUNS,
                 f"pod {name} is still there, and only one may have its state: delete it, or write "
                 "as: template",
@@ -145,22 +147,22 @@ class Sources:
         known = self._templates((request.namespace, request.source_template))
         return known.says if known else None
 
-    def _of_template(self, request: RestoreRequest) -> Source | Lack:
+    def _of_template(self, request: RestoreRequest) -> Source | Missing:
         name, recipe = f"SnapshotTemplate {request.source_template}", self.template(request)
         if recipe is None:
             lack = f"namespace {request.namespace} has no {name} of which pods can be made"
-            return Lack(RestoreReason.NO_ARTIFACT, lack)
+            return Missing(RestoreReason.NO_ARTIFACT, lack)
         status = recipe.template.status
         if status.artifact is None:
             why = f"{name} has no artifact yet: {status.message or 'it was just created'}"
-            return Lack(RestoreReason.TEMPLATE_NOT_READY, why)
+            return Missing(RestoreReason.TEMPLATE_NOT_READY, why)
         try:
             entry = self._client().get(ArtifactId(status.artifact.name), _REGISTRY_S)
         except NotFoundError:
             lack = f"the registry does not know {status.artifact.name}, which {name} has made"
-            return Lack(RestoreReason.TEMPLATE_NOT_READY, lack)
+            return Missing(RestoreReason.TEMPLATE_NOT_READY, lack)
         except KybernateError as error:
-            return Lack(RestoreReason.REGISTRY_AWAY, str(error))
+            return Missing(RestoreReason.REGISTRY_AWAY, str(error))
         return Source(entry.id, entry.pod_uid)
 
     def _named(self, request: RestoreRequest) -> Source | None:
@@ -233,19 +235,19 @@ class RestoreWorker(RequestWorker[RestoreRequest]):
             return Restoring(request, pod=self._sources.stopped(request, self._cluster))
         return Restoring(request)
 
-    def _made(self, request: RestoreRequest) -> MadePod | Lack:
+    def _made(self, request: RestoreRequest) -> MadePod | Missing:
         try:
             recipe = self._sources.template(request) if request.source_template else None
             like = None if request.template or recipe else self._like(request)
             wanted = pod_to_make(request, like, recipe.pod if recipe else None)
             if wanted is None:
-                return Lack(
+                return Missing(
                     RestoreReason.TEMPLATE_NEEDED,
                     f"pod {request.status.source_uid}, of which the artifact is, is gone: say in "
                     "spec.template what its pod looks like",
                 )
         except RefusedError as error:
-            return Lack(RestoreReason.TEMPLATE_NEEDED, str(error))
+            return Missing(RestoreReason.TEMPLATE_NEEDED, str(error))
         try:
             return self._seen(request, self._cluster.make_pod(wanted))
         except ConflictError:
@@ -255,7 +257,7 @@ class RestoreWorker(RequestWorker[RestoreRequest]):
             return self._seen(request, found)
         except (RefusedError, NotFoundError) as error:
             full = _QUOTA in str(error)
-            return Lack(RestoreReason.QUOTA if full else RestoreReason.REFUSED, str(error))
+            return Missing(RestoreReason.QUOTA if full else RestoreReason.REFUSED, str(error))
 
     def _like(self, request: RestoreRequest) -> Json | None:
         """The artifact's pod, if it is there."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ CRIU = Path("/usr/libexec/kybernate/criu")
 """Where it is looked for if the file names none: its place in the agent's image, too."""
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 _SYS_PTRACE = 19
+_PACKAGES = ("blake3", "obstore", "zstandard")
+"""Of the extra `checkpoint`: parking in RAM takes none of them."""
 
 
 def refusal(yama: Path = _YAMA, status: Path = Path("/proc/self/status")) -> str | None:
@@ -56,6 +59,11 @@ def stays_in_ram(tiers: Tiers, user: int | None = None) -> str | None:
         return (
             f"tiers.criu: {stays}: {criu_of(tiers)} is no program; name Kybernate's CRIU here, "
             "which make criu builds"
+        )
+    if missing := [name for name in _PACKAGES if find_spec(name) is None]:
+        return (
+            f"tiers.nvme: {stays}: {' and '.join(missing)} can't be imported; install "
+            "'kybernate[checkpoint]'"
         )
     return None
 

@@ -47,14 +47,16 @@ def box(libraries: Path) -> Iterator[Box]:
         freezer.forget(uid)
 
 
-def servers(model: str) -> list[int]:
-    """The processes of the model's server, which a parked one on NVMe hasn't got."""
-    found = []
+def servers(box: Box, model: str) -> list[int]:
+    """The processes of the model's server, which a parked one on NVMe hasn't got. Tests beside this
+    one have models of the same name."""
+    found, mine = [], f"SIMGPU_DIR={box.gpus}".encode()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 words = (entry / "cmdline").read_bytes().split(b"\0")
-                if b"tests.workloads.toy_server" in words and model.encode() in words:
+                its = (entry / "environ").read_bytes().split(b"\0")
+                if {b"tests.workloads.toy_server", model.encode()} <= {*words} and mine in its:
                     found.append(int(entry.name))
     return [pid for pid in found if b"--local" not in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
@@ -65,8 +67,9 @@ def artifacts(box: Box) -> list[Path]:
 
 def on_nvme(box: Box, model: str) -> None:
     """Returns once all of it is there."""
+    assert servers(box, model) != []
     eventually(lambda: f"{model} (box/{model}): dumping -> parked-nvme" in box.log)
-    assert servers(model) == []
+    assert servers(box, model) == []
 
 
 def test_an_idle_model_goes_to_nvme_and_answers_again_where_it_was(box: Box) -> None:

@@ -21,7 +21,7 @@ Takes = dict[str, dict[str, int]]
 """By artifact, and by node, the bytes that it takes of NVMe alone."""
 
 
-class Lack(NamedTuple):
+class NoRoom(NamedTuple):
     """What is not pinned: the node whose NVMe has too little room left for pins, and both in
     bytes."""
 
@@ -35,7 +35,7 @@ class Chosen(NamedTuple):
     """The artifacts that are pinned, the newest first, and what of newer ones lacks room."""
 
     pinned: tuple[Listed, ...]
-    lacks: tuple[Lack, ...]
+    lacks: tuple[NoRoom, ...]
 
 
 def takes(artifacts: Iterable[Listed]) -> Takes:
@@ -58,7 +58,7 @@ def choose(
     costs = [{} if one.artifact in others else _on_nvme_alone(one) for one in order]
     granted = {*before, *others}
     chosen = [at for at, one in enumerate(order) if one.artifact in granted][:newest]
-    lacks: list[Lack] = []
+    lacks: list[NoRoom] = []
     for at in sorted({*range(len(order))} - {*chosen}):
         # An older one makes room for a newer.
         with_it = sorted([*chosen, at])[:newest]
@@ -78,13 +78,13 @@ def _lack(
     needs: Mapping[str, int],
     costs: Iterable[Mapping[str, int]],
     room: Mapping[str, int],
-) -> Lack | None:
+) -> NoRoom | None:
     taken: Counter[str] = Counter()
     for each in costs:
         taken.update(each)
     for node, need in needs.items():
         if node in room and taken[node] > room[node]:
-            return Lack(artifact, node, need, max(0, room[node] - taken[node] + need))
+            return NoRoom(artifact, node, need, max(0, room[node] - taken[node] + need))
     return None
 
 

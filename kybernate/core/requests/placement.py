@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kybernate.core.artifacts.listed import Listed
     from kybernate.core.policy.effective import Label
     from kybernate.core.requests.checkpoint import Problem
-    from kybernate.core.requests.pins import Lack, Takes
+    from kybernate.core.requests.pins import NoRoom, Takes
 
 OPERATION = "tpl-"
 """Before a digest: the name of a copy's operation on its agent."""
@@ -368,7 +368,9 @@ def _source(row: Copy, one: Listed, seen: SeenPlacement) -> tuple[str, str]:
     return nodes[row.tries % len(nodes)], ""
 
 
-def _summed(status: PlacementStatus, seen: SeenPlacement, lacks: Sequence[Lack]) -> PlacementStatus:
+def _summed(
+    status: PlacementStatus, seen: SeenPlacement, lacks: Sequence[NoRoom]
+) -> PlacementStatus:
     placement = seen.placement
     failed = next((one for one in status.copies if one.tries and one.message), None)
     wish = placement.nvme
@@ -399,7 +401,7 @@ def _of_copies(status: PlacementStatus) -> tuple[PlacementReason, str]:
     return PlacementReason.PLACED, there
 
 
-def _lacking(lacks: Sequence[Lack]) -> str:
+def _lacking(lacks: Sequence[NoRoom]) -> str:
     lack, more = lacks[0], f" and {len(lacks) - 1} more" if len(lacks) > 1 else ""
     return (
         f"{lack.artifact}{more}: pins have {lack.room} bytes left on {lack.node}, and it takes "

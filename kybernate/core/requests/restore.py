@@ -121,7 +121,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
+class Missing:
     """Why the next step can't be made, in a sentence. Whether it may be later is the reason's."""
 
     reason: RestoreReason
@@ -153,8 +153,8 @@ class Restoring:
     there is none of the name, or why it can't be made."""
 
     request: RestoreRequest
-    source: Source | Lack | None = None
-    pod: MadePod | Lack | None = None
+    source: Source | Missing | None = None
+    pod: MadePod | Missing | None = None
 
 
 def decide(seen: Restoring, now: float) -> Decision[RestoreStatus, str]:
@@ -164,7 +164,7 @@ def decide(seen: Restoring, now: float) -> Decision[RestoreStatus, str]:
         return rests(request, now)
     if not request.status.artifact:
         return _choose(request, seen.source, now)
-    if isinstance(seen.pod, Lack):
+    if isinstance(seen.pod, Missing):
         return _lacks(request, seen.pod, now)
     if not request.status.pod_uid:
         return _make(request, seen.pod, now)
@@ -172,11 +172,11 @@ def decide(seen: Restoring, now: float) -> Decision[RestoreStatus, str]:
 
 
 def _choose(
-    request: RestoreRequest, source: Source | Lack | None, now: float
+    request: RestoreRequest, source: Source | Missing | None, now: float
 ) -> Decision[RestoreStatus, str]:
     if source is None:
         return _open(request, RestoreReason.PENDING, "the artifact is looked for", now)
-    if isinstance(source, Lack):
+    if isinstance(source, Missing):
         return _lacks(request, source, now)
     chosen = replace(
         request.status,
@@ -230,7 +230,7 @@ def _follow(
     return _open(request, RestoreReason.RESTORING, f"pod {status.pod}: {doing}", now)
 
 
-def _lacks(request: RestoreRequest, lack: Lack, now: float) -> Decision[RestoreStatus, str]:
+def _lacks(request: RestoreRequest, lack: Missing, now: float) -> Decision[RestoreStatus, str]:
     if lack.reason.standing is Standing.TERMINAL:
         return ends(request, lack.reason, lack.sentence, now)
     return _open(request, lack.reason, lack.sentence, now)

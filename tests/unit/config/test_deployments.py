@@ -175,7 +175,7 @@ def test_an_upgrade_can_replace_the_webhook_before_what_sends_pods_to_it() -> No
     """The selector of docs/how-to/install/upgrade.md finds the Deployment and nothing
     else."""
     selector = "app.kubernetes.io/name=kyb-webhook"
-    assert f"kubectl apply -k OVERLAY -l {selector} " in UPGRADE.read_text()
+    assert f"kubectl apply --server-side -k OVERLAY -l {selector} " in UPGRADE.read_text()
     name, _, value = selector.partition("=")
     every = [
         one

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from kybernate.api.models import Tiers
+from kybernate.local import rights
 from kybernate.local.rights import may, refusal, stays_in_ram
 
 PTRACE, NONE = "0000000000080000", "0000000000000000"
@@ -53,6 +54,16 @@ def test_models_leave_ram_where_a_folder_root_and_criu_are(tmp_path):
     program.touch(mode=0o755)
     assert stays_in_ram(Tiers(nvme="/cache", criu=str(program)), user=0) is None
     assert stays_in_ram(Tiers(criu=str(program)), user=1000) is None
+
+
+def test_models_stay_in_ram_without_the_packages_that_write_artifacts(tmp_path, monkeypatch):
+    program = tmp_path / "criu"
+    program.touch(mode=0o755)
+    monkeypatch.setattr(rights, "_PACKAGES", ("blake3", "nothing_of_this_name"))
+    why = stays_in_ram(Tiers(nvme="/cache", criu=str(program)), user=0)
+    assert why is not None
+    assert "nothing_of_this_name can't be imported; install 'kybernate[checkpoint]'" in why
+    assert "blake3" not in why
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from kybernate.core.reasons import Standing
 from kybernate.core.requests.asked import Copied
 from kybernate.core.requests.restore import (
     MAKE,
-    Lack,
     MadePod,
+    Missing,
     RestoreReason,
     RestoreRequest,
     RestoreStatus,
@@ -96,7 +96,7 @@ def test_a_pod_that_went_is_not_made_again() -> None:
 def test_what_is_lacking_ends_it_or_is_waited_for(reason: RestoreReason) -> None:
     if reason.standing is Standing.SUCCESS:
         return
-    lack = Lack(reason, "it lacks something")
+    lack = Missing(reason, "it lacks something")
     for seen in (Restoring(request(), lack), Restoring(request(status=CHOSEN), pod=lack)):
         step = decide(seen, 1002.0)
         assert step.status.reason is reason
@@ -138,7 +138,7 @@ def test_every_reason_means_something() -> None:
 
 PODS = st.one_of(
     st.none(),
-    st.builds(Lack, st.sampled_from([RestoreReason.QUOTA, RestoreReason.REFUSED]), st.just("x")),
+    st.builds(Missing, st.sampled_from([RestoreReason.QUOTA, RestoreReason.REFUSED]), st.just("x")),
     st.builds(
         MadePod,
         st.sampled_from(["u2", "u3"]),
@@ -152,7 +152,7 @@ PODS = st.one_of(
 
 @given(st.lists(st.tuples(PODS, st.floats(0, 400)), min_size=1, max_size=12))
 def test_however_the_world_goes_it_ends_and_names_one_pod(
-    seen: list[tuple[MadePod | Lack | None, float]],
+    seen: list[tuple[MadePod | Missing | None, float]],
 ) -> None:
     asked, now, uids = request(status=CHOSEN), 1000.0, set()
     for pod, after in [*seen, (None, 700.0), (None, 1.0)]:
