@@ -30,9 +30,14 @@ CONTROL_PLANE = ClusterSpec(
 @pytest.fixture(scope="session")
 def control_plane() -> Iterator[Cluster]:
     """A real API server, without nodes and without our services (about 5 s)."""
-    worker = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
-    with running(replace(CONTROL_PLANE, name=f"{CONTROL_PLANE.name}{worker}"), print) as up:
+    with running(of_worker(CONTROL_PLANE), print) as up:
         yield up
+
+
+def of_worker(spec: ClusterSpec) -> ClusterSpec:
+    """The same by a name of this worker's own: others may have one of the kind at the time."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
+    return replace(spec, name=f"{spec.name}{worker}")
 
 
 @pytest.fixture(scope="session")

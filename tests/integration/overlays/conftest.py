@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cluster.cluster import running
+from tests.cluster.fixtures import of_worker
 from tests.cluster.spec import ClusterSpec
 
 if TYPE_CHECKING:
@@ -20,5 +21,5 @@ BARE = ClusterSpec(name="kybhelm", control_plane_only=True, services=frozenset()
 @pytest.fixture(scope="session")
 def bare() -> Iterator[Cluster]:
     """A control plane on which nothing of ours is; each test leaves it so."""
-    with running(BARE, print) as up:
+    with running(of_worker(BARE), print) as up:
         yield up
