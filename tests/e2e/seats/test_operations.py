@@ -115,7 +115,7 @@ def test_seats_are_parked_and_woken_by_hand(
         watched.terminate()
     assert "node n" in page("kubectl -n kyb-system exec ds/kyb-agent")
     assert NAME in page("kybernate agent status")
-    earlier = drains(json.dumps(kybernate(cluster, "operations")))
+    earlier = drains(json.dumps(kybernate(cluster, "operations", "--all")))
     try:
         page("kybernate agent drain")
         assert kybernate(cluster, "status")["draining"]
