@@ -59,11 +59,11 @@ def base():
 class Tree:
     """A running workload, its freezer, and a watch on it."""
 
-    def __init__(self, base, tmp_path, settle=0.0):
+    def __init__(self, base, unix, settle):
         self.base = base
         self.freezer = CgroupFreezer(base.parent.parent if base.parent == V1 else base.parent)
         self.arrivals = SocketArrivals(self.freezer.pids, settle)
-        self.unix = str(tmp_path / "u.sock")
+        self.unix = unix
         self.arrived: list[str] = []
         self.reports = []
 
@@ -151,20 +151,30 @@ def ask(one, words=b"hello"):
 
 
 @pytest.fixture
-def tree(base, tmp_path):
-    one = Tree(base, tmp_path)
-    one.start()
-    yield one
-    one.stop()
+def make_tree(base, tmp_path):
+    """Starts a workload with these words."""
+    made = []
+
+    def make(*words, settle=0.0, unix=str(tmp_path / "u.sock")):
+        one = Tree(base, unix, settle)
+        one.start(*words)
+        made.append(one)
+        return one
+
+    yield make
+    for one in made:
+        one.stop()
 
 
 @pytest.fixture
-def chatty(base, tmp_path):
+def tree(make_tree):
+    return make_tree()
+
+
+@pytest.fixture
+def chatty(make_tree):
     # What it has sent to itself just before it is frozen is on its way for another moment.
-    one = Tree(base, tmp_path, SETTLE)
-    one.start("chatter")
-    yield one
-    one.stop()
+    return make_tree("chatter", settle=SETTLE)
 
 
 def descriptors():
@@ -335,61 +345,47 @@ async def test_idle_connections_are_reset_while_nobody_uses_them(tree):
         ask(again)
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("end_idle", [True, False])
-def test_a_timeout_that_fires_at_the_thaw_hits_no_request(base, tmp_path, end_idle):
-    tree = Tree(base, tmp_path)
-    tree.start("timeout")
-
-    async def main():
-        with tree.client() as old:
-            await tree.freeze(end_idle=end_idle)
-            await asyncio.sleep(0.8)
-            if not end_idle:
-                # The price of keeping: the server's clock ran on, and it closes before it reads.
-                old.sendall(b"lost\n")
-                await tree.until_told()
-                tree.thaw()
-                with pytest.raises(ConnectionResetError):
-                    await asyncio.to_thread(old.recv, 10)
-                return
-            with pytest.raises(ConnectionResetError):
-                old.recv(10)
-        with socket.create_connection(tree.tcp, 5) as new:
-            new.sendall(b"kept\n")
+async def test_a_timeout_that_fires_at_the_thaw_hits_no_request(make_tree, end_idle):
+    tree = make_tree("timeout")
+    with tree.client() as old:
+        await tree.freeze(end_idle=end_idle)
+        await asyncio.sleep(0.8)
+        if not end_idle:
+            # The price of keeping: the server's clock ran on, and it closes before it reads.
+            old.sendall(b"lost\n")
             await tree.until_told()
             tree.thaw()
-            assert await asyncio.to_thread(new.recv, 10) == b"kept\n"
-
-    try:
-        asyncio.run(main())
-    finally:
-        tree.stop()
+            with pytest.raises(ConnectionResetError):
+                await asyncio.to_thread(old.recv, 10)
+            return
+        with pytest.raises(ConnectionResetError):
+            old.recv(10)
+    with socket.create_connection(tree.tcp, 5) as new:
+        new.sendall(b"kept\n")
+        await tree.until_told()
+        tree.thaw()
+        assert await asyncio.to_thread(new.recv, 10) == b"kept\n"
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/net/if_inet6"), reason="no IPv6 here")
-def test_ipv4_clients_of_a_socket_for_both_families(base, tmp_path):
-    tree = Tree(base, tmp_path)
-    tree.start("dual")
-
-    async def main():
-        with tree.client() as idle, socket.create_connection(("::1", tree.tcp[1]), 5) as six:
-            ask(six)
-            running = await tree.arrivals.traffic(tree.handle, 2.0)
-            assert [c.inbound for c in running.connections] == [True, True]
-            assert (await tree.freeze()).ended == 2
-            for one in (idle, six):
-                with pytest.raises(ConnectionResetError):
-                    one.recv(1)
-            with socket.create_connection(tree.tcp, 5) as one:
-                one.sendall(b"hi\n")
-                await tree.until_told()
-                tree.thaw()
-                assert await asyncio.to_thread(one.recv, 10) == b"hi\n"
-
-    try:
-        asyncio.run(main())
-    finally:
-        tree.stop()
+@pytest.mark.real_time
+async def test_ipv4_clients_of_a_socket_for_both_families(make_tree):
+    tree = make_tree("dual")
+    with tree.client() as idle, socket.create_connection(("::1", tree.tcp[1]), 5) as six:
+        ask(six)
+        running = await tree.arrivals.traffic(tree.handle, 2.0)
+        assert [c.inbound for c in running.connections] == [True, True]
+        assert (await tree.freeze()).ended == 2
+        for one in (idle, six):
+            with pytest.raises(ConnectionResetError):
+                one.recv(1)
+        with socket.create_connection(tree.tcp, 5) as one:
+            one.sendall(b"hi\n")
+            await tree.until_told()
+            tree.thaw()
+            assert await asyncio.to_thread(one.recv, 10) == b"hi\n"
 
 
 @pytest.mark.real_time
@@ -520,24 +516,16 @@ async def test_two_thousand_connections(tree):
     assert ended < 3
 
 
-def test_names_that_a_workload_chose_become_plain_text(base, tmp_path):
-    tree = Tree(base, tmp_path)
-    tree.unix = os.fsdecode(os.fsencode(str(tmp_path)) + b"/\xffa\nb")
-    tree.start()
-
-    async def main():
-        await tree.freeze()
-        with socket.socket(socket.AF_UNIX) as one:
-            one.connect(tree.unix)
-            words = await tree.until_told()
-        tree.thaw()
-        assert words.endswith("/?a?b")
-        assert words.encode("ascii")
-
-    try:
-        asyncio.run(main())
-    finally:
-        tree.stop()
+@pytest.mark.real_time
+async def test_names_that_a_workload_chose_become_plain_text(make_tree, tmp_path):
+    tree = make_tree(unix=os.fsdecode(os.fsencode(str(tmp_path)) + b"/\xffa\nb"))
+    await tree.freeze()
+    with socket.socket(socket.AF_UNIX) as one:
+        one.connect(tree.unix)
+        words = await tree.until_told()
+    tree.thaw()
+    assert words.endswith("/?a?b")
+    assert words.encode("ascii")
 
 
 @pytest.mark.real_time

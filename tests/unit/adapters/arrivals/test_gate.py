@@ -195,17 +195,14 @@ async def test_a_new_agent_holds_what_comes_from_then_on(pod, gate, tmp_path):
         assert len(await asyncio.to_thread(connected, [one], 1, 0.7)) == 1
 
 
-def test_a_queue_that_was_let_go_can_be_had_again_at_once(pod, monkeypatch):
+@pytest.mark.real_time
+async def test_a_queue_that_was_let_go_can_be_had_again_at_once(pod, monkeypatch):
     """Its socket is closed aside, which may take a while."""
     waiting = []
     monkeypatch.setattr(held, "close_aside", waiting.append)
-
-    async def main():
-        for _ in range(3):
-            held.drop(await inside(pod.tree.pid, held.hold))
-        assert len(waiting) == 3
-
-    asyncio.run(main())
+    for _ in range(3):
+        held.drop(await inside(pod.tree.pid, held.hold))
+    assert len(waiting) == 3
     for one in waiting:
         one.close()
 
@@ -381,18 +378,19 @@ async def test_only_one_table_is_made_and_it_is_taken_away(pod, gate):
     assert not await inside(pod.tree.pid, nftables.is_shut)
 
 
+@pytest.mark.real_time
 @pytest.mark.skipif(not MPTCP.exists(), reason="this kernel has no MPTCP")
-def test_a_pod_without_mptcp_is_told_that_there_is_none_and_the_node_keeps_it(pod, gate):
-    before = MPTCP.read_text()
+async def test_a_pod_without_mptcp_is_told_that_there_is_none_and_the_node_keeps_it(pod, gate):
+    before = of_the_node()
+    assert await inside(pod.tree.pid, speaks_mptcp)
+    for _ in range(2):
+        await gate.plain(pod.tree.pid, 5.0)
+    assert not await inside(pod.tree.pid, speaks_mptcp)
+    assert of_the_node() == before
 
-    async def main():
-        assert await inside(pod.tree.pid, speaks_mptcp)
-        for _ in range(2):
-            await gate.plain(pod.tree.pid, 5.0)
-        assert not await inside(pod.tree.pid, speaks_mptcp)
 
-    asyncio.run(main())
-    assert MPTCP.read_text() == before
+def of_the_node():
+    return MPTCP.read_text()
 
 
 def speaks_mptcp():

@@ -34,22 +34,18 @@ async def calibrated(r, tmp_path, *words):
         await server.stop(0)
 
 
-def test_it_parks_and_wakes_and_writes_what_that_took(rig, tmp_path):
+@pytest.mark.real_time
+async def test_it_parks_and_wakes_and_writes_what_that_took(rig, tmp_path):
     out = tmp_path / "costs.json"
-
-    async def main():
-        r = rig(min_residency_s=0.0, idle_after_s=0.0)
-        r.begin()
-        for name in ("a", "b"):
-            await r.until(await r.seat(name, delay=0.0), SeatState.ACTIVE)
-        wakes = r.node.seats["uid-a"].history.wakes
-        done = await calibrated(r, tmp_path, "a", "b", "--rounds", "2", "--out", str(out))
-        assert done.exit_code == 0, done.output
-        assert r.node.seats["uid-a"].history.wakes == wakes + 3
-        assert r.state("uid-b") is SeatState.ACTIVE
-        return r.machine
-
-    asyncio.run(main())
+    r = rig(min_residency_s=0.0, idle_after_s=0.0)
+    r.begin()
+    for name in ("a", "b"):
+        await r.until(await r.seat(name, delay=0.0), SeatState.ACTIVE)
+    wakes = r.node.seats["uid-a"].history.wakes
+    done = await calibrated(r, tmp_path, "a", "b", "--rounds", "2", "--out", str(out))
+    assert done.exit_code == 0, done.output
+    assert r.node.seats["uid-a"].history.wakes == wakes + 3
+    assert r.state("uid-b") is SeatState.ACTIVE
     costs = read_costs(out.read_text(), "costs.json")
     assert costs.gpu_gb == pytest.approx(80 * GIB / 1e9, rel=1e-3)
     assert costs.wake > 1

@@ -157,30 +157,26 @@ def test_it_does_not_grow_for_ever(tmp_path):
     assert read(tmp_path / "j") == {"a": 199}
 
 
-def test_an_answer_that_nobody_awaits_is_written_in_its_turn(tmp_path):
-    async def main():
-        journal = FileJournal(tmp_path / "j", "boot-1")
-        journal.load()
-        first = journal.put("a", {"n": 1}, synced=False)
-        await journal.put("a", {"n": 2}, synced=True)
-        await first
-        journal.close()
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_an_answer_that_nobody_awaits_is_written_in_its_turn(tmp_path):
+    journal = FileJournal(tmp_path / "j", "boot-1")
+    journal.load()
+    first = journal.put("a", {"n": 1}, synced=False)
+    await journal.put("a", {"n": 2}, synced=True)
+    await first
+    journal.close()
     assert read(tmp_path / "j") == {"a": 2}
 
 
-def test_what_is_put_at_once_is_written_at_once(tmp_path):
-    async def main():
-        journal = FileJournal(tmp_path / "j", "boot-1")
-        journal.load()
-        answers = [journal.put(f"k{n}", {"n": n}, synced=n % 2 == 0) for n in range(100)]
-        answers.append(journal.delete("k7"))
-        for answer in answers:
-            await answer
-        journal.close()
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_what_is_put_at_once_is_written_at_once(tmp_path):
+    journal = FileJournal(tmp_path / "j", "boot-1")
+    journal.load()
+    answers = [journal.put(f"k{n}", {"n": n}, synced=n % 2 == 0) for n in range(100)]
+    answers.append(journal.delete("k7"))
+    for answer in answers:
+        await answer
+    journal.close()
     assert read(tmp_path / "j") == {f"k{n}": n for n in range(100) if n != 7}
 
 
@@ -199,39 +195,35 @@ async def test_late_records_go_with_the_next_that_somebody_awaits(tmp_path, monk
     assert read(tmp_path / "j") == {"a": 4, "b": 5}
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("ends", ["in a while", "closed", "another is not late"])
-def test_a_late_record_that_nobody_awaits_is_written_all_the_same(tmp_path, ends):
-    async def main():
-        journal = FileJournal(tmp_path / "j", "boot-1")
-        journal.load()
-        journal.put("a", {"n": 1}, synced=False, late=True)
-        if ends == "another is not late":
-            journal.put("b", {"n": 2}, synced=False)
-        if ends != "closed":
-            assert await until(lambda: b'"a"' in (tmp_path / "j").read_bytes(), 60)
-        journal.close()
-
-    asyncio.run(main())
+async def test_a_late_record_that_nobody_awaits_is_written_all_the_same(tmp_path, ends):
+    journal = FileJournal(tmp_path / "j", "boot-1")
+    journal.load()
+    journal.put("a", {"n": 1}, synced=False, late=True)
+    if ends == "another is not late":
+        journal.put("b", {"n": 2}, synced=False)
+    if ends != "closed":
+        assert await until(lambda: b'"a"' in (tmp_path / "j").read_bytes(), 60)
+    journal.close()
     assert read(tmp_path / "j")["a"] == 1
 
 
-def test_one_who_stops_waiting_takes_the_answer_from_nobody(tmp_path, monkeypatch):
-    async def main():
-        journal = FileJournal(tmp_path / "j", "boot-1")
-        journal.load()
-        slow = os.fdatasync
-        monkeypatch.setattr(os, "fdatasync", lambda fd: (time.sleep(0.1), slow(fd)))
+@pytest.mark.real_time
+async def test_one_who_stops_waiting_takes_the_answer_from_nobody(tmp_path, monkeypatch):
+    journal = FileJournal(tmp_path / "j", "boot-1")
+    journal.load()
+    slow = os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda fd: (time.sleep(0.1), slow(fd)))
 
-        async def put(n):
-            await journal.put(f"k{n}", {"n": n}, synced=True)
+    async def put(n):
+        await journal.put(f"k{n}", {"n": n}, synced=True)
 
-        tasks = [asyncio.create_task(put(n)) for n in range(3)]
-        await asyncio.sleep(0.02)
-        tasks[1].cancel()
-        await asyncio.gather(tasks[0], tasks[2])
-        journal.close()
-
-    asyncio.run(main())
+    tasks = [asyncio.create_task(put(n)) for n in range(3)]
+    await asyncio.sleep(0.02)
+    tasks[1].cancel()
+    await asyncio.gather(tasks[0], tasks[2])
+    journal.close()
     assert read(tmp_path / "j") == {"k0": 0, "k1": 1, "k2": 2}
 
 
@@ -246,7 +238,10 @@ async def test_a_disk_that_refuses_is_reported(tmp_path):
     journal.close()
 
 
-def test_after_a_disk_was_full_in_mid_line_later_records_are_read_again(tmp_path, monkeypatch):
+@pytest.mark.real_time
+async def test_after_a_disk_was_full_in_mid_line_later_records_are_read_again(
+    tmp_path, monkeypatch
+):
     whole = os.write
 
     def half(fd, data):
@@ -257,18 +252,15 @@ def test_after_a_disk_was_full_in_mid_line_later_records_are_read_again(tmp_path
         monkeypatch.setattr(os, "write", whole)
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    async def main():
-        journal = FileJournal(tmp_path / "j", "boot-1")
-        journal.load()
-        await journal.put("a", {"n": 1}, synced=True)
-        monkeypatch.setattr(os, "write", half)
-        with pytest.raises(OSError, match="No space left"):
-            await journal.put("a", {"n": 2}, synced=True)
-        await journal.put("b", {"n": 3}, synced=True)
-        await journal.put("c", {"n": 4}, synced=True)
-        journal.close()
-
-    asyncio.run(main())
+    journal = FileJournal(tmp_path / "j", "boot-1")
+    journal.load()
+    await journal.put("a", {"n": 1}, synced=True)
+    monkeypatch.setattr(os, "write", half)
+    with pytest.raises(OSError, match="No space left"):
+        await journal.put("a", {"n": 2}, synced=True)
+    await journal.put("b", {"n": 3}, synced=True)
+    await journal.put("c", {"n": 4}, synced=True)
+    journal.close()
     assert read(tmp_path / "j") == {"a": 2, "b": 3, "c": 4}
 
 
@@ -278,7 +270,8 @@ def opened(folder):
     return sum(os.path.realpath(link).startswith(str(folder)) for link in links)
 
 
-def test_a_folder_that_is_not_synced_costs_no_descriptor_and_no_record(tmp_path, monkeypatch):
+@pytest.mark.real_time
+async def test_a_folder_that_is_not_synced_costs_no_descriptor_and_no_record(tmp_path, monkeypatch):
     whole = os.fsync
 
     def no_folders(fd):
@@ -286,21 +279,18 @@ def test_a_folder_that_is_not_synced_costs_no_descriptor_and_no_record(tmp_path,
             raise OSError(errno.EIO, "Input/output error")
         whole(fd)
 
-    async def main():
-        journal = FileJournal(tmp_path / "j", "boot-1", rewrite_at=1)
-        journal.load()
-        await journal.put("a", {"n": 1}, synced=True)
-        before = opened(tmp_path)
-        monkeypatch.setattr(os, "fsync", no_folders)
-        for n in range(2, 9):
-            with pytest.raises(OSError, match="Input/output"):
-                await journal.put("a", {"n": n}, synced=True)
-        assert opened(tmp_path) == before
-        monkeypatch.setattr(os, "fsync", whole)
-        await journal.put("b", {"n": 1}, synced=True)
-        journal.close()
-
-    asyncio.run(main())
+    journal = FileJournal(tmp_path / "j", "boot-1", rewrite_at=1)
+    journal.load()
+    await journal.put("a", {"n": 1}, synced=True)
+    before = opened(tmp_path)
+    monkeypatch.setattr(os, "fsync", no_folders)
+    for n in range(2, 9):
+        with pytest.raises(OSError, match="Input/output"):
+            await journal.put("a", {"n": n}, synced=True)
+    assert opened(tmp_path) == before
+    monkeypatch.setattr(os, "fsync", whole)
+    await journal.put("b", {"n": 1}, synced=True)
+    journal.close()
     assert read(tmp_path / "j") == {"a": 8, "b": 1}
 
 

@@ -180,7 +180,7 @@ def test_a_claim_is_told_again(machine):
     assert registry.said == [("claim", "u1", "u2", True)]
 
 
-def test_a_pod_is_made_known_where_the_store_gives_no_leave(machine):
+async def test_a_pod_is_made_known_where_the_store_gives_no_leave(machine):
     """What its state is read for, and of what is packed whose it is; once, and no more."""
 
     class Locked:
@@ -206,25 +206,22 @@ def test_a_pod_is_made_known_where_the_store_gives_no_leave(machine):
         async def manifest(self, artifact, deadline):
             return MANIFEST
 
-    async def main():
-        registry = Registry()
-        reports = Reports(fakes.FakeJournal(machine), registry, manifest_of)
-        vault = ReportingVault(Locked(registry), reports)
-        into = Into("team-b", "u2")
-        await vault.admit(SAVED, into, 10)
-        await vault.fetch(SAVED, None, 10, into)
-        await vault.pack(SAVED, Tier.OBJECT, 10)
-        assert vault._vault.done == ["admit", "fetch", "pack"]
-        assert registry.said == [("lease", "u2"), ("lease", "u1")]
-        registry.knows = Deaf()
-        with pytest.raises(LeaveError):
-            await vault.admit(SAVED, into, 10)
-
     class Deaf(set):
         def add(self, _uid) -> None:
             pass
 
-    run_virtual(main())
+    registry = Registry()
+    reports = Reports(fakes.FakeJournal(machine), registry, manifest_of)
+    vault = ReportingVault(Locked(registry), reports)
+    into = Into("team-b", "u2")
+    await vault.admit(SAVED, into, 10)
+    await vault.fetch(SAVED, None, 10, into)
+    await vault.pack(SAVED, Tier.OBJECT, 10)
+    assert vault._vault.done == ["admit", "fetch", "pack"]
+    assert registry.said == [("lease", "u2"), ("lease", "u1")]
+    registry.knows = Deaf()
+    with pytest.raises(LeaveError):
+        await vault.admit(SAVED, into, 10)
 
 
 async def test_the_vault_tells_by_itself(machine):

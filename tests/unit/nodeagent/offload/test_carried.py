@@ -151,14 +151,12 @@ async def test_who_removes_the_images_of_a_dump_that_was_cut_short_is_alone_with
     assert files.ended
 
 
-def test_images_that_nobody_is_at_work_on_are_left_at_once(tmp_path: Path) -> None:
-    async def main() -> None:
-        carried = Carried(MIB)
-        await carried.left(tmp_path)
-        await with_files(Dumper(), carried).dump(os.getpid(), "", tmp_path, LONG)
-        await carried.left(tmp_path)
-
-    asyncio.run(main())
+@pytest.mark.real_time
+async def test_images_that_nobody_is_at_work_on_are_left_at_once(tmp_path: Path) -> None:
+    carried = Carried(MIB)
+    await carried.left(tmp_path)
+    await with_files(Dumper(), carried).dump(os.getpid(), "", tmp_path, LONG)
+    await carried.left(tmp_path)
     assert (tmp_path / NOTE).exists()
 
 

@@ -260,7 +260,7 @@ async def test_a_state_of_which_the_gpus_had_most_comes_lazily_only_if_that_is_f
     assert r.loop.offload.lazies.pays(seat)
 
 
-def test_the_lazy_rate_is_that_of_what_comes_later(rig, proxy, monkeypatch):
+async def test_the_lazy_rate_is_that_of_what_comes_later(rig, proxy, monkeypatch):
     learned = []
 
     def spy(rates, size, seconds, *, lazy):
@@ -268,13 +268,9 @@ def test_the_lazy_rate_is_that_of_what_comes_later(rig, proxy, monkeypatch):
         return rates
 
     monkeypatch.setattr(Rates, "learned", spy)
-
-    async def main():
-        r, cold, _ = await woken_lazily(rig, proxy, "pages-late")
-        saved = r.node.seats[cold].saved.size
-        await r.until(cold, ACTIVE)
-        await when(lambda: not r.node.seats[cold].saved.paging)
-        assert learned == [(saved - 3, True)]
-
     monkeypatch.setattr(rig, "first", 3)
-    run_virtual(main())
+    r, cold, _ = await woken_lazily(rig, proxy, "pages-late")
+    saved = r.node.seats[cold].saved.size
+    await r.until(cold, ACTIVE)
+    await when(lambda: not r.node.seats[cold].saved.paging)
+    assert learned == [(saved - 3, True)]
