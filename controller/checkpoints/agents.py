@@ -288,7 +288,10 @@ def _asked(request: Request, kind: Kind, left: float) -> tuple[str, Any]:
         return "Save", pb.SaveRequest(name=name, uid=uid, why=why, tier=tier, deadline_seconds=left)
     if kind is Kind.WAKE:
         return "Wake", pb.WakeRequest(name=name, uid=uid, why=why)
-    return "Evict", pb.EvictRequest(name=name, uid=uid, why=why, tier=tier, deadline_seconds=left)
+    evict = pb.EvictRequest(name=name, uid=uid, why=why, tier=tier, deadline_seconds=left)
+    # A pod that moves is waited for; of one that makes room, its GPUs are.
+    evict.precopy = request.target is not None
+    return "Evict", evict
 
 
 def _read(message: pb.Operation) -> Operation | Problem:

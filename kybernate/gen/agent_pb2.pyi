@@ -272,20 +272,22 @@ class WakeRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., uid: _Optional[str] = ..., why: _Optional[str] = ..., dry_run: _Optional[bool] = ...) -> None: ...
 
 class EvictRequest(_message.Message):
-    __slots__ = ("name", "uid", "why", "dry_run", "deadline_seconds", "tier")
+    __slots__ = ("name", "uid", "why", "dry_run", "deadline_seconds", "tier", "precopy")
     NAME_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
     DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     TIER_FIELD_NUMBER: _ClassVar[int]
+    PRECOPY_FIELD_NUMBER: _ClassVar[int]
     name: str
     uid: str
     why: str
     dry_run: bool
     deadline_seconds: float
     tier: str
-    def __init__(self, name: _Optional[str] = ..., uid: _Optional[str] = ..., why: _Optional[str] = ..., dry_run: _Optional[bool] = ..., deadline_seconds: _Optional[float] = ..., tier: _Optional[str] = ...) -> None: ...
+    precopy: bool
+    def __init__(self, name: _Optional[str] = ..., uid: _Optional[str] = ..., why: _Optional[str] = ..., dry_run: _Optional[bool] = ..., deadline_seconds: _Optional[float] = ..., tier: _Optional[str] = ..., precopy: _Optional[bool] = ...) -> None: ...
 
 class SaveRequest(_message.Message):
     __slots__ = ("name", "uid", "why", "dry_run", "tier", "deadline_seconds")

@@ -115,7 +115,10 @@ def _ask(kind: Kind, request: Any, context: grpc.aio.ServicerContext[Any, Any]) 
     if kind not in WITHOUT_SEAT:
         ask = replace(ask, uid=_uid(request.uid))
     match request:
-        case pb.ParkRequest() | pb.EvictRequest() | pb.SaveRequest():
+        case pb.EvictRequest():
+            evict = replace(ask, tier=_tier(request.tier), limit=request.deadline_seconds)
+            return replace(evict, precopy=request.precopy)
+        case pb.ParkRequest() | pb.SaveRequest():
             return replace(ask, tier=_tier(request.tier), limit=request.deadline_seconds)
         case pb.PlaceRequest():
             placed = replace(ask, artifact=request.artifact, limit=request.deadline_seconds)

@@ -27,11 +27,13 @@ from kybernate.core.seat.operations import (
     plan_drain,
     plan_wake,
 )
-from kybernate.core.seat.saves import why_refused
+from kybernate.core.seat.saves import is_precopied, why_refused
 from kybernate.core.seat.seats import OCCUPYING, TIER_OF
 from kybernate.core.swap.swap import obstacle, wants
 from kybernate.errors import NotFoundError, RefusedError, RetryableError
+from kybernate.types import Tier
 from nodeagent import metrics
+from nodeagent.operations import precopy
 from nodeagent.operations.record import (
     OPERATION,
     Operation,
@@ -188,7 +190,7 @@ class Operations:
 
     def under_way(self) -> dict[PodUid, str]:
         """What is being done for seats, by the UIDs of their pods."""
-        return {one.uid: one.kind.value for one in self._all.values() if one.uid and not one.ended}
+        return {one.uid: one.kind.value for one in self._live() if one.uid}
 
     def cancel(self, name: str) -> Operation:
         """Take the wish back; one that has ended stays as it is. Raises NotFoundError."""
@@ -218,6 +220,7 @@ class Operations:
             tier=ask.tier,
             successor=ask.successor,
             artifact=ask.artifact,
+            precopy=ask.precopy,
         )
 
     def _why_refused(self, seat: Seat | None, ask: Ask) -> str:
@@ -241,7 +244,7 @@ class Operations:
 
     def _rivals(self, new: Operation) -> list[Operation]:
         """Who gives way to it. Raises RefusedError if it would have to give way itself."""
-        live = [one for one in self._all.values() if not one.ended]
+        live = self._live()
         if new.kind in OF_NODE:
             same = next((one for one in live if one.kind is new.kind), None)
             if same is not None:
@@ -258,17 +261,19 @@ class Operations:
                 raise RefusedError(f"{one} is under way for this seat; watch it or cancel it")
         return []
 
+    def _live(self) -> list[Operation]:
+        """What has not ended. A pre-copy is its eviction's, and counts with that."""
+        every = self._all.values()
+        return [one for one in every if not (one.ended or precopy.eviction_of(one.name))]
+
     # --- wishes -------------------------------------------------------------------------------
 
     def _begin(self, operation: Operation, *, again: bool = False) -> None:
         wishes, why = self._operators, words(operation)
         match operation.kind:
             case Kind.PARK | Kind.EVICT:
-                if operation.tier is not None:
-                    wishes.ask_for_tier(operation.uid, operation.tier)
-                stays = operation.kind is Kind.EVICT
-                if stays or self._node.seats[operation.uid].state in OCCUPYING:
-                    wishes.send_away(operation.uid, why, stays_away=stays)
+                if not self._copied_before(operation, again=again):
+                    self._send_away(operation)
             case Kind.SAVE | Kind.MOVE | Kind.EVACUATE | Kind.PLACE:
                 self._carriers[operation.kind].begin(operation, again=again)
             case Kind.WAKE:
@@ -280,6 +285,69 @@ class Operations:
             case Kind.UNDRAIN:
                 wishes.undrain_node()
                 self._announce("Undrained", f"{why}: seats start and wake again")
+
+    def _send_away(self, operation: Operation) -> None:
+        if operation.tier is not None:
+            self._operators.ask_for_tier(operation.uid, operation.tier)
+        stays = operation.kind is Kind.EVICT
+        if stays or self._node.seats[operation.uid].state in OCCUPYING:
+            self._operators.send_away(operation.uid, words(operation), stays_away=stays)
+
+    def _copied_before(self, operation: Operation, *, again: bool) -> bool:
+        """Whether it waits for its pre-copy, which begins if it is worth it. After a restart only
+        one that has begun: the pause comes sooner than by another."""
+        if self._precopy(operation) is not None:
+            return True
+        seat = self._node.seats.get(operation.uid)
+        if again or seat is None or not self._is_precopied(operation, seat):
+            return False
+        try:
+            copy = self._new(precopy.asked_by(operation, self._node.world.wall()))
+        except RefusedError as error:
+            log.info("%s is evicted without a pre-copy: %s", seat, error)
+            return False
+        self._all[copy.name] = copy
+        self._save(copy)
+        log.info("operation %s begins", copy)
+        self._carriers[Kind.SAVE].begin(copy)
+        return True
+
+    def _is_precopied(self, operation: Operation, seat: Seat) -> bool:
+        if not operation.precopy or operation.tier is not Tier.OBJECT or self._node.draining:
+            return False
+        others = any(
+            wants(other.view(drained=False)) and {*seat.identity.gpus} & {*other.identity.gpus}
+            for other in self._node.seats.values()
+            if other is not seat and other.state not in OCCUPYING
+        )
+        return is_precopied(self._facts(seat), sum(self._node.dump_size(seat)), others=others)
+
+    def _precopy(self, operation: Operation) -> Operation | None:
+        """The pre-copy that it waits for."""
+        found = self._all.get(precopy.name_of(operation.name))
+        return None if found is None or found.ended else found
+
+    def _follow(self, ended: Operation) -> None:
+        """An eviction begins when its pre-copy has ended, and a pre-copy goes with its eviction."""
+        eviction = self._all.get(precopy.eviction_of(ended.name))
+        if eviction is not None and not eviction.ended:
+            self._send_away(eviction)
+        elif ended.kind is Kind.EVICT:
+            self._drop_precopy(ended)
+
+    def _drop_precopy(self, operation: Operation) -> None:
+        """Its eviction has ended: nobody needs it any more. One that is still copied is dropped by
+        `advanced`, once nothing reads it."""
+        why = f"{operation.name} has ended"
+        if (copy := self._precopy(operation)) is not None:
+            self._cancel(copy, why)
+        else:
+            self.forget(precopy.name_of(operation.name), why)
+
+    def _is_spare(self, name: str) -> bool:
+        """Whether the operation of this name is the pre-copy of an eviction that is over."""
+        eviction = self._all.get(of) if (of := precopy.eviction_of(name)) else None
+        return bool(of) and (eviction is None or eviction.ended)
 
     def _announce(self, reason: str, sentence: str, kind: str = "Normal") -> None:
         self._tell_node(kind, reason, sentence)
@@ -316,9 +384,14 @@ class Operations:
                 operation = from_record(record)
                 self._all[operation.name] = operation
         for operation in self.known(ended_too=False):
-            if not self._judge(operation):
+            if self._is_spare(operation.name):
+                self._cancel(operation, "its eviction has ended")
+            elif not self._judge(operation):
                 log.info("operation %s continues", operation)
                 self._begin(operation, again=True)
+        for kept in self._custody.persons():
+            if self._is_spare(kept.operation):
+                self.forget(kept.operation, "its eviction has ended")
         self._arm()
 
     def _review(self) -> None:
@@ -360,6 +433,10 @@ class Operations:
             case Kind.SAVE | Kind.MOVE | Kind.EVACUATE | Kind.PLACE:
                 return self._carriers[operation.kind].verdict(operation, facts)
             case kind:
+                if seat is not None and (copy := self._precopy(operation)) is not None:
+                    operation.copies(copy.bytes_done, copy.bytes_total)
+                    told = f"a copy is made while it serves: {self._verdict(copy).sentence}"
+                    return Verdict(Progress.RUNNING, told)
                 if seat is not None:
                     operation.copies(seat.saved.copied, seat.saved.size)
                 return judge_away(facts, kind, operation.state, operation.tier)
@@ -407,6 +484,7 @@ class Operations:
         for call in self._told_of_ends:
             call()
         self._forget_the_oldest()
+        self._follow(operation)
         if seat is not None and operation.kind is not Kind.WAKE:
             self._tell(seat, operation)
         if name := _ANNOUNCED.get(operation.kind):
@@ -416,7 +494,7 @@ class Operations:
 
     def _tell(self, seat: Seat, operation: Operation) -> None:
         name, text = event_of(operation.kind), f"{words(operation)}: {operation.sentence}"
-        if operation.state is Progress.SUCCEEDED:
+        if operation.state is Progress.SUCCEEDED and not precopy.eviction_of(operation.name):
             self._node.tell(seat, "Normal", name, text)
         elif operation.state is Progress.FAILED:
             self._node.tell(seat, "Warning", f"Not{name}", text)
@@ -460,6 +538,8 @@ class Operations:
 
     def advanced(self, operation: Operation) -> None:
         """Its carrier has something new to tell of it."""
+        if operation.ended and self._is_spare(operation.name):
+            self.forget(operation.name, "its eviction has ended")
         self._save(operation)
         self._look_soon()
 

@@ -26,7 +26,8 @@ class Ask:
     """What a caller asks. `by` is who: "node", or the name of its certificate. `limit` in
     seconds from now, 0 for the agent's own. `uid` is empty where it is about the node. `tier`:
     where a park's state is to go, or a save is kept, None where that is left to the agent.
-    `successor`: the pod that continues after a move; `artifact`: what is copied to a tier."""
+    `successor`: the pod that continues after a move; `artifact`: what is copied to a tier;
+    `precopy`: an eviction's state is copied first, while its seat serves, if that is worth it."""
 
     kind: Kind
     name: str = ""
@@ -37,13 +38,15 @@ class Ask:
     tier: Tier | None = None
     successor: str = ""
     artifact: str = ""
+    precopy: bool = False
 
 
 @dataclass(slots=True)
 class Operation:
     """One operation. Times are wall-clock seconds, 0 for not yet; `due_at` 0 for never.
 
-    Of an eviction: `left_s`, the seconds for which what is saved outlives the pod.
+    Of an eviction: `left_s`, the seconds for which what is saved outlives the pod; `precopy`, see
+    `Ask`.
     Of a save: `wakes`, whether the seat served and is woken again; `artifact`, what is kept;
     `bytes_done` of its `bytes_total` are where it is kept; of a park or an eviction, too.
     Of a copy that is placed: `artifact`, and as of a save.
@@ -77,6 +80,7 @@ class Operation:
     report: tuple[str, ...] = ()
     bytes_done: int = 0
     bytes_total: int = 0
+    precopy: bool = False
 
     @property
     def ended(self) -> bool:

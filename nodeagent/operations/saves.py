@@ -332,6 +332,7 @@ class Saves:
             one.phase = Phase.COPYING
             self._noted(one.operation)
             if not await self._packed(one, kept):
+                self._noted(one.operation)  # nothing reads what is kept any more
                 return
             size = max(kept.places.values(), default=0)
             kept = replace(kept, places={**kept.places, Tier.OBJECT: size})

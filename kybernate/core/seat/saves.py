@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from kybernate.core.seat.operations import SeatFacts
 
 _KEPT_IN = {Tier.NVME: "on this node's NVMe", Tier.OBJECT: "in the object store"}
+_PRECOPY_BYTES = 256 << 20
+"""A smaller state is sent in less time than its workload would stand still once more."""
 
 
 class Phase(StrEnum):
@@ -68,6 +70,14 @@ def why_refused(seat: SeatFacts, kind: Kind, asked: Tier | None) -> str:
     if asked is Tier.RAM:
         return "a save outlives the RAM of its processes; keep it in nvme or object"
     return why_not_there(seat, keeping_tier(seat, asked))
+
+
+def is_precopied(seat: SeatFacts, size: int, *, others: bool) -> bool:
+    """Whether a snapshot of its state, of so many bytes, is worth its short pause, before the state
+    is put into the object store for good. `others`: seats that would have its GPUs meanwhile."""
+    may = not (why_not_there(seat, Tier.OBJECT) or seat.unparkable or seat.undumpable)
+    serves = seat.state is SeatState.ACTIVE and not seat.ending
+    return serves and may and not others and size >= _PRECOPY_BYTES
 
 
 def next_step(seat: SeatFacts | None, *, busy: bool) -> Next:

@@ -161,8 +161,8 @@ class Wishes:
 
     def met(self, event: SeatEvent) -> None:
         """What is over with this event of its life."""
-        if event is SeatEvent.AWAKE:
-            self.tier_asked = ""
+        if event is SeatEvent.AWAKE and not self.leave:
+            self.tier_asked = ""  # else it was asked for while it woke, and is still to go there
         if event is SeatEvent.ENDED or (event is SeatEvent.AWAKE and not self.leave):
             self.rests = False  # sent away while it woke, it rests once it is parked again
         if event in (SeatEvent.PARKED, SeatEvent.ENDED):

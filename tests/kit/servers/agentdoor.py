@@ -35,6 +35,7 @@ class Door:
         self.refusing: Callable[[], None] = lambda: None
         self.begun: list[tuple[str, str, str, str]] = []
         self.limits: list[float] = []
+        self.precopied: list[str] = []
         self.cancelled: list[str] = []
         self.dropped: list[str] = []
         self.drops = True
@@ -125,6 +126,8 @@ class Door:
                 return pb.Operation(name=request.name, kind=kind, dry_run=True)
             self.limits.append(getattr(request, "deadline_seconds", 0.0))
             self.begun.append((request.name, kind, request.uid, tier))
+            if getattr(request, "precopy", False):
+                self.precopied.append(request.name)
             (name,) = context.auth_context()["x509_common_name"]
             self.operations[request.name] = pb.Operation(
                 name=request.name,

@@ -17,6 +17,7 @@ from kybernate.core.requests.checkpoint import (
     Problem,
     Request,
     Status,
+    Target,
     Trouble,
     operation_name,
 )
@@ -81,6 +82,12 @@ def test_each_mode_is_one_call_with_the_requests_name_and_words(agents, door, mo
     assert door.operations["ckpt-r1"].by == "kyb-controller"
     assert agents.begin(asked(mode, tier=tier), 60.0) == found
     assert len(door.begun) == 1
+
+
+@pytest.mark.parametrize(("target", "copied"), [(None, []), (Target("n2"), ["ckpt-r1"])])
+def test_who_is_to_move_is_copied_first_and_who_makes_room_is_not(agents, door, target, copied):
+    agents.begin(replace(asked(Mode.EVICT, tier=Tier.OBJECT), target=target), 60.0)
+    assert door.precopied == copied
 
 
 def test_what_was_kept_is_told(agents):

@@ -12,6 +12,7 @@ import pytest
 
 from kybernate import keys
 from kybernate.adapters.pki import Folder, Validity
+from kybernate.core.seat.operations import Kind
 from kybernate.gen import agent_pb2
 from kybernate.gen import agent_pb2 as pb
 from kybernate.lib import rpc
@@ -19,7 +20,7 @@ from kybernate.runtime.identity import Identity
 from kybernate.types import SeatState
 from nodeagent.api.doorkeeper import CALLERS, Doorkeeper, Rates
 from nodeagent.api.servers import serve_network, serve_node
-from nodeagent.api.service import NodeApi, Parts
+from nodeagent.api.service import NodeApi, Parts, _ask
 from nodeagent.api.streams import Streams
 from nodeagent.kube.attendance import Attendance
 from nodeagent.offload.arrivals import SOCKETS
@@ -328,6 +329,12 @@ class Local:
 
     def auth_context(self):
         return {}
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_an_eviction_says_whether_its_state_is_copied_first(wanted):
+    request = pb.EvictRequest(name="e1", uid="a", tier="object", precopy=wanted)
+    assert _ask(Kind.EVICT, request, Local()).precopy is wanted
 
 
 async def test_an_operation_that_ends_while_its_message_goes_out_is_still_told_to_the_end(rig):
