@@ -2,8 +2,8 @@
 
     nothing to save        it may
     something under way    later: an operation on its agent, or a request for the pod
-    in the object store    it may: a successor continues from there
-    anything else          later: a request has its agent put the state there first
+    in the object store    it may, once a request says who makes a successor: that continues
+    anything else          later: such a request has its agent put the state there first
 
 No eviction waits for ever: a request has a deadline, and one that came to nothing lets the pod go.
 What others have begun is waited for so long, then a request is made all the same.
@@ -97,9 +97,10 @@ def may_go(
             return _later(f"CheckpointRequest {one.name} is {one.status.reason or 'new'}")
     if patient and (what := _begun(seat, mine)):
         return _later(what, others=True)
-    if (seat.state, seat.tier) == (shown(SeatState.PARKED), Tier.OBJECT.value):
+    safe = (seat.state, seat.tier) == (shown(SeatState.PARKED), Tier.OBJECT.value)
+    if safe and any(_put_there(one) and now - one.status.ended_at < _COUNTS_S for one in mine):
         return Answer(allowed=True)
-    if not seat.keeps:
+    if not (safe or seat.keeps):
         return _lost("its node has no object store")
     return _saved_first(seat, mine, made, now)
 
@@ -125,6 +126,7 @@ def _saved_first(
     taken = {_number(one, seat) for one in mine}
     free = next(n for n in count(1 + (_number(last, seat) if last else 0)) if n not in taken)
     ask = f"{EVICTION}{seat.uid}-{free}"
+    # What lies there already is asked for, too: the request names whose successor continues.
     return Answer(allowed=False, sentence=_told("its state is put there now"), ask=ask)
 
 
@@ -255,5 +257,11 @@ def continues(request: Request) -> bool:
     status = request.status
     if lost_pod(request) and not request.ended:
         return bool(status.owner)
+    return _put_there(request) and bool(status.owner)
+
+
+def _put_there(request: Request) -> bool:
+    """Whether it has ended with its pod's state in the object store."""
+    status = request.status
     in_store = status.outcome is not None and status.outcome.tier == Tier.OBJECT.value
-    return status.reason is Reason.EVICTED and in_store and bool(status.owner)
+    return status.reason is Reason.EVICTED and in_store

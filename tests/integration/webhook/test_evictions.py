@@ -71,17 +71,17 @@ class Site:
         found: list[dict[str, Any]] = self.api.get(REQUESTS)["items"]
         return [one for one in found if one["spec"]["pod"] == "leaves"]
 
-    def end(self, name: str, reason: str) -> None:
-        """What the controller writes of a request that came to nothing."""
+    def end(self, name: str, reason: str, **more: object) -> None:
+        """What the controller writes of a request that has ended."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         condition = {
             "type": "Complete",
-            "status": "False",
+            "status": "True" if more else "False",
             "reason": reason,
             "message": "so it is",
             "lastTransitionTime": stamp,
         }
-        status = {"podUID": self.uid, "completionTime": stamp, "conditions": [condition]}
+        status = {"podUID": self.uid, "completionTime": stamp, "conditions": [condition], **more}
         self._controller.patch(f"{REQUESTS}/{name}/status", {"status": status})
 
 
@@ -132,6 +132,16 @@ def test_a_pod_is_held_back_until_its_state_is_in_the_object_store(site: Site) -
     site.tell(state="parked", tier="object", savedBytes=7)
     site.end(name, "Cancelled")
     until(lambda: site.evict() == "", "it is held back still")
+
+
+def test_a_pod_whose_state_is_there_already_goes_once_a_request_names_its_successors_maker(
+    site: Site,
+) -> None:
+    site.tell(state="parked", tier="object", savedBytes=7)
+    name = asked(site)["metadata"]["name"]
+    site.end(name, "Evicted", owner="job", artifact={"tier": "object", "bytes": 7})
+    until(lambda: site.evict() == "", "it is held back still")
+    assert [one["metadata"]["name"] for one in site.requests()] == [name]
 
 
 def test_a_dry_run_leaves_nothing_behind(site: Site) -> None:

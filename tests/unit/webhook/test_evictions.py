@@ -118,11 +118,18 @@ def test_a_dry_run_is_told_of_and_asks_for_nothing(dry: dict[str, Any]) -> None:
     assert not site.asked
 
 
-def test_a_state_in_the_object_store_lets_its_pod_go() -> None:
+def test_a_state_in_the_object_store_lets_its_pod_go_once_a_request_says_whose_it_is() -> None:
     site = Site()
     seat = {**NODE["status"]["seats"][0], "state": "parked", "tier": "object"}  # type: ignore[index]
     status = {**NODE["status"], "seats": [seat]}  # type: ignore[dict-item]
     site.known.on_event("MODIFIED", {**NODE, "status": status})
+    assert not site.evict()["allowed"]
+    assert site.asked == [Wanted("shop", "a", "evict-u1-1")]
+    told = {"podUID": "u1", "node": "n1", "operation": "ckpt-evict-u1-1", "owner": "job"}
+    over = {"type": "Complete", "status": "True", "reason": "Evicted", "message": "it is there"}
+    done = {**told, "completionTime": "2026-01-01T00:00:00Z", "conditions": [over]}
+    artifact = {"name": "", "tier": "object", "bytes": 7}
+    site.requests.on_event("ADDED", item("evict-u1-1", **done, artifact=artifact))
     assert site.evict() == {"uid": "u-1", "allowed": True}
 
 

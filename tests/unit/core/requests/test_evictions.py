@@ -49,8 +49,19 @@ def test_a_state_that_has_to_be_saved_is_asked_for_once_by_name():
     assert (found.allowed, found.ask) == (False, "evict-u1-1")
     assert not may_go(SEAT, [ASKED], NOW).allowed
     assert not may_go(SEAT, [ASKED], NOW).ask
-    assert may_go(SAFE, (), NOW).allowed
     assert may_go(SAFE, [ended(Reason.EVICTED, outcome=IN_OBJECT)], NOW).allowed
+
+
+def test_what_is_in_the_object_store_already_is_asked_for_as_well():
+    """Without a request nothing says in whose place its successor comes, and that begins again."""
+    assert may_go(SAFE, (), NOW).ask == "evict-u1-1"
+    assert not may_go(SAFE, [ASKED], NOW).allowed
+    for other in (Reason.PARKED, Reason.SEALED):
+        assert may_go(SAFE, [ended(other, outcome=IN_OBJECT, name="mine")], NOW).ask
+    old = ended(Reason.EVICTED, ago=601.0, outcome=IN_OBJECT)
+    assert may_go(SAFE, [old], NOW).ask == "evict-u1-2", "a successor is looked for in that hour"
+    plan = ended(Reason.EVICTED, outcome=IN_OBJECT, name="rbal-1", by=keys.CONTROLLER_USER)
+    assert may_go(SAFE, [plan], NOW).allowed, "one for another purpose says the same"
 
 
 @pytest.mark.parametrize("state", ["starting", "draining", "parking", "dumping", "waking"])
@@ -79,7 +90,7 @@ def test_nothing_goes_while_what_a_request_began_is_under_way(mode):
         found = may_go(seat, [one], NOW)
         assert (found.allowed, found.others) == (False, True)
     other = replace(one, status=replace(status, pod_uid="u0"))
-    assert may_go(SAFE, [other], NOW).allowed, "it was about the pod of before"
+    assert may_go(SAFE, [other], NOW).ask, "it was about the pod of before"
 
 
 @pytest.mark.parametrize("reason", [None, Reason.QUEUED, Reason.SEAT_BUSY, Reason.PENDING])
@@ -87,9 +98,9 @@ def test_what_others_only_wait_for_holds_no_pod_back(reason):
     status = Status("u1", "n1", "ckpt-r1", reason=reason) if reason else Status()
     for name in ("before-the-change", "evict-u1-1"):
         one = replace(ASKED, name=name, by="ann", deadline_s=86_400.0, status=status)
-        assert may_go(SAFE, [one], NOW).allowed
         taken = name == "evict-u1-1"
-        assert may_go(SEAT, [one], NOW).ask == f"evict-u1-{1 + taken}"
+        for seat in (SEAT, SAFE):
+            assert may_go(seat, [one], NOW).ask == f"evict-u1-{1 + taken}"
 
 
 def test_what_others_have_begun_is_not_waited_for_without_patience():
