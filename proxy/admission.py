@@ -29,6 +29,7 @@ from proxy.actions import (
     NO_WISH,
     Abort,
     CheckAt,
+    Close,
     DemandView,
     Drained,
     Outlook,
@@ -66,6 +67,7 @@ class Admission:
         self._bodies = Bodies(limits.bodies, limits.client_bodies)
         self._wakes = Wakes(limits.client_wakes, limits.namespace_wakes)
         self._proxies: dict[NodeName, int] = {}
+        self._given_back: dict[NodeName, dict[PodUid, int]] = {}
         self.usage = Usage()
         self._resigned = False
 
@@ -195,6 +197,7 @@ class Admission:
     def disconnected(self, node: NodeName, now: float) -> list[Action]:
         """The stream broke: nothing new starts, what is in flight has `lease_break` seconds."""
         self._proxies.pop(node, None)
+        self._given_back.pop(node, None)
         self._share()
         ends_at = now + self._limits.lease_break
         models = []
@@ -215,6 +218,20 @@ class Admission:
         """
         self._proxies[node] = max(1, connected)
         self._share()
+
+    def takes_back(self, node: NodeName, *, yes: bool) -> None:
+        """Whether this node's agent takes leases back that it hasn't asked for."""
+        if yes:
+            self._given_back.setdefault(node, {})
+        else:
+            self._given_back.pop(node, None)
+
+    def given_back(self, node: NodeName) -> list[tuple[PodUid, int]]:
+        """Leases that go back with the next demand, once; none that was granted again since."""
+        given = self._given_back.get(node, {})
+        still = [(uid, lease) for uid, lease in given.items() if self.is_drained(uid, lease)]
+        given.clear()
+        return still
 
     def _share(self) -> None:
         self._wakes.share = 1.0 / (median_low(self._proxies.values()) if self._proxies else 1)
@@ -483,7 +500,23 @@ class Admission:
             return self._report(new, urgent=len(queue.waiting) == 1) if new and changed else []
         # A seat that serves what waited is awake: that nothing waits there can be told later.
         reports = self._report(old, urgent=new is not None or not old.open) if old else []
-        return reports + (self._report(new, urgent=True) if new else [])
+        if new is None:
+            return reports
+        return [*reports, *self._give_back(new), *self._report(new, urgent=True)]
+
+    def _give_back(self, seat: Seat) -> list[Action]:
+        """Idle leases of its group, unasked: most often one of them must leave for it, and asking
+        would take as long as a tenth of a wake. What needn't leave is granted again at once."""
+        given = self._given_back.get(seat.info.node)
+        if given is None:
+            return []
+        actions: list[Action] = []
+        for other in self._seats.on(seat.info.node):
+            idle = other.open and not other.in_flight and not self._waiting_for(other)
+            if idle and other.lease is not None and other.info.group == seat.info.group:
+                other.draining, given[other.info.uid] = True, other.lease
+                actions.append(Close(other.info.uid))
+        return actions
 
     def _sleeps(self, model: str) -> bool:
         states = {seat.info.state for seat in self._seats.of_route(model)}

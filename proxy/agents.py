@@ -317,6 +317,7 @@ class AgentLink:
                 desk.apply(admission.revoke(*_lease(order.revoke), now))
             case "proxies":
                 admission.replicas(self.node, order.proxies.connected)
+                admission.takes_back(self.node, yes=order.proxies.takes_back)
             case _:
                 log.warning("agent %s: an order of an unknown kind; is it newer?", self.node)
 
@@ -358,6 +359,10 @@ class AgentLink:
                 oldest_wait_seconds=demand.oldest_wait,
                 requests=demand.requests,
                 traceparent=demand.trace,
+                idle=[
+                    agent_pb2.Lease(uid=idle, generation=generation)
+                    for idle, generation in self._desk.admission.given_back(self.node)
+                ],
             )
         )
 

@@ -496,20 +496,22 @@ class Hello(_message.Message):
     def __init__(self, proxy: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
 
 class Demand(_message.Message):
-    __slots__ = ("uid", "in_flight", "waiting", "oldest_wait_seconds", "requests", "traceparent")
+    __slots__ = ("uid", "in_flight", "waiting", "oldest_wait_seconds", "requests", "traceparent", "idle")
     UID_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
     OLDEST_WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    IDLE_FIELD_NUMBER: _ClassVar[int]
     uid: str
     in_flight: int
     waiting: int
     oldest_wait_seconds: float
     requests: int
     traceparent: str
-    def __init__(self, uid: _Optional[str] = ..., in_flight: _Optional[int] = ..., waiting: _Optional[int] = ..., oldest_wait_seconds: _Optional[float] = ..., requests: _Optional[int] = ..., traceparent: _Optional[str] = ...) -> None: ...
+    idle: _containers.RepeatedCompositeFieldContainer[Lease]
+    def __init__(self, uid: _Optional[str] = ..., in_flight: _Optional[int] = ..., waiting: _Optional[int] = ..., oldest_wait_seconds: _Optional[float] = ..., requests: _Optional[int] = ..., traceparent: _Optional[str] = ..., idle: _Optional[_Iterable[_Union[Lease, _Mapping]]] = ...) -> None: ...
 
 class Drained(_message.Message):
     __slots__ = ("uid", "generation")
@@ -536,10 +538,12 @@ class AgentOrder(_message.Message):
     def __init__(self, seat: _Optional[_Union[Seat, _Mapping]] = ..., gone: _Optional[_Union[SeatGone, _Mapping]] = ..., grant: _Optional[_Union[Lease, _Mapping]] = ..., drain: _Optional[_Union[Lease, _Mapping]] = ..., revoke: _Optional[_Union[Lease, _Mapping]] = ..., proxies: _Optional[_Union[Proxies, _Mapping]] = ...) -> None: ...
 
 class Proxies(_message.Message):
-    __slots__ = ("connected",)
+    __slots__ = ("connected", "takes_back")
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    TAKES_BACK_FIELD_NUMBER: _ClassVar[int]
     connected: int
-    def __init__(self, connected: _Optional[int] = ...) -> None: ...
+    takes_back: bool
+    def __init__(self, connected: _Optional[int] = ..., takes_back: _Optional[bool] = ...) -> None: ...
 
 class SeatGone(_message.Message):
     __slots__ = ("uid",)

@@ -39,6 +39,7 @@ class Link:
         self._failed: set[PodUid] = set()
         desk.links[NODE] = self
         desk.apply(desk.admission.connected(NODE))
+        desk.admission.takes_back(NODE, yes=True)
         for seat in proxies.node.seats.values():
             self.seat_changed(seat)
         proxies.node.observe(self)
@@ -106,7 +107,8 @@ class Link:
         if found is not None:
             since = self._agent.node.world.now() - found.oldest_wait
             demand = Demand(found.in_flight, found.waiting, since, found.requests, found.trace)
-            self._agent.proxy_demand(_PROXY, uid, demand)
+            idle = self._desk.admission.given_back(NODE)
+            self._agent.proxy_demand(_PROXY, uid, demand, idle)
 
     def _drained(self, uid: PodUid, generation: int) -> None:
         if self._desk.admission.is_drained(uid, generation):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from kybernate.types import SeatState
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from kybernate.types import PodUid
     from nodeagent.seat.leases import Demand, Outbox
@@ -23,6 +25,7 @@ class ProxySide:
         self.node = node
         self._kick = kick
         self._lease_timer: asyncio.TimerHandle | None = None
+        self._given_back: set[PodUid] = set()
 
     def proxy_joined(self, name: str, outbox: Outbox) -> None:
         """A proxy's stream begins."""
@@ -54,8 +57,14 @@ class ProxySide:
         """After a restart: end what earlier proxies held when its time has come."""
         self._expire()
 
-    def proxy_demand(self, name: str, uid: PodUid, demand: Demand) -> None:
-        """A proxy's demand for a seat changed."""
+    def proxy_demand(
+        self, name: str, uid: PodUid, demand: Demand, idle: Iterable[tuple[PodUid, int]] = ()
+    ) -> None:
+        """A proxy's demand for a seat changed. `idle` are leases that it gives back unasked: that
+        of a seat which must leave for this one needn't be asked for any more."""
+        for given_back, generation in idle:
+            if self.node.leases.returned(name, given_back, generation):
+                self._given_back.add(given_back)
         # Kept also for a seat that is not known yet: after a lost record it will be.
         answered = self.node.leases.report(name, uid, demand)
         if uid in self.node.seats:
@@ -73,6 +82,14 @@ class ProxySide:
         for listener in self.node.demand_listeners:
             listener.demand_changed(seat)
         self._kick()
+
+    def grant_again(self) -> None:
+        """What was given back and stays active, now that it is decided who leaves."""
+        for uid in self._given_back:
+            seat = self.node.seats.get(uid)
+            if seat is not None and seat.state is SeatState.ACTIVE and not seat.ending.asked:
+                self.node.leases.grant_again(uid, seat.history.lease)
+        self._given_back.clear()
 
     def proxy_drained(self, name: str, uid: PodUid, generation: int) -> None:
         """A proxy has nothing in flight on this lease. Only the last one's changes what may be

@@ -81,7 +81,8 @@ class Session:
 
     def proxies(self, connected: int) -> None:
         """Tell how many proxies there are: limits that hold for all of them are shared."""
-        self._order(PodUid(""), pb.AgentOrder(proxies=pb.Proxies(connected=connected)))
+        word = pb.Proxies(connected=connected, takes_back=True)
+        self._order(PodUid(""), pb.AgentOrder(proxies=word))
 
     async def next(self) -> pb.AgentOrder:
         """The next message; waits until there is one."""
@@ -208,7 +209,8 @@ class Streams:
                 since = self._proxies.node.world.now() - one.oldest_wait_seconds
                 trace = one.traceparent[:_LONGEST_TRACE]
                 demand = Demand(one.in_flight, one.waiting, since, one.requests, trace)
-                self._proxies.proxy_demand(session.name, PodUid(one.uid), demand)
+                idle = [(PodUid(lease.uid), lease.generation) for lease in one.idle]
+                self._proxies.proxy_demand(session.name, PodUid(one.uid), demand, idle)
             case "drained":
                 lease = report.drained
                 self._proxies.proxy_drained(session.name, PodUid(lease.uid), lease.generation)

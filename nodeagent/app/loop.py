@@ -150,6 +150,7 @@ class Loop:
             # Judging reads the memory, too: what has left RAM meanwhile leaves room for others.
             stale = judged or view.park_room != self.node.park_room
             acted = self._decide_on(self.node.swap_view() if stale else view, now)
+        self.proxies.grant_again()
         metrics.LOOP_SECONDS.observe(time.perf_counter() - began)
         if acted:
             # What was decided begins first: a request may wait for it.

@@ -175,6 +175,12 @@ class Leases:
         del proxy.leases[uid]
         return True
 
+    def grant_again(self, uid: PodUid, generation: int) -> None:
+        """Grant the seat to every connected proxy that has given it back unasked."""
+        for proxy in self._connected():
+            if uid not in proxy.leases:
+                self._grant(proxy, uid, generation)
+
     def drained(self, uid: PodUid) -> bool:
         """Whether no proxy holds the seat."""
         for proxy in self._proxies.values():  # noqa: SIM110 - asked of all seats, all the time

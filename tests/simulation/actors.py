@@ -65,11 +65,13 @@ class StormyMachine(Machine):
 
 
 class StormProxy:
-    """A proxy that outlives agents. Implements `leases.Outbox`."""
+    """A proxy that outlives agents. Implements `leases.Outbox`. `gives_back`: idle leases go back
+    with a demand, as from proxies since 0.3."""
 
-    def __init__(self, name: str, machine: StormyMachine) -> None:
+    def __init__(self, name: str, machine: StormyMachine, *, gives_back: bool) -> None:
         self.name = name
         self.machine = machine
+        self.gives_back = gives_back
         self.loop: Loop | None = None
         self.leases: dict[PodUid, int] = {}
         self.draining: dict[PodUid, int] = {}
@@ -175,4 +177,16 @@ class StormProxy:
                 self.since.get(uid),
                 self.answered.get(uid, 0),
             ),
+            self._given_back(uid) if self.gives_back and self.waiting.get(uid) else (),
         )
+
+    def _given_back(self, uid: PodUid) -> list[tuple[PodUid, int]]:
+        """All leases of seats without requests, but that of the one that is asked for."""
+        return [
+            (idle, self.leases.pop(idle))
+            for idle in tuple(self.leases)
+            if idle != uid
+            and idle not in self.draining
+            and not self.in_flight.get(idle)
+            and not self.waiting.get(idle)
+        ]

@@ -95,7 +95,10 @@ class Life:
         self.machine = StormyMachine(plan, elsewhere)
         self.machine.crash_with = Killed
         self.machine.slots = self._slots
-        self.proxies = [StormProxy(name, self.machine) for name in ("p1", "p2")]
+        self.proxies = [
+            StormProxy("p1", self.machine, gives_back=False),
+            StormProxy("p2", self.machine, gives_back=True),
+        ]
         self.cluster = Cluster(plan, self.machine, self.proxies)
         self.node: Node | None = None
         self.found: list[str] = []

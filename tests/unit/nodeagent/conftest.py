@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -41,6 +41,9 @@ from tests.kit.arrivals import FakeArrivals
 from tests.kit.clock import until
 from tests.kit.warden import FakeCulprits
 from tests.unit.core.swap.invariant import violations
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 GIB = 1 << 30
 GPUS = tuple(Gpu(GpuUuid(f"GPU-{i}"), i, "H100", 80 * GIB, 0) for i in range(2))
@@ -86,10 +89,13 @@ class Proxy:
         self.traces: dict[PodUid, str] = {}
         self.revoked = 0
         self.here = True
+        self._idle: list[tuple[PodUid, int]] = []
         loop.proxies.proxy_joined(name, self)
 
-    def request(self, uid: PodUid) -> None:
+    def request(self, uid: PodUid, gives_back: Iterable[PodUid] = ()) -> None:
+        """`gives_back`: seats whose leases go back with what it asks."""
         self.waiting[uid] = self.waiting.get(uid, 0) + 1
+        self._idle = [(idle, self.leases.pop(idle)) for idle in gives_back]
         self._pump(uid)
 
     def cancel(self, uid: PodUid) -> None:
@@ -149,7 +155,8 @@ class Proxy:
             self.answered.get(uid, 0),
             self.traces.get(uid, ""),
         )
-        self.loop.proxies.proxy_demand(self.name, uid, demand)
+        idle, self._idle = self._idle, []
+        self.loop.proxies.proxy_demand(self.name, uid, demand, idle)
 
 
 class Rig:

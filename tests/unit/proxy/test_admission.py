@@ -17,6 +17,7 @@ from proxy.actions import (
     Abort,
     CheckAt,
     Client,
+    Close,
     Drained,
     Limits,
     Reject,
@@ -228,6 +229,59 @@ def test_a_grant_takes_a_drain_back(admission):
     admission.grant(A, 1, 2)
     assert of(admission.arrive(2, "m", 2), Serve)
     assert not of(admission.leave(1, 3), Drained)
+
+
+@pytest.fixture
+def pair(admission):
+    """A serves, B of the same group is parked, and their agent takes leases back."""
+    admission.takes_back(N1, yes=True)
+    admission.seat(seat(A, state=SeatState.ACTIVE), 0)
+    admission.seat(seat(B, model="n"), 0)
+    admission.grant(A, 1, 0)
+    return admission
+
+
+def test_an_idle_lease_goes_back_with_the_demand_for_its_group(pair):
+    actions = pair.arrive(1, "n", 1)
+    assert actions.index(Close(A)) < actions.index(Report(N1, B, urgent=True))
+    assert pair.given_back(N1) == [(A, 1)]
+    assert pair.given_back(N1) == []
+    assert not of(pair.arrive(2, "m", 2), Serve)
+    assert [one.ticket for one in of(pair.grant(A, 1, 3), Serve)] == [2]
+
+
+def test_a_lease_that_was_granted_again_does_not_go_back(pair):
+    pair.arrive(1, "n", 1)
+    pair.grant(A, 2, 1)
+    assert pair.given_back(N1) == []
+    assert of(pair.arrive(2, "m", 2), Serve)
+
+
+def test_what_is_given_back_goes_with_the_next_demand_whoever_it_is_for(pair):
+    pair.arrive(1, "n", 1)
+    pair.leave(1, 1)
+    assert pair.demand(B, 1).waiting == 0
+    assert pair.given_back(N1) == [(A, 1)]
+
+
+@pytest.mark.parametrize("busy", ["in flight", "of another group", "an agent that asks"])
+def test_no_other_lease_goes_back(pair, busy):
+    if busy == "in flight":
+        pair.arrive(9, "m", 0)
+    elif busy == "of another group":
+        pair.seat(seat(B, model="n", group="G1"), 0)
+    else:
+        pair.takes_back(N1, yes=False)
+    assert not of(pair.arrive(1, "n", 1), Close)
+    assert pair.given_back(N1) == []
+
+
+def test_a_broken_stream_gives_nothing_back(pair):
+    pair.arrive(1, "n", 1)
+    pair.disconnected(N1, 1)
+    pair.connected(N1)
+    pair.takes_back(N1, yes=True)
+    assert pair.given_back(N1) == []
 
 
 def test_a_revoke_ends_what_is_in_flight(admission):
@@ -757,6 +811,22 @@ class AnyOrder(RuleBasedStateMachine):
     def agent_drains(self, uid):
         if generation := self.lease.pop(uid, None):
             self.take(self.admission.drain(NODES[uid], uid, generation, self.now))
+
+    @rule(node=st.sampled_from([N1, NodeName("n2")]), yes=st.booleans())
+    def agent_says_whether_it_takes_back(self, node, yes):
+        if self.up[node]:
+            self.admission.takes_back(node, yes=yes)
+
+    @rule(node=st.sampled_from([N1, NodeName("n2")]), again=st.booleans())
+    def leases_go_back_with_a_demand(self, node, again):
+        for uid, generation in self.admission.given_back(node):
+            assert uid not in self.flying.values(), "given back with requests in flight"
+            if self.lease.get(uid) != generation:
+                continue
+            del self.lease[uid]
+            if again:
+                self.lease[uid] = generation
+                self.take(self.admission.grant(uid, generation, self.now))
 
     @rule(uid=UIDS)
     def agent_revokes(self, uid):

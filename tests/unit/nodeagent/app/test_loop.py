@@ -8,6 +8,7 @@ import pytest
 
 from kybernate.ports import ImageCommand, ProcessState
 from kybernate.types import PodUid, SeatState
+from nodeagent.seat.leases import Demand
 from tests.kit.clock import run_virtual
 from tests.kit.machine import Machine
 
@@ -104,6 +105,51 @@ async def test_every_proxy_must_have_drained(rig, proxy):
     await r.until(a, ACTIVE)
     assert two.answered == {b: 1}
     r.check()
+
+
+async def test_a_seat_that_all_proxies_gave_back_is_not_asked_for(rig, proxy):
+    r = rig(min_residency_s=0.0, idle_after_s=0.0)
+    r.begin()
+    a, b = await r.seat("a"), await r.seat("b")
+    await r.until(b, ACTIVE)
+    p = proxy(r.loop)
+    asked = []
+    p.drain = lambda *lease: asked.append(lease)
+    p.request(a, gives_back=[b])
+    await r.until(a, ACTIVE, 1.0)
+    assert not asked
+    assert p.leases.keys() == {a}
+    r.check()
+
+
+async def test_what_was_given_back_and_stays_is_granted_again_at_once(rig, proxy):
+    r = rig(min_residency_s=5.0, idle_after_s=60.0)
+    r.begin()
+    a, b = await r.seat("a"), await r.seat("b")
+    await r.until(b, ACTIVE)
+    one, two = proxy(r.loop, "one"), proxy(r.loop, "two")
+    one.request(a, gives_back=[b])
+    await asyncio.sleep(0.01)
+    assert r.state(b) is ACTIVE
+    assert b in one.leases
+    one.request(b)
+    two.request(b)
+    await asyncio.sleep(0.1)
+    assert (one.answered, two.answered) == ({b: 1}, {b: 1})
+    await r.until(a, ACTIVE, 10.0)
+    r.check()
+
+
+async def test_a_lease_of_another_time_can_not_be_given_back(rig, proxy):
+    r = rig(min_residency_s=5.0)
+    r.begin()
+    a, b = await r.seat("a"), await r.seat("b")
+    await r.until(b, ACTIVE)
+    p = proxy(r.loop)
+    old = p.leases[b] - 1
+    r.loop.proxies.proxy_demand(p.name, a, Demand(waiting=1), [(b, old), (PodUid("x"), 1)])
+    await asyncio.sleep(0.01)
+    assert not r.node.leases.drained(b)
 
 
 async def test_requests_that_last_too_long_are_cut_off(rig, proxy):
