@@ -320,7 +320,8 @@ class Operations:
             for other in self._node.seats.values()
             if other is not seat and other.state not in OCCUPYING
         )
-        return is_precopied(self._facts(seat), sum(self._node.dump_size(seat)), others=others)
+        left, size = operation.due_at - self._node.world.wall(), sum(self._node.dump_size(seat))
+        return is_precopied(self._facts(seat), size, left, others=others)
 
     def _precopy(self, operation: Operation) -> Operation | None:
         """The pre-copy that it waits for."""

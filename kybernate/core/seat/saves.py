@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from kybernate.core.seat.operations import SeatFacts
 
 _KEPT_IN = {Tier.NVME: "on this node's NVMe", Tier.OBJECT: "in the object store"}
-_PRECOPY_BYTES = 256 << 20
-"""A smaller state is sent in less time than its workload would stand still once more."""
+_PRECOPY_BYTES, _PRECOPY_RATE = 256 << 20, 50e6
+"""A smaller state is sent in less time than its workload would stand still once more. So many bytes
+a second are counted on, as by an evacuation that has sent nothing yet."""
 
 
 class Phase(StrEnum):
@@ -72,12 +73,14 @@ def why_refused(seat: SeatFacts, kind: Kind, asked: Tier | None) -> str:
     return why_not_there(seat, keeping_tier(seat, asked))
 
 
-def is_precopied(seat: SeatFacts, size: int, *, others: bool) -> bool:
+def is_precopied(seat: SeatFacts, size: int, left_s: float, *, others: bool) -> bool:
     """Whether a snapshot of its state, of so many bytes, is worth its short pause, before the state
-    is put into the object store for good. `others`: seats that would have its GPUs meanwhile."""
+    is put into the object store for good, for which `left_s` seconds are left: all of it may have
+    to be sent again. `others`: seats that would have its GPUs meanwhile."""
+    timely = 2 * size <= _PRECOPY_RATE * left_s
     may = not (why_not_there(seat, Tier.OBJECT) or seat.unparkable or seat.undumpable)
     serves = seat.state is SeatState.ACTIVE and not seat.ending
-    return serves and may and not others and size >= _PRECOPY_BYTES
+    return serves and may and timely and not others and size >= _PRECOPY_BYTES
 
 
 def next_step(seat: SeatFacts | None, *, busy: bool) -> Next:

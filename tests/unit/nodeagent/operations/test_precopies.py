@@ -25,19 +25,20 @@ BOTH = {Tier.NVME: 1000 * GIB, Tier.OBJECT: 1 << 62}
 ACTIVE, AWAY = SeatState.ACTIVE, SeatState.PARKED_OBJECT
 
 
-async def begun(rig, size=40 * GIB, **more):
+async def begun(rig, **more):
     r = rig(tiers=BOTH, keep_left_s=100.0, **more)
     r.node.park_budget = 100 * GIB
     operations = Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy)
     r.node.observe(operations)
     r.begin()
-    uid = await r.seat("a", delay=0.0, size=size)
+    uid = await r.seat("a", delay=0.0)
     await r.until(uid, ACTIVE)
     return r, operations, uid
 
 
 def evict(uid, **more):
-    return Ask(Kind.EVICT, "e1", uid, **{"tier": Tier.OBJECT, "precopy": True, **more})
+    asked = {"tier": Tier.OBJECT, "precopy": True, "limit": 7200.0, **more}
+    return Ask(Kind.EVICT, "e1", uid, **asked)
 
 
 def states(r, uid):
@@ -81,6 +82,7 @@ async def test_it_is_copied_while_it_serves_and_then_goes_away(rig, proxy):
         {"precopy": False},
         {"tier": Tier.NVME},
         {"tier": None},
+        {"limit": 60.0},
     ],
 )
 async def test_it_goes_at_once_if_nobody_waits_for_it_or_nothing_is_sent(rig, more):
@@ -96,17 +98,26 @@ async def test_it_goes_at_once_if_another_would_have_its_gpus_meanwhile(rig):
     await r.until(other, ACTIVE)
     assert r.state(uid) is SeatState.PARKED
     r.loop.operators.request_wake(uid, "test")
-    one = await operations.ask(Ask(Kind.EVICT, "e2", other, tier=Tier.OBJECT, precopy=True))
+    one = await operations.ask(evict(other))
     assert operations.known(ended_too=True) == [one]
 
 
 @pytest.mark.parametrize(
-    ("size", "others", "worth"), [(255, False, False), (256, False, True), (256, True, False)]
+    ("size", "left", "others", "worth"),
+    [
+        (255, 600.0, False, False),
+        (256, 600.0, False, True),
+        (256, 600.0, True, False),
+        (13 << 10, 600.0, False, True),
+        (14 << 10, 600.0, False, False),
+    ],
 )
-async def test_only_what_takes_long_to_send_is_copied(rig, size, others, worth):
+async def test_only_what_takes_long_to_send_and_has_time_for_it_twice_is_copied(
+    rig, size, left, others, worth
+):
     _, operations, uid = await begun(rig)
     facts = operations._facts(operations._node.seats[uid])
-    assert is_precopied(facts, size * MIB, others=others) is worth
+    assert is_precopied(facts, size * MIB, left, others=others) is worth
 
 
 @pytest.mark.parametrize("fault", ["dump-fails", "begin-fails", "seal-fails"])
