@@ -435,7 +435,8 @@ class Operations:
                 return self._carriers[operation.kind].verdict(operation, facts)
             case kind:
                 if seat is not None and (copy := self._precopy(operation)) is not None:
-                    operation.copies(copy.bytes_done, copy.bytes_total)
+                    # Its bytes are not the eviction's: the dump that follows copies none for a
+                    # while, and would be taken for a copy that stands still.
                     told = f"a copy is made while it serves: {self._verdict(copy).sentence}"
                     return Verdict(Progress.RUNNING, told)
                 if seat is not None:

@@ -68,7 +68,7 @@ async def test_it_is_copied_while_it_serves_and_then_goes_away(rig, proxy):
     await when(lambda: p.answered == {uid: 1})
     assert (copy.state, one.state) == (Progress.RUNNING, Progress.RUNNING)
     assert operations.under_way() == {uid: "evict"}
-    assert (one.bytes_total, one.bytes_done) == (copy.bytes_total, copy.bytes_done)
+    assert (one.bytes_total, copy.bytes_total > 0) == (0, True), "no copy of the eviction's stalls"
     await ended(one)
     assert (one.state, copy.state, r.state(uid)) == (Progress.SUCCEEDED, Progress.SUCCEEDED, AWAY)
     assert copy.artifact != r.node.seats[uid].saved.artifact
