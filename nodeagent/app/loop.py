@@ -128,6 +128,7 @@ class Loop:
         if isinstance(self.registry, OwnSuccession):
             self.registry.load(records)
         self.reports.load(records)
+        self.succession.load(records)
 
     # --- deciding -----------------------------------------------------------------------------
 

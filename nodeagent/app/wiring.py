@@ -48,6 +48,7 @@ from nodeagent.app.loop import Loop
 from nodeagent.app.makeregistry import with_registry
 from nodeagent.app.recover import recover
 from nodeagent.app.recoveroffload import clear_of_the_gone
+from nodeagent.artifacts.succession import outlast_boot
 from nodeagent.guard.announce import Roster
 from nodeagent.guard.outside import Outside
 from nodeagent.guard.warden import Warden
@@ -388,7 +389,8 @@ class Agent:
         known = frozenset(self.node.seats)
         running = asyncio.get_running_loop()
 
-        failed = Replacements(publisher, self.loop.succession.failed)
+        succession = self.loop.succession
+        failed = Replacements(publisher, succession.failed, succession.pod_ended)
 
         def post(kind: str, pod: dict[str, object]) -> None:
             running.call_soon_threadsafe(failed.event, kind, pod)
@@ -401,6 +403,7 @@ class Agent:
         await asyncio.to_thread(self._watcher.synced.wait)
         # Everything posted before `synced` is handled before this continues.
         await asyncio.sleep(0)
+        succession.pods_known(failed.there)
         preparer.drop_vanished(known)
         await self._adopt(preparer)
 
@@ -481,8 +484,9 @@ async def _forever(what: Awaitable[None]) -> None:
 
 
 def file_journal(settings: AgentSettings) -> FileJournal:
-    """The journal of the state folder; a boot ends what it says."""
-    return FileJournal(settings.state_dir / "state" / "journal", _boot_id())
+    """The journal of the state folder; a boot ends what it says, but for whose seats it told."""
+    path = settings.state_dir / "state" / "journal"
+    return FileJournal(path, _boot_id(), outlasting=outlast_boot)
 
 
 def _world(  # noqa: PLR0913, PLR0917 - each is made, or given, once

@@ -9,27 +9,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kybernate.core.artifacts.holds import SuccessorHold
 from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
 from kybernate.core.seat.seats import AT_GATE, WITHOUT_TREE
 from kybernate.errors import KybernateError, NotFoundError
 from kybernate.lib.deadline import CALL_S
-from kybernate.types import ArtifactId, PodUid, SeatState, Tier
+from kybernate.types import ArtifactId, PodRef, PodUid, SeatState, Tier
 from nodeagent.artifacts.holds import Answer
 from nodeagent.artifacts.reports import Kind, Report
+from nodeagent.seat.node import SEAT
 from nodeagent.seat.parts.saved import Begins
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
     from kybernate.ports import Line, Registry
-    from kybernate.types import PodRef
     from nodeagent.artifacts.holds import Custody
     from nodeagent.artifacts.reports import Reports
     from nodeagent.seat.node import Node
     from nodeagent.seat.record import Seat
 
 log = logging.getLogger(__name__)
+
+BOOTED = "booted/"
+"""Journal keys of pods that had a seat before the node booted, until the registry is told of their
+end: their objects may be gone before an agent runs that could hear of it."""
 
 _SUCCESSION = RestoreWish()
 _LONGEST_WHY = 500
@@ -123,7 +129,31 @@ class Succession:
         self._departures = departures
         self._failed: dict[PodUid, tuple[PodRef, str]] = {}
         """Pods that their kubelet has failed and of which the registry is yet to be told."""
+        self._booted: dict[PodUid, PodRef] = {}
+        """Pods that ran before the node booted, and may come again: see `BOOTED`."""
         self._came = asyncio.Event()
+
+    def load(self, records: Mapping[str, Mapping[str, Any]]) -> None:
+        """After a restart: which pods are those of before the boot."""
+        for key, record in records.items():
+            if not key.startswith(BOOTED):
+                continue
+            if self._node.world.offloading is None:
+                self._node.world.journal.delete(key)  # nobody is told
+                continue
+            pod = PodRef(record["namespace"], record["pod"], PodUid(record["uid"]))
+            self._booted[pod.uid] = pod
+
+    def pods_known(self, there: Collection[PodUid]) -> None:
+        """The pods of the node are known, those that are `there` run or may run again: of the
+        others nothing does since the boot."""
+        for uid in self._booted.keys() - there:
+            self.pod_ended(uid)
+
+    def pod_ended(self, uid: PodUid) -> None:
+        """The pod has ended or was deleted: one of before the boot has no seat that would tell."""
+        if uid in self._booted:
+            self.failed(self._booted[uid], "its node has booted since, and it did not run again")
 
     def let_go(self, seat: Seat, why: str) -> None:
         """The seat runs on, or its container has ended: it needs its artifact no more, if it had
@@ -213,10 +243,24 @@ class Succession:
                 pod, why = self._failed.pop(uid)
                 if uid not in self._node.seats:
                     self._reports.put(_stopped(pod, why))
+                if self._booted.pop(uid, None):
+                    # Behind the report, which the journal has first.
+                    self._node.world.journal.delete(f"{BOOTED}{uid}")
 
     def stopped(self, seat: Seat, why: str) -> None:
         """It never continues here: whoever succeeds it may do so, once the registry is told."""
         self._reports.put(_stopped(seat.identity.pod, why))
+
+
+def outlast_boot(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """What a journal's `records` of before a boot still say: which pods had a seat. All have
+    stopped, and none of their processes comes back."""
+    found = {key: record for key, record in records.items() if key.startswith(BOOTED)}
+    for key, record in records.items():
+        if key.startswith(SEAT):
+            kept = {name: record[name] for name in ("namespace", "pod", "uid")}
+            found[f"{BOOTED}{record['uid']}"] = kept
+    return found
 
 
 def is_copy(seat: Seat) -> bool:

@@ -37,11 +37,19 @@ class Notices(Protocol):
 
 class Replacements:
     """Marks such pods, once each, and tells `failed` of all that their kubelet has failed, with a
-    sentence. Fed by the watch, on the loop."""
+    sentence, and `ended` of all that have ended or were deleted. Fed by the watch, on the loop.
+    `there`: the pods that are left."""
 
-    def __init__(self, notices: Notices, failed: Callable[[PodRef, str], None]) -> None:
+    def __init__(
+        self,
+        notices: Notices,
+        failed: Callable[[PodRef, str], None],
+        ended: Callable[[PodUid], None],
+    ) -> None:
+        self.there: set[PodUid] = set()
         self._notices = notices
         self._failed = failed
+        self._ended = ended
         self._marked: set[PodUid] = set()
         self._told: set[PodUid] = set()
 
@@ -49,6 +57,11 @@ class Replacements:
         """An event of the watch: ADDED, MODIFIED or DELETED."""
         found = read_pod(pod)
         ref, uid = found.ref, found.ref.uid
+        if kind == "DELETED" or found.over:
+            self.there.discard(uid)
+            self._ended(uid)
+        else:
+            self.there.add(uid)
         if kind == "DELETED":
             self._marked.discard(uid)
             self._told.discard(uid)

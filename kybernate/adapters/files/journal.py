@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Mapping
     from pathlib import Path
 
+    Records = Mapping[str, Mapping[str, Any]]
+
 log = logging.getLogger(__name__)
 
 
@@ -75,15 +77,22 @@ class FileJournal:
     """Implements `ports.Journal` on one file.
 
     `epoch` (such as the boot ID) says for how long the records mean anything: records of
-    another epoch are dropped by `load`. `damage` says what `load` could not read, "" if nothing.
+    another epoch are dropped by `load`, but for what `outlasting` makes of them. `damage` says what
+    `load` could not read, "" if nothing.
     """
 
     def __init__(
-        self, path: Path, epoch: str, rewrite_at: int = 4096, patience: float = 10.0
+        self,
+        path: Path,
+        epoch: str,
+        rewrite_at: int = 4096,
+        patience: float = 10.0,
+        outlasting: Callable[[Records], Records] = lambda _: {},
     ) -> None:
         """At `rewrite_at` lines the file is rewritten, if that at least halves it. `patience`:
         seconds that `load` waits for an earlier owner of the file to end."""
         self.damage = ""
+        self._outlasting = outlasting
         self._path = path
         self._rewrite_at = rewrite_at
         self._epoch = epoch
@@ -109,7 +118,8 @@ class FileJournal:
         """
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._own()
-        self._records, wrong, self.damage = _replay(self._path, self._epoch)
+        found, wrong, self.damage = _replay(self._path, self._epoch, self._outlasting)
+        self._records = dict(found)
         if wrong:
             aside = _keep_aside(self._path)
             self.damage = (
@@ -251,7 +261,9 @@ def _sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def _replay(path: Path, epoch: str) -> tuple[dict[str, Mapping[str, object]], int, str]:
+def _replay(
+    path: Path, epoch: str, outlasting: Callable[[Records], Records]
+) -> tuple[Records, int, str]:
     """The records of the epoch, how many lines are wrong, and what was lost before."""
     try:
         lines = path.read_bytes().splitlines(keepends=True)
@@ -263,8 +275,9 @@ def _replay(path: Path, epoch: str) -> tuple[dict[str, Mapping[str, object]], in
         lines += [whole] if _entry(whole) else []
     entries = [_entry(line) for line in lines]
     wrong = entries.count(None)
-    if not entries or _is_of_another(path, entries[0], epoch):
+    if not entries:
         return {}, 0, ""
+    old = _is_of_another(path, entries[0], epoch)
     records: dict[str, Mapping[str, object]] = {}
     for entry in entries:
         key = (entry or {}).get("k")
@@ -274,6 +287,8 @@ def _replay(path: Path, epoch: str) -> tuple[dict[str, Mapping[str, object]], in
             records[key] = value
         else:
             records.pop(key, None)
+    if old:
+        return outlasting(records), 0, ""
     return records, wrong, str((entries[0] or {}).get("d", ""))
 
 

@@ -114,6 +114,21 @@ def test_what_was_lost_is_forgotten_with_the_boot(tmp_path):
     journal.close()
 
 
+def test_a_boot_leaves_what_outlasts_it_and_so_does_the_next(tmp_path):
+    def outlasting(records):
+        return {f"then/{key}": record for key, record in records.items() if key != "b"}
+
+    write(tmp_path / "j", ("a", 1), ("b", 2))
+    for boot, known in (
+        ("boot-2", {"then/a"}),
+        ("boot-2", {"then/a"}),
+        ("boot-3", {"then/then/a"}),
+    ):
+        journal = FileJournal(tmp_path / "j", boot, outlasting=outlasting)
+        assert set(journal.load()) == known
+        journal.close()
+
+
 def test_a_few_damaged_files_are_kept_and_no_more(tmp_path):
     for number in range(7):
         write(tmp_path / "j", (f"k{number}", 1))

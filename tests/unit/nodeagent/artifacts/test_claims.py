@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
 from kybernate.ports import Line
 from kybernate.types import ArtifactId, PodRef, PodUid
+from nodeagent.artifacts.succession import BOOTED, outlast_boot
 from nodeagent.kube.replacement import Replacements
 from tests.kit.clock import run_virtual
 from tests.kit.machine import Machine
@@ -207,7 +208,8 @@ def test_that_a_failed_pod_has_stopped_is_told_though_the_agent_was_killed_befor
         r.node.seats.pop(pod.uid, None)
         runs = [one.run() for one in (r.loop.reports, r.loop.succession)]
         telling = [asyncio.ensure_future(one) for one in runs]
-        watched = Replacements(SimpleNamespace(), r.loop.succession.failed)
+        succession = r.loop.succession
+        watched = Replacements(SimpleNamespace(), succession.failed, succession.pod_ended)
         watched.event("ADDED", failed_pod(pod))
         await asyncio.sleep(100)
         assert not (await r.loop.registry.line(pod.namespace, pod.uid, 1.0)).stopped
@@ -221,6 +223,47 @@ def test_that_a_failed_pod_has_stopped_is_told_though_the_agent_was_killed_befor
 
     run_virtual(agent(killed=True))
     run_virtual(agent(killed=False), start=5000.0)
+
+
+def test_that_pods_of_before_a_boot_have_stopped_is_told_though_nothing_of_them_is_left(rig):
+    """A StatefulSet deletes a pod that its kubelet has failed at once, before the node's agent
+    runs. One that comes again after the boot is not told of. The agent is killed meanwhile."""
+    gpus, known = {"GPU-0": 80 << 30, "GPU-1": 80 << 30}, {}
+    ran, booted = Machine(gpus), Machine(gpus)
+
+    async def before():
+        r = rig(ran, tiers=TIERS)
+        for name, uid in zip(("gone", "again"), await two(r), strict=True):
+            known[name] = r.node.seats[uid].identity.pod
+
+    async def stopped(r):
+        line = r.loop.registry.line
+        return {
+            name for name, pod in known.items() if (await line(pod.namespace, pod.uid, 1.0)).stopped
+        }
+
+    async def after(*, killed):
+        r = rig(booted, tiers=TIERS)
+        await r.recover()
+        if killed:
+            return
+        telling = [asyncio.ensure_future(one.run()) for one in (r.loop.reports, r.loop.succession)]
+        await asyncio.sleep(10)
+        assert await stopped(r) == set(), "which pods there are isn't known yet"
+        r.loop.succession.pods_known({known["again"].uid})
+        await asyncio.sleep(10)
+        assert await stopped(r) == {"gone"}
+        r.loop.succession.pod_ended(known["again"].uid)
+        await asyncio.sleep(10)
+        assert await stopped(r) == {"gone", "again"}
+        assert not [key for key in booted.journal if key.startswith(BOOTED)]
+        for one in telling:
+            one.cancel()
+
+    run_virtual(before())
+    booted.journal = outlast_boot(ran.journal)
+    run_virtual(after(killed=True), start=4000.0)
+    run_virtual(after(killed=False), start=5000.0)
 
 
 def failed_pod(ref):

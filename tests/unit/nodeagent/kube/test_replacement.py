@@ -21,6 +21,7 @@ class Notices:
         self.marks: list[tuple[str, str]] = []
 
         self.failed: list[tuple[str, str]] = []
+        self.ended: list[str] = []
 
     def fails(self, pod: Any, why: str) -> None:
         self.failed.append((pod.uid, why))
@@ -39,7 +40,7 @@ def notices() -> Notices:
 
 @pytest.fixture
 def replacements(notices: Notices) -> Replacements:
-    return Replacements(notices, notices.fails)
+    return Replacements(notices, notices.fails, notices.ended.append)
 
 
 def pod(**status: Any) -> dict[str, Any]:
@@ -89,6 +90,15 @@ def test_that_a_pod_was_failed_by_its_kubelet_is_told_once(
     for kind in ("ADDED", "MODIFIED"):
         replacements.event(kind, pod(**status))
     assert [uid for uid, _ in notices.failed] == (["u1"] if told else [])
+
+
+def test_it_is_known_which_pods_are_there_and_which_have_ended(replacements, notices) -> None:
+    replacements.event("ADDED", pod(phase="Running"))
+    assert (replacements.there, notices.ended) == ({"u1"}, [])
+    replacements.event("MODIFIED", pod(phase="Succeeded"))
+    assert (replacements.there, notices.ended) == (set(), ["u1"])
+    replacements.event("DELETED", pod(phase="Running"))
+    assert (replacements.there, notices.ended) == (set(), ["u1", "u1"])
 
 
 def test_the_owner_who_replaces_it_is_named(replacements, notices) -> None:
