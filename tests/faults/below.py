@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from tests.faults.fault import Fault
 
 _KILLS = "tests/unit/nodeagent/offload/test_tier_kills.py"
+_PRECOPIES = "tests/unit/nodeagent/operations/test_precopies.py"
 _FAILURES = "tests/unit/nodeagent/offload/test_tier_failures.py"
 _TIERS = "tests/unit/nodeagent/offload/test_tiers.py"
 _BYTES = "tests/unit/checkpoint/test_faults.py"
@@ -699,6 +700,17 @@ BREAKAGES = (
         "the agent is killed within a dump of a seat of which a snapshot is kept",
         "the snapshot stays",
         f"{_KILLS}::test_a_save_game_outlives_an_agent_that_is_killed_in_a_later_dump",
+    ),
+    Fault(
+        "the agent is killed within a pre-copy, or the eviction that follows it",
+        "evicted all the same; nothing of the pre-copy stays",
+        f"{_PRECOPIES}::test_an_agent_killed_at_any_write_evicts_all_the_same[30-after]",
+    ),
+    Fault(
+        "an eviction is called off while its pre-copy is sent",
+        "served on; nothing of the pre-copy stays",
+        f"{_PRECOPIES}::"
+        "test_an_eviction_that_is_cancelled_leaves_no_copy_and_the_seat_serves[is copied]",
     ),
 )
 
