@@ -334,11 +334,12 @@ class Loop:
         self.life.end(seat)
 
     def _vanished(self, seat: Seat) -> None:
+        # Before its record says so: an agent that is killed in between has nobody else to tell it.
+        self.succession.gone(seat)
         self.node.transition(seat, SeatEvent.DELETE, "its pod is gone")
         self.node.remove(seat)
         self.steps.forget(seat)
         self.offload.departures.forget(seat.uid)
-        self.succession.gone(seat)
         self.node.world.journal.delete(SEAT + seat.uid)
         self.life.aside(self.node.world.doors.close(seat.uid))
         for observer in self.node.observers:

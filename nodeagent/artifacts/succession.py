@@ -33,9 +33,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-BOOTED = "booted/"
-"""Journal keys of pods that had a seat before the node booted, until the registry is told of their
-end: their objects may be gone before an agent runs that could hear of it."""
+UNTOLD = "untold/"
+"""Journal keys of pods that ran here and have no seat that would tell of their end, until the
+registry is told: those of before a boot, and those that their kubelet has failed. Their objects may
+be gone before an agent runs that could hear of it."""
 
 _SUCCESSION = RestoreWish()
 _LONGEST_WHY = 500
@@ -129,31 +130,31 @@ class Succession:
         self._departures = departures
         self._failed: dict[PodUid, tuple[PodRef, str]] = {}
         """Pods that their kubelet has failed and of which the registry is yet to be told."""
-        self._booted: dict[PodUid, PodRef] = {}
-        """Pods that ran before the node booted, and may come again: see `BOOTED`."""
+        self._untold: dict[PodUid, PodRef] = {}
+        """Pods without a seat, which may come again: see `UNTOLD`."""
         self._came = asyncio.Event()
 
     def load(self, records: Mapping[str, Mapping[str, Any]]) -> None:
-        """After a restart: which pods are those of before the boot."""
+        """After a restart: of which pods without a seat nobody has told yet."""
         for key, record in records.items():
-            if not key.startswith(BOOTED):
+            if not key.startswith(UNTOLD):
                 continue
             if self._node.world.offloading is None:
                 self._node.world.journal.delete(key)  # nobody is told
                 continue
             pod = PodRef(record["namespace"], record["pod"], PodUid(record["uid"]))
-            self._booted[pod.uid] = pod
+            self._untold[pod.uid] = pod
 
     def pods_known(self, there: Collection[PodUid]) -> None:
-        """The pods of the node are known, those that are `there` run or may run again: of the
-        others nothing does since the boot."""
-        for uid in self._booted.keys() - there:
+        """The pods of the node are known, those that are `there` run or may run again: the others
+        have ended."""
+        for uid in self._untold.keys() - there:
             self.pod_ended(uid)
 
     def pod_ended(self, uid: PodUid) -> None:
-        """The pod has ended or was deleted: one of before the boot has no seat that would tell."""
-        if uid in self._booted:
-            self.failed(self._booted[uid], "its node has booted since, and it did not run again")
+        """The pod has ended or was deleted, and may have no seat that would tell."""
+        if uid in self._untold and uid not in self._failed:
+            self.failed(self._untold[uid], "it has ended or was deleted, and has no seat here")
 
     def let_go(self, seat: Seat, why: str) -> None:
         """The seat runs on, or its container has ended: it needs its artifact no more, if it had
@@ -212,14 +213,20 @@ class Succession:
     def gone(self, seat: Seat) -> None:
         """Its pod no longer exists, and nothing of it is left here."""
         if self._node.world.offloading is not None:
-            self.stopped(seat, seat.history.reason or "its pod is gone")
+            self.stopped(seat, "its pod is gone")
 
     def failed(self, pod: PodRef, why: str) -> None:
         """Its kubelet has failed it. With a seat its end is told; without one, as after a reboot,
         which ends what the journal says, `run` tells it, or nobody could ever succeed it."""
-        if self._node.world.offloading is not None:
-            self._failed[pod.uid] = (pod, why)
-            self._came.set()
+        world = self._node.world
+        if world.offloading is None:
+            return
+        self._failed[pod.uid] = (pod, why)
+        self._came.set()
+        if pod.uid not in self._node.seats and pod.uid not in self._untold:
+            self._untold[pod.uid] = pod
+            record = {"namespace": pod.namespace, "pod": pod.name, "uid": pod.uid}
+            world.journal.put(f"{UNTOLD}{pod.uid}", record, synced=False)
 
     async def run(self) -> None:
         """Tell of failed pods without a seat once none of their processes runs, for ever: where a
@@ -243,9 +250,9 @@ class Succession:
                 pod, why = self._failed.pop(uid)
                 if uid not in self._node.seats:
                     self._reports.put(_stopped(pod, why))
-                if self._booted.pop(uid, None):
+                if self._untold.pop(uid, None):
                     # Behind the report, which the journal has first.
-                    self._node.world.journal.delete(f"{BOOTED}{uid}")
+                    self._node.world.journal.delete(f"{UNTOLD}{uid}")
 
     def stopped(self, seat: Seat, why: str) -> None:
         """It never continues here: whoever succeeds it may do so, once the registry is told."""
@@ -255,11 +262,11 @@ class Succession:
 def outlast_boot(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """What a journal's `records` of before a boot still say: which pods had a seat. All have
     stopped, and none of their processes comes back."""
-    found = {key: record for key, record in records.items() if key.startswith(BOOTED)}
+    found = {key: record for key, record in records.items() if key.startswith(UNTOLD)}
     for key, record in records.items():
         if key.startswith(SEAT):
             kept = {name: record[name] for name in ("namespace", "pod", "uid")}
-            found[f"{BOOTED}{record['uid']}"] = kept
+            found[f"{UNTOLD}{record['uid']}"] = kept
     return found
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import replace
 from types import SimpleNamespace
+
+import pytest
 
 from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
 from kybernate.ports import Line
 from kybernate.types import ArtifactId, PodRef, PodUid
-from nodeagent.artifacts.succession import BOOTED, outlast_boot
+from nodeagent.artifacts.succession import UNTOLD, outlast_boot
 from nodeagent.kube.replacement import Replacements
 from tests.kit.clock import run_virtual
-from tests.kit.machine import Machine
+from tests.kit.machine import Crash, Machine
 from tests.unit.nodeagent.offloading import (
     ACTIVE,
     OBJECT,
@@ -20,6 +23,7 @@ from tests.unit.nodeagent.offloading import (
     WAITING,
     app_of,
     down,
+    quiet,
     reasons,
     two,
     when,
@@ -256,7 +260,7 @@ def test_that_pods_of_before_a_boot_have_stopped_is_told_though_nothing_of_them_
         r.loop.succession.pod_ended(known["again"].uid)
         await asyncio.sleep(10)
         assert await stopped(r) == {"gone", "again"}
-        assert not [key for key in booted.journal if key.startswith(BOOTED)]
+        assert not [key for key in booted.journal if key.startswith(UNTOLD)]
         for one in telling:
             one.cancel()
 
@@ -264,6 +268,73 @@ def test_that_pods_of_before_a_boot_have_stopped_is_told_though_nothing_of_them_
     booted.journal = outlast_boot(ran.journal)
     run_virtual(after(killed=True), start=4000.0)
     run_virtual(after(killed=False), start=5000.0)
+
+
+def test_that_a_failed_pod_has_stopped_is_told_though_it_was_deleted_and_the_agent_killed(rig):
+    """Nothing but the journal names it then: it has no seat, and the watch does not list it."""
+    machine = Machine({"GPU-0": 80 << 30, "GPU-1": 80 << 30})
+
+    async def before():
+        r = rig(machine, tiers=TIERS)
+        _, hot = await two(r)
+        runs = r.node.seats.pop(hot).identity.pod
+        machine.journal.pop(f"seat/{hot}")
+        r.loop.succession.failed(runs, "its kubelet has failed it")
+        return runs
+
+    async def after(pod):
+        r = rig(machine, tiers=TIERS)
+        await r.recover()
+        assert pod.uid not in r.node.seats
+        for one in (r.loop.reports, r.loop.succession):
+            r.loop.life.aside(one.run())
+        r.loop.succession.pods_known(set())
+        await asyncio.sleep(100)
+        assert not await stopped(r, pod), "its successor would run beside it"
+        machine.end_container(pod.uid)
+        await asyncio.sleep(10)
+        assert await stopped(r, pod)
+        assert not [key for key in machine.journal if key.startswith(UNTOLD)]
+
+    run_virtual(after(run_virtual(before())), start=5000.0)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("write", range(1, 8))
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_that_a_pod_deleted_while_it_runs_has_stopped_is_told_by_the_next_agent(rig, write, after):
+    """Whichever write of its journal is the last one's last."""
+    machine, pods = Machine({"GPU-0": 80 << 30, "GPU-1": 80 << 30}), []
+
+    async def killed():
+        r = rig(machine, tiers=TIERS)
+        _, hot = await two(r)
+        pods.append(r.node.seats[hot].identity.pod)
+        r.loop.life.aside(r.loop.reports.run())
+        machine.crash_at, machine.crash_after = machine.journal_writes + write, after
+        quiet()
+        r.loop.pod_gone(hot)
+        machine.end_container(hot)
+        await asyncio.sleep(100)
+
+    async def next_agent():
+        r = rig(machine, tiers=TIERS)
+        await r.recover()
+        r.loop.life.aside(r.loop.reports.run())
+        await asyncio.sleep(1)
+        r.loop.pod_gone(pods[0].uid)  # as its first listing says
+        await asyncio.sleep(100)
+        assert await stopped(r, pods[0])
+        assert pods[0].uid not in r.node.seats
+
+    with contextlib.suppress(Crash, RuntimeError):  # the loop was stopped
+        run_virtual(killed())
+    machine.crash_at = None
+    run_virtual(next_agent(), start=5000.0)
+
+
+async def stopped(r, pod):
+    return bool((await r.loop.registry.line(pod.namespace, pod.uid, 1.0)).stopped)
 
 
 def failed_pod(ref):
