@@ -11,6 +11,7 @@ import aiohttp
 
 from kybernate.adapters.container.seatsocket import SeatSockets
 from kybernate.errors import NotFoundError
+from kybernate.lib.keyedlock import KeyedLocks
 from kybernate.ports import CooperationPhase
 from sidecar.engines import REQUESTS
 
@@ -44,30 +45,37 @@ class Doors(SeatSockets):
         super().__init__(folder, procs, inits)
         self._part = part
         self._again: dict[PodUid, asyncio.Task[None]] = {}
+        self._asking: KeyedLocks[PodUid, asyncio.Lock] = KeyedLocks(asyncio.Lock)
+        """Held while a model's server is asked: it may carry out what was cancelled."""
 
     async def cooperate(self, uid: PodUid, phase: CooperationPhase, limit: float) -> str:
         """See `ports.SeatDoors`. A wake that was not done is asked again, until it is or something
-        else is asked: the server would answer no request."""
-        before = self._again.pop(uid, None)
-        if before is not None:
-            before.cancel()
-        why = await self._part(uid, phase, limit)
-        if why and phase is CooperationPhase.WAKE:
-            self._again[uid] = asyncio.create_task(self._wake_again(uid, limit))
-        return why
+        else is asked: the server would answer no request. What is under way is answered first, or
+        given up at its own limit: a wake must not come to the server behind the park."""
+        async with self._asking[uid]:
+            self._stop(uid)
+            why = await self._part(uid, phase, limit)
+            if why and phase is CooperationPhase.WAKE:
+                self._again[uid] = asyncio.create_task(self._wake_again(uid, limit))
+            return why
 
     async def _wake_again(self, uid: PodUid, limit: float) -> None:
         pause, most = _AGAIN_S
-        await asyncio.sleep(pause)
-        while await self._part(uid, CooperationPhase.WAKE, limit):
-            pause = min(2 * pause, most)
+        while True:
             await asyncio.sleep(pause)
+            async with self._asking[uid]:
+                if not await self._part(uid, CooperationPhase.WAKE, limit):
+                    return
+            pause = min(2 * pause, most)
 
-    async def close(self, uid: PodUid) -> None:
-        """See `ports.SeatDoors`."""
+    def _stop(self, uid: PodUid) -> None:
         again = self._again.pop(uid, None)
         if again is not None:
             again.cancel()
+
+    async def close(self, uid: PodUid) -> None:
+        """See `ports.SeatDoors`."""
+        self._stop(uid)
         await super().close(uid)
 
 

@@ -49,6 +49,25 @@ async def test_what_is_asked_next_ends_that(tmp_path):
     assert [phase for phase, _ in engine.asked] == [WAKE, PARK]
 
 
+async def test_a_park_waits_for_the_answer_to_a_wake_that_is_under_way(tmp_path):
+    """A server may carry out what was cancelled: asleep by then, it would be woken parked."""
+    done = []
+
+    async def part(uid, phase, limit):
+        took = 3.0 if phase is WAKE else 1.0
+        asyncio.get_running_loop().call_later(took, done.append, phase)  # whoever waits for it
+        await asyncio.sleep(took + 0.1)
+        return "" if len(done) > 1 else "no"
+
+    doors = Doors(tmp_path, BoxProcs(tmp_path), BoxInits(), part)
+    assert await doors.cooperate(A, WAKE, 5.0) == "no"
+    await asyncio.sleep(2.0)  # it is asked again
+    await doors.cooperate(A, PARK, 5.0)
+    assert done == [WAKE, WAKE, PARK]
+    await asyncio.sleep(100)
+    assert done == [WAKE, WAKE, PARK]
+
+
 async def test_a_park_that_was_not_done_is_not_asked_again(tmp_path):
     engine = Engine("no")
     assert await engine.doors(tmp_path).cooperate(A, PARK, 5.0) == "no"
