@@ -19,48 +19,55 @@ TREE = (
     *("kybernate", "extender", "webhook", "deviceplugin", "nodeagent", "proxy", "registry"),
     *("sidecar", "controller", "images", "bench"),
 )
+Imported = dict[bool, set[str]]
+"""All that a module imports, by whether what only type checkers see is in it."""
+NESTED = ("body", "orelse", "finalbody", "handlers", "cases")
+"""Where a statement has others in it."""
 DEEPEST = 8
 """Modules in the longest chain, of those that are imported when the agent runs."""
 
 
-def modules(*folders: str) -> dict[str, ast.Module]:
+def modules(*folders: str) -> dict[str, Imported]:
     found = {}
     for path in (path for folder in folders for path in (ROOT / folder).rglob("*.py")):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        package = name.rpartition(".")[0]
-        tree = ast.parse(path.read_text())
-        found[name.removesuffix(".__init__")] = absolute(tree, package)
+        found[name.removesuffix(".__init__")] = imported(path.read_text(), name.rpartition(".")[0])
     return found
 
 
-def absolute(tree: ast.Module, package: str) -> ast.Module:
-    """The module of this package, with whole names in place of `.name`."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            above = package.split(".")[: package.count(".") + 2 - node.level]
-            node.module = ".".join([*above, *([node.module] if node.module else [])])
-    return tree
+def imported(text: str, package: str = "") -> Imported:
+    """What a module of this package imports. Its tree is let go: thousands of them at a time
+    would be looked through for garbage again and again."""
+    tree = ast.parse(text)
+    return {types: set(imports(tree, package, types=types)) for types in (False, True)}
 
 
-def imports(tree: ast.AST, *, types: bool) -> Iterator[str]:
+def imports(tree: ast.AST, package: str, *, types: bool) -> Iterator[str]:
     """What is imported, as module and as name in it; `types`: also for type checkers alone."""
-    for node in ast.iter_child_nodes(tree):
-        match node:
-            case ast.If(test=ast.Name("TYPE_CHECKING"), orelse=rest) if not types:
-                for one in rest:
-                    yield from imports(one, types=types)
-            case ast.ImportFrom(module=str(module)):
-                yield module
-                yield from (f"{module}.{name.name}" for name in node.names)
-            case ast.Import():
-                yield from (name.name for name in node.names)
-            case _:
-                yield from imports(node, types=types)
+    match tree:
+        case ast.Import():
+            yield from (name.name for name in tree.names)
+        case ast.ImportFrom():
+            module = absolute(tree, package)
+            yield module
+            yield from (f"{module}.{name.name}" for name in tree.names)
+        case ast.If(test=ast.Name("TYPE_CHECKING"), orelse=rest) if not types:
+            for one in rest:
+                yield from imports(one, package, types=types)
+        case _:
+            for one in (one for field in NESTED for one in getattr(tree, field, ())):
+                yield from imports(one, package, types=types)
 
 
-def graph(known: Mapping[str, ast.Module], *, types: bool) -> dict[str, set[str]]:
+def absolute(node: ast.ImportFrom, package: str) -> str:
+    """The module that is named, with its whole name in place of `.name`."""
+    above = package.split(".")[: package.count(".") + 2 - node.level] if node.level else []
+    return ".".join([*above, *([node.module] if node.module else [])])
+
+
+def graph(known: Mapping[str, Imported], *, types: bool) -> dict[str, set[str]]:
     def of(name: str) -> set[str]:
-        found = set(imports(known[name], types=types)) & known.keys()
+        found = known[name][types] & known.keys()
         # Who imports a module from its package imports the module.
         return {one for one in found if not any(other.startswith(f"{one}.") for other in found)}
 
@@ -77,9 +84,9 @@ def depths(of: Mapping[str, set[str]]) -> dict[str, int]:
 
 def test_an_import_for_types_alone_is_told_apart() -> None:
     known = {
-        "a": ast.parse("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from b import c"),
-        "b": ast.parse("def f():\n    import d"),
-        "d": ast.parse(""),
+        "a": imported("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from b import c"),
+        "b": imported("def f():\n    import d"),
+        "d": imported(""),
     }
     assert graph(known, types=True) == {"a": {"b"}, "b": {"d"}, "d": set()}
     assert depths(graph(known, types=False)) == {"a": 1, "b": 2, "d": 1}
@@ -92,10 +99,10 @@ def test_a_circle_is_seen() -> None:
 
 def test_relative_imports_count() -> None:
     known = {
-        "a.b": absolute(ast.parse("from .c import d"), "a"),
-        "a.c": absolute(ast.parse("from . import b\nfrom ..e import f"), "a.x"),
-        "a.e": ast.parse(""),
-        "a.x.b": ast.parse(""),
+        "a.b": imported("from .c import d", "a"),
+        "a.c": imported("from . import b\nfrom ..e import f", "a.x"),
+        "a.e": imported(""),
+        "a.x.b": imported(""),
     }
     assert graph(known, types=True)["a.b"] == {"a.c"}
     assert graph(known, types=True)["a.c"] == {"a.x.b", "a.e"}
