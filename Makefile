@@ -109,7 +109,7 @@ test-servers:
 	$(call PYTEST,local,2,0); case $$? in 0|5) ;; *) failed=1;; esac; exit $$failed
 
 fuzz: setup ## 100,000 spoilt bodies at extender and webhook, in process (2,000 each in `make test`); KYB_FUZZ=N for N each
-	KYB_FUZZ=$(or $(KYB_FUZZ),50000) $(PY) -m pytest tests/unit/webhook/test_fuzz.py tests/unit/extender/http/test_fuzz.py -o timeout=900
+	KYB_FUZZ=$(or $(KYB_FUZZ),50000) $(PY) -m pytest tests/unit/webhook/test_fuzz.py tests/unit/extender/http/test_fuzz.py -o timeout=1800 -p no:cacheprovider
 
 test-hostile: ready ## what a hostile tenant tries against the real thing; K=expression selects
 	@$(PY) -m tests.kit --cluster

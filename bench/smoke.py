@@ -1,4 +1,4 @@
-"""Every bench in its smallest form, one after the other: it runs to its end, whatever its figures.
+"""Every bench in its smallest form, two at a time: it runs to its end, whatever its figures.
 
 Without --cluster those that need no cluster of their own: below three minutes of CPU together. With
 --slice as many more as take a minute or two: one that brings a cluster up, which changes with the
@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,9 +27,11 @@ from bench.report import emit, say, where
 from tests.slices import Slice, head
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 ALONE: Mapping[str, str] = {
+    "saved.histories": "--histories 40",
+    "saved.registry": "--artifacts 100 --calls 10 --kills 1",
     "node.sidecar": "--seconds 1",
     "node.park --workload redis --lazy": "--mib 16 --samples 1",
     "saved.lazily": "--mib 64 --samples 1",
@@ -47,10 +50,9 @@ ALONE: Mapping[str, str] = {
     "saved.tiers --plain": "--mib 16 --rounds 1",
     "saved.move": "--mib 32 --samples 1",
     "saved.move --workload redis": "--mib 16 --samples 1",
-    "saved.registry": "--artifacts 100 --calls 10 --kills 1",
-    "saved.histories": "--histories 40",
 }
-"""By bench, with what makes it another one: the options of its smallest form."""
+"""By bench, with what makes it another one: the options of its smallest form. Those that take
+longest begin: what is left for the end is short."""
 
 IN_CLUSTER: Mapping[str, str] = {
     "node.wake": "--samples 5",
@@ -73,6 +75,9 @@ IN_CLUSTER: Mapping[str, str] = {
     "cluster.throughput": "--nodes 10 --pods 20 --rounds 1",
     "saved.tiers": "--mib 32 --rounds 1",
 }
+
+AT_ONCE = 2
+"""So many run at a time: each waits for half of its time."""
 
 LIMIT = 600.0
 """Seconds that one may take; it is killed then."""
@@ -139,6 +144,17 @@ def chosen(names: Sequence[str], *, cluster: bool, part: Slice | None = None) ->
     return {**ALONE, **{one: every[one] for one in (part.one([*IN_CLUSTER]) if part else ())}}
 
 
+def apart(names: Iterable[str]) -> list[list[str]]:
+    """Those that may run beside each other are in different lists. Those of one module share names
+    on this machine, and so may those that bring a cluster up, which come first."""
+    modules = {one.partition(" ")[0] for one in IN_CLUSTER}
+    found: dict[str, list[str]] = {"": []}
+    for name in names:
+        module = name.partition(" ")[0]
+        found.setdefault("" if module in modules else module, []).append(name)
+    return [one for one in found.values() if one]
+
+
 def described(name: str, options: str, runs: Sequence[Outcome]) -> dict[str, object]:
     """What is kept of runs of a bench, one after the other: `docs/results/twice.jsonl` has a line
     of each."""
@@ -162,14 +178,20 @@ def main(
     names: tuple[str, ...], *, cluster: bool, part: str | None, twice: Path | None, as_json: bool
 ) -> None:
     """Run every bench, or those named, in its smallest form."""
+    wanted = chosen(names, cluster=cluster, part=Slice.parse(part) if part else None)
     found: dict[str, Outcome] = {}
-    of = Slice.parse(part) if part else None
-    for name, options in chosen(names, cluster=cluster, part=of).items():
-        runs = [_told(name, options) for _ in range(2 if twice else 1)]
-        found[name] = next((one for one in runs if one.failed), runs[0])
-        if twice:
-            with twice.open("a") as file:
-                file.write(json.dumps(described(name, options, runs)) + "\n")
+
+    def one_by_one(together: Sequence[str]) -> None:
+        for name in together:
+            runs = [_told(name, wanted[name]) for _ in range(2 if twice else 1)]
+            found[name] = next((one for one in runs if one.failed), runs[0])
+            if twice:
+                with twice.open("a") as file:
+                    file.write(json.dumps(described(name, wanted[name], runs)) + "\n")
+
+    # Seconds that are kept are those of a bench that has the machine for itself.
+    with ThreadPoolExecutor(1 if twice else AT_ONCE) as pool:
+        list(pool.map(one_by_one, apart(wanted)))
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     failed = [name for name, one in found.items() if one.failed]
     metrics = {

@@ -115,6 +115,21 @@ def test_whoever_wants_all_gets_all(tmp_path: Path) -> None:
     assert sorted(found) == ["bench-smoke", "e2e", "test-strangers", "test-upgrade"]
 
 
+@pytest.mark.parametrize(("ends", "failed"), [("true", []), ("false", ["aside"])])
+def test_what_runs_beside_the_suites_is_waited_for_and_told_of(
+    tmp_path: Path, ends: str, failed: list[str]
+) -> None:
+    go = tmp_path / "go"
+    steps = (
+        f'make() {{ [ "$1" = suite ] || {{ until [ -e {go} ]; do sleep 0.01; done; {ends}; }}; }}\n'
+        f"beside aside\nmust step suite\ntouch {go}\ntold\n"
+    )
+    script_of(functions(tmp_path) + steps, "3", status=int(bool(failed)))
+    found = json.loads((tmp_path / "ci" / "run.json").read_text())
+    assert found["steps"].keys() == {"suite", "aside"}
+    assert found["failed"] == failed
+
+
 def test_the_script_tells_of_its_run_whatever_becomes_of_it(tmp_path: Path) -> None:
     steps = 'make() { [ "$1" != no ]; }\nmust step yes\nmust step no\nleft+=(later)\ntold\n'
     out = script_of(functions(tmp_path) + steps, "3", status=1)

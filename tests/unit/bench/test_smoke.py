@@ -8,8 +8,10 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import pytest
@@ -17,6 +19,9 @@ from click.testing import CliRunner
 
 from bench import smoke
 from tests.slices import Slice, head
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 MAKEFILE = (Path(__file__).parents[3] / "Makefile").read_text()
 RUN = re.search(r"for b in (.+); do \$\(PY\) -m bench", MAKEFILE)
@@ -90,7 +95,7 @@ def test_without_a_word_only_those_run_that_need_no_cluster() -> None:
     assert smoke.chosen((), cluster=False) == smoke.ALONE
     assert smoke.chosen((), cluster=True) == EVERY
     assert smoke.chosen(("cluster.storm",), cluster=False).keys() == {"cluster.storm"}
-    with pytest.raises(click.BadParameter, match="no bench 'strom'; write one of node"):
+    with pytest.raises(click.BadParameter, match="no bench 'strom'; write one of saved"):
         smoke.chosen(("strom",), cluster=False)
 
 
@@ -101,6 +106,33 @@ def test_a_slice_has_one_more_which_changes_with_the_commit() -> None:
     assert {len(one) for one in more} == {1}
     assert set().union(*more) == smoke.IN_CLUSTER.keys()
     assert smoke.chosen((), cluster=False, part=Slice(1, commits[0])) == EVERY
+
+
+def test_two_run_at_a_time_but_none_beside_another_of_its_module_or_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    beside, running = threading.Barrier(2), set[str]()
+
+    def run(command: Sequence[str]) -> smoke.Outcome:
+        bench = command[2].removeprefix("bench.")
+        assert bench not in running
+        running.add(bench)
+        if bench in ("agreement", "local"):
+            beside.wait(60)
+        running.discard(bench)
+        return smoke.Outcome(1.0)
+
+    monkeypatch.setattr(smoke, "run", run)
+    names = ["agreement", "local", "saved.move", "saved.move --workload redis"]
+    ran = CliRunner().invoke(smoke.main, [*names, "--json"])
+    assert ran.exit_code == 0, ran.output
+    assert json.loads(ran.output.splitlines()[-1])["metrics"]["benches"]["value"] == len(names)
+    lists = smoke.apart(EVERY)
+    assert sorted(name for one in lists for name in one) == sorted(EVERY)
+    assert set(smoke.IN_CLUSTER) <= set(lists[0])
+    for one in lists:
+        modules = {name.partition(" ")[0] for name in one}
+        assert {name for name in EVERY if name.partition(" ")[0] in modules} == set(one)
 
 
 def test_what_runs_twice_is_kept_with_its_commit(
