@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from kybernate.core.simulate.world import Where
-from kybernate.core.swap.swap import ActionKind, decide, next_check
+from kybernate.core.swap.swap import ActionKind, Judgements, decide, next_check
 from kybernate.core.swap.swapview import SPARE, SeatView, SwapPolicy, SwapView
 from kybernate.types import GpuUuid, GroupName, PodUid, SeatName, SeatState
 
@@ -39,6 +39,7 @@ class Ours:
         self._number = {gpu: n for n, gpu in enumerate(self._gpus)}
         self._fixed: list[int] = []
         """The GPU of each model, where it has one for good."""
+        self._known = Judgements()
         self._drains: dict[int, float] = {}
         self._seats: dict[int, SeatView] = {}
         self._calls = [0.0] * len(world.size)
@@ -51,7 +52,7 @@ class Ours:
             self._renew(world)
         while self._is_asked(world) or self._may_empty(world):
             view = self._view(world)
-            actions = decide(view, self._policy, world.now)
+            actions = decide(view, self._policy, world.now, self._known)
             if not actions:
                 when = next_check(view, self._policy, world.now)
                 return math.inf if when is None else when

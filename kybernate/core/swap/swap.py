@@ -84,16 +84,20 @@ class Decided:
     why: Mapping[PodUid, str]
 
 
-def decided(view: SwapView, policy: SwapPolicy, now: float) -> Decided:
-    """What to do now, and who is refused."""
-    decision = _Decision(view, policy, now)
+def decided(
+    view: SwapView, policy: SwapPolicy, now: float, known: Judgements | None = None
+) -> Decided:
+    """What to do now, and who is refused. `known`: of earlier decisions; the answer is the same."""
+    decision = _Decision(view, policy, now, known)
     actions = decision.run()
     return Decided(actions, decision.refused())
 
 
-def decide(view: SwapView, policy: SwapPolicy, now: float) -> tuple[Action, ...]:
-    """What to do now."""
-    return decided(view, policy, now).actions
+def decide(
+    view: SwapView, policy: SwapPolicy, now: float, known: Judgements | None = None
+) -> tuple[Action, ...]:
+    """What to do now; see `decided`."""
+    return decided(view, policy, now, known).actions
 
 
 def next_check(view: SwapView, policy: SwapPolicy, now: float) -> float | None:
@@ -272,6 +276,16 @@ def _turning_points(
     return times
 
 
+def _free_to_leave(seat: SeatView, policy: SwapPolicy) -> tuple[float, float]:
+    """From when on it isn't kept by a park that failed, and from when on it has had its residency
+    or, without requests, has been idle for long enough."""
+    since, idle = seat.active_since, seat.idle_since
+    resided = -math.inf if since is None else since + policy.residency(seat)
+    if idle is None or seat.in_flight or seat.waiting or seat.turn is not None:
+        return seat.stays_until, resided
+    return seat.stays_until, min(resided, idle + policy.idle_after)
+
+
 def _idles_at(seat: SeatView, policy: SwapPolicy) -> float:
     """When it has been unused for as long as it may be in GPU memory."""
     idle, limit = seat.idle_since, seat.idle_limit
@@ -377,7 +391,8 @@ class _Seats:
 
     def __init__(self, view: SwapView, seats: Iterable[SeatView] = ()) -> None:
         self._slots = view.active_slots
-        self._on: dict[GpuUuid, _Load] = {}
+        self.loads: dict[GpuUuid, _Load] = {}
+        """What they take of each GPU."""
         for seat in seats:
             self.add(seat)
 
@@ -385,9 +400,9 @@ class _Seats:
         """One more."""
         slots, vram = self._slots.get(seat.group, 1), seat.vram
         for gpu in seat.gpus:
-            load = self._on.get(gpu)
+            load = self.loads.get(gpu)
             if load is None:
-                load = self._on[gpu] = _Load()
+                load = self.loads[gpu] = _Load()
             load.seats.append(seat)
             if vram is None:
                 load.whole += 1
@@ -395,13 +410,9 @@ class _Seats:
                 load.bytes += vram
             load.slots = min(load.slots, slots)
 
-    def load(self, gpu: GpuUuid) -> _Load | None:
-        """What they take of this GPU."""
-        return self._on.get(gpu)
-
     def on(self, gpu: GpuUuid) -> Collection[SeatView]:
         """Those that have this GPU."""
-        load = self._on.get(gpu)
+        load = self.loads.get(gpu)
         return () if load is None else load.seats
 
     def on_any(self, gpus: Collection[GpuUuid]) -> Collection[SeatView]:
@@ -438,7 +449,7 @@ class _Crowd:
                 continue
             room, many = 0 if seat.vram is None else most - seat.vram, 0
             for seats in beside:
-                load = seats.load(gpu)
+                load = seats.loads.get(gpu)
                 if load is not None:
                     room -= load.bytes + load.whole * most
                     many += len(load.seats)
@@ -484,10 +495,53 @@ _Harm = tuple[list["SeatView"], int, float, float]
 """Who would leave a place, how well that can be, what it costs, and seconds of their parks."""
 
 
+class Judgements:
+    """What decisions found of places, for those that follow. It holds while the same seats are on
+    the place and none of them has come to a moment from which on it may leave. Where turns are
+    taken or the host's memory is counted nothing is kept: who leaves depends on other places."""
+
+    def __init__(self) -> None:
+        self._node: _Like = ()
+        self._of: dict[
+            frozenset[GpuUuid], tuple[tuple[SeatView, ...], float, dict[_Like, _Harm]]
+        ] = {}
+
+    def begin(self, view: SwapView, policy: SwapPolicy) -> bool:
+        """Another decision begins; whether anything is kept for it."""
+        if view.park_room is not None or any(seat.turn for seat in view.seats):
+            return False
+        node = view.gpu_memory, view.reserve, view.foreign, view.active_slots, policy
+        if node != self._node:
+            self._node = node
+            self._of.clear()
+        return True
+
+    def at(
+        self,
+        place: frozenset[GpuUuid],
+        there: tuple[SeatView, ...],
+        policy: SwapPolicy,
+        now: float,
+    ) -> dict[_Like, _Harm]:
+        """What is known of the place while these are there, to be added to."""
+        kept = self._of.get(place)
+        if kept is not None and kept[1] > now and kept[0] == there:
+            return kept[2]
+        times = [time for seat in there for time in _free_to_leave(seat, policy) if time > now]
+        found: dict[_Like, _Harm] = {}
+        self._of[place] = there, min(times, default=math.inf), found
+        return found
+
+
 class _Decision:
     """One run of `decide`; collects actions, and what older demand keeps from younger."""
 
-    def __init__(self, view: SwapView, policy: SwapPolicy, now: float) -> None:
+    def __init__(
+        self, view: SwapView, policy: SwapPolicy, now: float, known: Judgements | None = None
+    ) -> None:
+        self._known = known if known is not None and known.begin(view, policy) else None
+        self._altered: set[GpuUuid] = set()
+        """GPUs on which something was decided."""
         self._view = view
         self._policy = policy
         self._now = now
@@ -680,14 +734,14 @@ class _Decision:
         self, seat: SeatView, gpus: frozenset[GpuUuid], beside: Collection[_Seats]
     ) -> bool:
         """Whether the seat could be active on these GPUs beside all of those."""
+        most, vram = self._view.active_slots.get(seat.group, 1), seat.vram
         for gpu in gpus:
             free = self._free.get(gpu)
             if free is None:
                 return False
-            need, many = free if seat.vram is None else seat.vram, 0
-            slots: float = self._view.active_slots.get(seat.group, 1)
+            need, many, slots = free if vram is None else vram, 0, float(most)
             for seats in beside:
-                load = seats.load(gpu)
+                load = seats.loads.get(gpu)
                 if load is not None:
                     need += load.bytes + load.whole * free
                     many += len(load.seats)
@@ -698,6 +752,7 @@ class _Decision:
 
     def _place(self, seat: SeatView, held: Collection[_Seats]) -> frozenset[GpuUuid]:
         """Of the places where it may be, the one where that does the least harm."""
+        held = [seats for seats in held if seats.loads]
         there = (self._occupying, *held)
         places = [p for p in seat.places if self._unclear.isdisjoint(p)]
         free = [p for p in places if self._fits_beside(seat, p, there)]
@@ -722,14 +777,23 @@ class _Decision:
     ) -> tuple[float, float]:
         """What making room there would do: it can't be now, or would be too late; and what it costs
         those who must leave."""
-        judged = self._judged.setdefault(place, {})
-        if like not in judged:
-            judged[like] = self._judge(seat, place)
-        victims, rank, cost, parks = judged[like]
+        judged = self._judged.get(place)
+        if judged is None:
+            judged = self._judged[place] = self._recalled(place)
+        harm = judged.get(like)
+        if harm is None:
+            harm = judged[like] = self._judge(seat, place)
+        victims, rank, cost, parks = harm
         self._found[place] = victims
         if not rank and seat.within is not None and self._now <= start < self._now + parks:
             rank = 1  # it would be in time but for these parks
         return rank, cost
+
+    def _recalled(self, place: frozenset[GpuUuid]) -> dict[_Like, _Harm]:
+        if self._known is None or not self._altered.isdisjoint(place):
+            return {}
+        there = tuple(self._occupying.on_any(place))
+        return self._known.at(place, there, self._policy, self._now)
 
     def _judge(self, seat: SeatView, place: frozenset[GpuUuid]) -> _Harm:
         victims = self._victims(seat, place)
@@ -745,14 +809,17 @@ class _Decision:
         """For seats of which this is the same, others leave a place alike."""
         if seat.turn is not None:
             return (seat.uid,)
-        soon = -1
+        # Busy ones may leave for it whose parks take no less than this.
+        soon: float | None = None
         if seat.within is not None:
-            start = latest_start(seat)
-            soon = bisect_left(self._parks_in, True, key=lambda park: self._now >= start - park)
+            start, parks = latest_start(seat), self._parks_in
+            first = bisect_left(parks, True, key=lambda park: self._now >= start - park)
+            soon = parks[first] if first < len(parks) else math.inf
         return seat.vram, seat.group, seat.priority, self._aged(seat), soon
 
     def _changed(self, seat: SeatView) -> None:
         """Others' places on its GPUs are judged again."""
+        self._altered |= seat.gpus
         for place in [p for p in self._judged if not p.isdisjoint(seat.gpus)]:
             del self._judged[place]
 

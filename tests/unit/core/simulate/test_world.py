@@ -92,6 +92,27 @@ def test_what_is_kept_of_a_model_is_as_the_model_is(found, gpus):
     assert world.waits == kept.waits
 
 
+@pytest.mark.parametrize(("rate", "gpus"), [(1.0, 3), (2.25, 8), (5.0, 8)])
+def test_what_is_kept_from_decision_to_decision_changes_none(rate, gpus, monkeypatch):
+    rng, at = random.Random(f"{rate} {gpus}"), [0.0]
+    while len(at) < 200:
+        at.append(at[-1] + rng.expovariate(rate))
+    models = rng.choices(range(32), [1 / (n + 1) for n in range(32)], k=len(at))
+    work = [rng.expovariate(0.25) for _ in at]
+    world = World(trace(*zip(at, models, work, strict=True), sizes=SIZES * 8), gpus, Costs())
+    times = []
+
+    def decided(view, policy, now, known):
+        times.append(now)
+        found = decide(view, policy, now, known)
+        assert found == decide(view, policy, now)
+        return found
+
+    monkeypatch.setattr(ours, "decide", decided)
+    world.run(Ours(world))
+    assert len(times) > 200
+
+
 def test_a_wake_takes_its_bytes_over_the_bus():
     outcome = simulate(trace((0.0, 3, 1.0)), 1, Costs())
     assert outcome.wait_max == pytest.approx(70 / 20)
