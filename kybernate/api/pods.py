@@ -34,6 +34,7 @@ _INDEX = "batch.kubernetes.io/job-completion-index"
 _HAD_ITS_TIME = "DeadlineExceeded"
 _MIRROR = "kubernetes.io/config.mirror"
 _OFF = "node.kubernetes.io/out-of-service"
+_PLUGIN_ENDED = "rpc error"
 _NOT_ADMITTED = "UnexpectedAdmissionError"
 _SPEC = ("image", "command", "args", "env", "envFrom", "workingDir", "ports", "securityContext")
 _OF_ONE_POD = "kube-api-access-"
@@ -304,7 +305,21 @@ class Pod(NamedTuple):
         if self.status.get("phase") != "Failed" or self.status.get("reason") != _NOT_ADMITTED:
             return None
         message = text(self.status.get("message"))
-        return next((ask.resource for ask in self.asks if ask.resource in message), None)
+        named = (ask.resource for ask in self.asks if ask.resource in message)
+        # Of a plugin that ends while it is asked the kubelet says no name: it can only be ours if
+        # no container asks for anybody else's device.
+        ended = _PLUGIN_ENDED in message and not self._other_devices()
+        return next(named, self.asks[0].resource if ended and self.asks else None)
+
+    def _other_devices(self) -> bool:
+        found = (
+            mapping(mapping(one.get("resources")).get("limits"))
+            for name in ("containers", "initContainers")
+            for one in mappings(self.spec.get(name))
+        )
+        return any(
+            "/" in name and not keys.seat_resource_size(name) for one in found for name in one
+        )
 
 
 def read_pod(pod: Mapping[str, Any]) -> Pod:

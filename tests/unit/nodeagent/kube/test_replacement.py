@@ -61,6 +61,25 @@ def test_a_pod_that_found_no_seat_is_marked_with_an_event(replacements, notices)
     assert notices.marks == [("u1", sentence)]
 
 
+ENDED = (
+    "Allocate failed due to device plugin GetPreferredAllocation rpc failed with err: rpc error: "
+    "code = Unavailable desc = error reading from server: EOF, which is unexpected"
+)
+"""The kubelet's word for a plugin that is killed while it is asked."""
+
+
+def test_a_plugin_that_ends_while_it_is_asked_is_ours_if_no_other_can_be(
+    replacements, notices
+) -> None:
+    other = pod(message=ENDED)
+    limits = {ONE: "1", "example.com/nic": "1"}
+    other["spec"] = {"containers": [{"name": "m", "resources": {"limits": limits}}]}
+    replacements.event("ADDED", other)
+    assert notices.marks == []
+    replacements.event("MODIFIED", pod(message=ENDED))
+    assert [uid for uid, _ in notices.marks] == ["u1"]
+
+
 def test_it_is_marked_once_whatever_the_watch_repeats(replacements, notices) -> None:
     for kind in ("ADDED", "MODIFIED", "MODIFIED"):
         replacements.event(kind, pod())
