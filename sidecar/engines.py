@@ -11,7 +11,6 @@ import socket
 import sys
 import threading
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -45,14 +44,15 @@ REQUESTS = {
 
 
 class Engine:
-    """The workload's engine at `port`. A later question makes an earlier one void."""
+    """The workload's engine at `port`. A later question makes an earlier one void, and waits for
+    what is under way: the engine would carry out a call that was given up, in any order."""
 
     def __init__(self, kind: str, port: int) -> None:
         self._requests = REQUESTS[kind]
         self._port = port
         self._lock = threading.Lock()
+        self._calling = threading.Lock()
         self._turn = 0
-        self._under_way: socket.socket | None = None
         self._asleep = False
         self._link: Link | None = None
 
@@ -71,9 +71,6 @@ class Engine:
     def _begin(self) -> int:
         with self._lock:
             self._turn += 1
-            if self._under_way is not None:
-                with suppress(OSError):
-                    self._under_way.shutdown(socket.SHUT_RDWR)
             return self._turn
 
     def _do(self, turn: int, phase: str, seconds: float) -> None:
@@ -104,8 +101,18 @@ class Engine:
         request = self._requests.get(phase)
         if request is None:
             raise OSError(f"{phase} is not known here")
+        if not self._calling.acquire(timeout=seconds):
+            raise TimeoutError("what it was asked before is not answered yet")
+        try:
+            if turn != self._turn:
+                raise OSError("asked for something else meanwhile")
+            return self._call(request, phase, deadline)
+        finally:
+            self._calling.release()
+
+    def _call(self, request: Request, phase: str, deadline: float) -> str:
+        seconds = max(deadline - time.monotonic(), 0.001)
         with connect(self._port, seconds) as connection:
-            self._begin_call(turn, connection)
             self._asleep = self._asleep or phase == PARK
             connection.sendall(_head(request, self._port, seconds))
             answer = _answer(connection, deadline)
@@ -113,12 +120,6 @@ class Engine:
         if len(words) < 2 or not words[1].startswith("2"):
             raise OSError(f"POST {request.path} is answered by {' '.join(words[1:]) or 'nothing'}")
         return f"POST {request.path}: {words[1]}"
-
-    def _begin_call(self, turn: int, connection: socket.socket) -> None:
-        with self._lock:
-            if turn != self._turn:
-                raise OSError("asked for something else meanwhile")
-            self._under_way = connection
 
 
 def connect(port: int, seconds: float) -> socket.socket:

@@ -16,10 +16,14 @@ from tests.unit.sidecar.conftest import Process1, until
 
 class Api(BaseHTTPRequestHandler):
     def do_POST(self):
+        alone = self.server.one.acquire(blocking=False)
+        self.server.beside = self.server.beside or not alone
         body = self.rfile.read(int(self.headers["Content-Length"])).decode()
         self.server.seen.append((self.path, body))
         if self.path == self.server.hangs:
             self.server.held.wait(10)
+        if alone:
+            self.server.one.release()
         self.send_response(self.server.status)
         self.send_header("Content-Length", "0")
         self.end_headers()
@@ -33,7 +37,7 @@ def api():
     server = ThreadingHTTPServer(("127.0.0.1", 0), Api)
     server.daemon_threads = True
     server.seen, server.status, server.hangs = [], 200, ""
-    server.held = threading.Event()
+    server.held, server.one, server.beside = threading.Event(), threading.Lock(), False
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield server
     server.held.set()
@@ -108,11 +112,32 @@ def test_an_engine_that_hangs_is_given_up_at_the_deadline(first, api):
 def test_a_later_question_makes_the_earlier_void(first, api):
     api.hangs = "/kyb/park"
     begin(first, "http", api.server_address[1])
-    first.send("cooperate", "park", "5000")
+    first.send("cooperate", "park", "300")
     until(lambda: api.seen, "the engine was not asked")
     assert ask(first, "wake")[:2] == ["wake", "done"]
-    api.held.set()
     assert [fields[1] for fields in first.verbs("cooperated")] == ["wake"]
+
+
+def test_a_park_waits_until_a_wake_is_answered(first, api):
+    """The engine would carry out a wake that was given up: beside the park, or behind it."""
+    api.hangs = "/kyb/wake"
+    begin(first, "http", api.server_address[1])
+    first.send("cooperate", "wake", "10000")
+    until(lambda: api.seen, "the engine was not asked")
+    threading.Timer(0.5, api.held.set).start()
+    assert ask(first, "park", "10000")[:2] == ["park", "done"]
+    assert not api.beside
+    assert [path for path, _ in api.seen] == ["/kyb/wake", "/kyb/park"]
+
+
+def test_a_park_behind_a_wake_that_hangs_is_given_up_at_its_deadline(first, api):
+    api.hangs = "/kyb/wake"
+    begin(first, "http", api.server_address[1])
+    first.send("cooperate", "wake", "10000")
+    until(lambda: api.seen, "the engine was not asked")
+    phase, result, said = ask(first, "park", "100")
+    assert (phase, result, len(api.seen)) == ("park", "failed", 1)
+    assert "not answered yet" in said
 
 
 def test_an_engine_left_asleep_by_a_park_that_was_given_up_is_woken(first, api):
