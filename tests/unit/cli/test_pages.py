@@ -12,6 +12,7 @@ from tests.kit.clients.kubectl import Kubectl
 from tests.kit.howto import Page
 from tests.unit.local.importing.test_importing import blob, manifest
 
+DOCS = Path(__file__).parents[3] / "docs"
 COSTS = {"version": 1, "wake": 5.0, "park": 20.0, "fixed": 0.1, "gpu_gb": 80.0}
 
 
@@ -35,13 +36,23 @@ def test_a_trace_is_simulated(reader):
 
 @pytest.mark.slow
 def test_a_cluster_is_planned_from_a_file(reader):
+    """And the page tells what the sample comes to."""
     (reader.folder / "costs.json").write_text(json.dumps(COSTS))
     with Page("plan-a-cluster", reader) as page:
         whole = page("kybernate plan config/samples/workloads.csv\n")
         as_json = page("kybernate plan config/samples/workloads.csv -o json --picture plan.svg")
-        assert str(json.loads(as_json)["gpus"]) in whole
-        assert (reader.folder / "plan.svg").read_text().startswith("<svg")
+        told = json.loads(as_json)
+        assert str(told["gpus"]) in whole
         assert page("kybernate plan config/samples/workloads.csv --costs costs.json") != whole
+    assert (told["gpus_today"], sum(len(one["workloads"]) for one in told["places"])) == (31, 23)
+    assert told["gpus"] == sum(one["gpus"] for one in told["places"]) < 31
+    text = (DOCS / "how-to/plan/plan-a-cluster.md").read_text()
+    assert told["sentence"] in text
+    assert told["must_not_share"][0]["why"] in text.replace("\n", " ")
+    for place in told["places"]:
+        assert all(one["wake_p99"] <= one["p99_s"] for one in place["workloads"])
+    renew = "kybernate plan config/samples/workloads.csv --picture docs/images/plan.svg"
+    assert (reader.folder / "plan.svg").read_text() == (DOCS / "images/plan.svg").read_text(), renew
 
 
 def test_models_of_others_are_taken_over(reader):

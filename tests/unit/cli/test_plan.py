@@ -1,20 +1,14 @@
-"""`kybernate plan`: the sample and the page that tells of it, the picture, errors in a sentence."""
+"""`kybernate plan`: the table, the picture, errors in a sentence; test_pages.py has the sample."""
 
 from __future__ import annotations
 
-import json
 import xml.etree.ElementTree as ET
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from kybernate.cli import main
 
-REPOSITORY = Path(__file__).parents[3]
-SAMPLE = REPOSITORY / "config/samples/workloads.csv"
-PAGE = REPOSITORY / "docs/how-to/plan/plan-a-cluster.md"
-DRAWN = REPOSITORY / "docs/images/plan.svg"
 HEAD = "workload,namespace,gpus,vram_gib,requests_per_hour,p99_s\n"
 
 
@@ -29,21 +23,6 @@ def small(tmp_path):
         f"{HEAD}a<b [dim],x,1,60,{'9 ' * 12}{'0 ' * 12},20\nc,x,1,60,{'0 ' * 12}{'9 ' * 12},20\n"
     )
     return file
-
-
-def test_the_page_tells_what_the_sample_comes_to(tmp_path):
-    picture = tmp_path / "plan.svg"
-    found = plan(SAMPLE, "-o", "json", "--picture", picture)
-    assert found.exit_code == 0, found.output
-    told = json.loads(found.output)
-    assert (told["gpus_today"], sum(len(one["workloads"]) for one in told["places"])) == (31, 23)
-    assert told["gpus"] == sum(one["gpus"] for one in told["places"]) < 31
-    assert told["sentence"] in PAGE.read_text()
-    assert told["must_not_share"][0]["why"] in PAGE.read_text().replace("\n", " ")
-    for place in told["places"]:
-        assert all(one["wake_p99"] <= one["p99_s"] for one in place["workloads"])
-    renew = "kybernate plan config/samples/workloads.csv --picture docs/images/plan.svg"
-    assert picture.read_text() == DRAWN.read_text(), renew
 
 
 def test_the_table_says_who_shares_and_what_was_assumed(small):

@@ -506,7 +506,7 @@ class Swapping(RuleBasedStateMachine):
 
 
 Swapping.TestCase.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
-TestSwapping = Swapping.TestCase
+TestSwapping = pytest.mark.slow(Swapping.TestCase)
 
 
 @pytest.mark.parametrize("kind", list(ActionKind))

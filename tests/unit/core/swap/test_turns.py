@@ -340,6 +340,7 @@ def worlds(draw):
     return World(seats, lambda uid: costs[next(at) % 8], turns=TurnPolicy(limit, 1.0, {"y": 3.0}))
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(worlds())
 def test_nothing_idles_and_swaps_stay_within_their_part(world):

@@ -313,6 +313,7 @@ class World:
         return replace(one, tier=one.to, to=None, copies=copies, moved_at=self.now)
 
 
+@pytest.mark.slow
 @given(nodes(), st.data())
 @settings(max_examples=400, deadline=None)
 def test_the_promises_hold_in_any_order(node, data):
