@@ -107,12 +107,22 @@ class Owner:
         self._hooks = folder / "webhooks.yaml"
         self._hooks.write_text(yaml.safe_dump_all(self._webhooks(module, self._certified())))
         self._process = self._started()
-        wait_until(self._ready, _LIMIT, f"{name}'s controller isn't ready; see {self._log}")
-        kubectl("apply", "-f", str(self._hooks))
+        try:
+            wait_until(self._ready, _LIMIT, f"{name}'s controller isn't ready; see {self._log}")
+            kubectl("apply", "-f", str(self._hooks))
+        except BaseException:
+            self._end()
+            raise
 
     def close(self) -> None:
-        """End it, and take its webhooks out of the way of other pods; its CRD stays."""
-        self._cluster.kubectl("delete", "--ignore-not-found", "-f", str(self._hooks))
+        """Take its webhooks out of the way of other pods, and end it, also where the API server is
+        gone; its CRD stays."""
+        try:
+            self._cluster.kubectl("delete", "--ignore-not-found", "-f", str(self._hooks))
+        finally:
+            self._end()
+
+    def _end(self) -> None:
         self._process.terminate()
         try:
             self._process.wait(20)

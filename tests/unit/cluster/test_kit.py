@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+from types import SimpleNamespace
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from images.cache import REPOSITORY, silent
@@ -41,6 +44,30 @@ def test_the_page_names_the_version_of_a_controller_that_is_built(name):
     (version,) = re.findall(rf"^\s*{re.escape(source.module)} v(\S+)", locked, re.MULTILINE)
     page = REPOSITORY / "docs" / "how-to" / "operate" / "other-controllers.md"
     assert f" {version}" in page.read_text()
+
+
+@pytest.mark.parametrize("refused", ["delete", "apply"])
+def test_a_controller_ends_though_the_api_server_is_gone(monkeypatch, tmp_path, refused):
+    """At its close, and where its webhooks can't be put there."""
+    hooks = {"kind": "ValidatingWebhookConfiguration", "metadata": {}, "webhooks": []}
+    (tmp_path / "hooks.yaml").write_text(yaml.safe_dump(hooks))
+    program, pid = tmp_path / "program", tmp_path / "pid"
+    program.write_text(f"#!/bin/sh\necho $$ > {pid}\nexec sleep 600\n")
+    program.chmod(0o755)
+    fetched = SimpleNamespace(ensure=lambda _: program, module=lambda _: tmp_path)
+    source = podowners.Source(fetched, "m", "crd.yaml", "hooks.yaml", "group", "label")
+    monkeypatch.setitem(podowners.SOURCES, "one", source)
+    monkeypatch.setattr(podowners.Owner, "_ready", lambda _: pid.exists() and pid.read_text())
+
+    def kubectl(*words):
+        if words[0] == refused and words[-1].endswith("webhooks.yaml"):
+            raise KybernateError("the API server is gone")
+
+    cluster = SimpleNamespace(kubectl=kubectl, kubeconfig=tmp_path)
+    with pytest.raises(KybernateError, match="is gone"):
+        podowners.Owner(cluster, tmp_path / "folder", "one").close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
 
 
 def test_programs_of_one_folder_are_kept_apart():
