@@ -10,8 +10,6 @@ import logging
 from typing import TYPE_CHECKING
 
 from kybernate.core.seat.budget import (
-    FORFEITS,
-    MAKES_ROOM,
     BudgetLimits,
     Candidate,
     HostMemory,
@@ -105,7 +103,7 @@ class Pressure:
             seat.uid
             for seat in candidates
             if seat.uid in refused
-            and refused[seat.uid].lack in MAKES_ROOM
+            and refused[seat.uid].lack.shared
             and self._makes_room(seat, self._node.park_size(seat))
         )
         forfeits = self._forfeits()
@@ -122,7 +120,7 @@ class Pressure:
         return {
             uid: one.sentence
             for uid, one in self._refused.items()
-            if one.lack in FORFEITS
+            if not one.lack.passes
             and uid not in self._passing
             and not self._is_wanted_for_turns_only(self._node.seats[uid])
         }

@@ -9,7 +9,7 @@ before it begins, with what can be done about it.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Self
 
 from kybernate.dataclass import dataclass
 
@@ -29,19 +29,27 @@ class ShortRule(StrEnum):
 
 
 class Lack(StrEnum):
-    """Why a park is refused: whose memory there is too little of."""
+    """Why a park is refused: whose memory there is too little of.
 
-    CONTAINER = "container"
-    BUDGET = "budget"
-    HOST = "host"
-    PRESSURE = "pressure"
+    One that `passes` does so by itself, and the seat is waited for; for any other one it may be
+    given up, where the setting says so. One that is `shared` ends once other seats leave the host's
+    memory.
+    """
 
+    passes: bool
+    shared: bool
 
-FORFEITS: Final = frozenset({Lack.CONTAINER, Lack.BUDGET, Lack.HOST})
-"""For these a seat may be given up, where the setting says so. Any other lack passes by itself, and
-the seat is waited for."""
-MAKES_ROOM: Final = frozenset({Lack.BUDGET, Lack.HOST})
-"""These end once other seats leave the host's memory."""
+    def __new__(cls, word: str, passes: bool, shared: bool) -> Self:
+        """A member."""
+        one = str.__new__(cls, word)
+        one._value_ = word
+        one.passes, one.shared = passes, shared
+        return one
+
+    CONTAINER = "container", False, False
+    BUDGET = "budget", False, True
+    HOST = "host", False, True
+    PRESSURE = "pressure", True, False
 
 
 @dataclass(frozen=True, slots=True)
