@@ -26,7 +26,7 @@ from kybernate.core.ledger.ledger import Claim, NodeView
 from kybernate.core.placement import POLICIES, Demand, choose_group
 from kybernate.core.placement.colocation import hot_together
 from kybernate.core.swap.activity import HOURS, Recorder
-from kybernate.core.swap.forecast import Sharer, observed, own_wait_seconds
+from kybernate.core.swap.forecast import SELDOM, Sharer, observed, turns, waits
 from kybernate.core.tiers.tiers import switch_seconds
 from kybernate.types import NodeName, PodRef, PodUid
 
@@ -151,6 +151,19 @@ def outcome(
             calls += each.calls
             wakes += each.wakes
     return waits, calls, wakes
+
+
+def own_wait_seconds(present: Sequence[Sharer], newcomer: Sharer, slots: int = 1) -> float:
+    """Seconds that the newcomer's calls themselves would wait, on average over the day."""
+    waited = calls = 0.0
+    for hour in range(HOURS):
+        column = [
+            (one.traffic.busy[hour], max(one.traffic.calls[hour], SELDOM), one.switch)
+            for one in (*present, newcomer)
+        ]
+        waited += column[-1][1] * waits(turns(column, slots), slots)[-1]
+        calls += column[-1][1]
+    return waited / calls
 
 
 def forecast(

@@ -39,6 +39,14 @@ class Plan:
     choice: Choice
 
 
+def without(node: Supply, held: Held) -> Supply:
+    """The node once the pod has left its place."""
+    ask, free = held.ask, list(node.free)
+    for at in held.place.gpus:
+        free[at] += ask.share
+    return node._replace(free=tuple(free), cpu=node.cpu + ask.cpu, memory=node.memory + ask.memory)
+
+
 def in_the_way(node: Supply, held: Sequence[Held], ask: Ask) -> list[Held]:
     """Few pods of the node without which it would suit the pod; none if that can't be."""
     if (ask.products and node.product not in ask.products) or len(node.free) < ask.gpus:
@@ -132,7 +140,7 @@ class Tenants:
         for _, held, choice in moves:
             self._held[at].remove(held)
             self._held[choice.node].append(Held(held.ask, choice.place))
-            node = node.plus(held.ask, held.place)
+            node = without(node, held)
         self.fleet.change(at, node)
         worth, place = best(node, ask, places(node, ask), self._policy)
         mine = Choice(worth, at, place)

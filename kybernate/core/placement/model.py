@@ -100,18 +100,12 @@ class Supply(NamedTuple):
 
     def less(self, ask: Ask, place: Place) -> Supply:
         """The node once the pod has the place."""
-        sizes = self.sizes if not ask.gpus or ask.size in self.sizes else self.sizes | {ask.size}
-        return self._changed(ask, place, -1, sizes)
-
-    def plus(self, ask: Ask, place: Place) -> Supply:
-        """The node once the pod has left the place."""
-        return self._changed(ask, place, +1, self.sizes)
-
-    def _changed(self, ask: Ask, place: Place, sign: int, sizes: frozenset[int]) -> Supply:
-        free = list(self.free)
+        free, sizes = list(self.free), self.sizes
         for at in place.gpus:
-            free[at] += sign * ask.share
-        cpu, memory = self.cpu + sign * ask.cpu, self.memory + sign * ask.memory
+            free[at] -= ask.share
+        if ask.gpus and ask.size not in sizes:
+            sizes |= {ask.size}
+        cpu, memory = self.cpu - ask.cpu, self.memory - ask.memory
         return Supply(tuple(free), self.product, cpu, memory, sizes)
 
 

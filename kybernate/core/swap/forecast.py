@@ -35,7 +35,7 @@ PART = 3
 """Hours that are looked at together for a wait: a third of the work, as good an estimate."""
 
 _HOUR = 3600.0
-_SELDOM = 1 / 86_400
+SELDOM = 1 / 86_400
 """Calls per second: who calls less than once a day counts as calling once."""
 
 
@@ -136,16 +136,6 @@ def wait_seconds(present: Sequence[Sharer], newcomer: Sharer, slots: int = 1) ->
     return _added(day, mine, newcomer.switch, slots) / sum([calls for _, calls in mine])
 
 
-def own_wait_seconds(present: Sequence[Sharer], newcomer: Sharer, slots: int = 1) -> float:
-    """Seconds that the newcomer's calls themselves would wait, on average over the day."""
-    calls = _rates(newcomer.traffic)
-    total = 0.0
-    for hour in range(HOURS):
-        turns = _turns(_column([*present, newcomer], hour), slots)
-        total += calls[hour] * _waits(turns, slots)[-1]
-    return total / sum(calls)
-
-
 def clash(present: Sequence[Sharer], newcomer: Traffic) -> tuple[int, ...]:
     """The hours in which the newcomer would be hot together with one that is there."""
     mine = newcomer.hot_hours()
@@ -157,19 +147,12 @@ def worth(wait: float, full: int, half_at: float = 5.0) -> int:
     return round(full * half_at / (half_at + wait))
 
 
-_Column = list[tuple[float, float, float]]
+Column = list[tuple[float, float, float]]
 """Of each sharer in one part of the day: busy share, calls per second, seconds to switch it in."""
 
 
 def _rates(traffic: Traffic) -> list[float]:
-    return [max(rate, _SELDOM) for rate in traffic.calls]
-
-
-def _column(sharers: Sequence[Sharer], hour: int) -> _Column:
-    return [
-        (one.traffic.busy[hour], max(one.traffic.calls[hour], _SELDOM), one.switch)
-        for one in sharers
-    ]
+    return [max(rate, SELDOM) for rate in traffic.calls]
 
 
 class _Crowd(NamedTuple):
@@ -209,7 +192,7 @@ def _crowds(sharers: frozenset[tuple[Sharer, int]], slots: int) -> tuple[_Crowd,
 def _parts(traffic: Traffic) -> tuple[tuple[float, float], ...]:
     """Busy share and calls per second of each part of the day; one part if all hours are alike."""
     if traffic.steady:
-        return ((traffic.busy[0], max(traffic.calls[0], _SELDOM)),)
+        return ((traffic.busy[0], max(traffic.calls[0], SELDOM)),)
     busy, calls = traffic.busy, _rates(traffic)
     return tuple(
         [
@@ -219,16 +202,16 @@ def _parts(traffic: Traffic) -> tuple[tuple[float, float], ...]:
     )
 
 
-def _crowd(column: _Column, slots: int) -> _Crowd:
-    turns = _turns(column, slots)
-    rate, work = sum([one[_RATE] for one in turns]), sum([one[_WORK] for one in turns])
+def _crowd(column: Column, slots: int) -> _Crowd:
+    asked = turns(column, slots)
+    rate, work = sum([one[_RATE] for one in asked]), sum([one[_WORK] for one in asked])
     sore = switching = met = 0.0
-    for one, wait, (busy, _, switch) in zip(turns, _waits(turns, slots), column, strict=True):
+    for one, wait, (busy, _, switch) in zip(asked, waits(asked, slots), column, strict=True):
         sore += busy * wait
         switching += one[_RATE] * one[_RATE] * switch
         met += one[_WORK] * (1 - one[_RATE] / rate)
     everyone = sum([busy for busy, _, _ in column])
-    return _Crowd(rate, everyone, met, _holdup(turns, None, work, slots), switching, sore)
+    return _Crowd(rate, everyone, met, _holdup(asked, None, work, slots), switching, sore)
 
 
 def _added(
@@ -255,14 +238,15 @@ def _added(
     return total
 
 
-_Turn = tuple[float, float, float, float]
+Turn = tuple[float, float, float, float]
 """What one sharer asks for in one part of the day: turns per second, seconds until it is switched
 in and of its turn with that, share of time with all switches."""
 
 _RATE, _LOST, _LENGTH, _WORK = range(4)
 
 
-def _turns(column: _Column, slots: int) -> list[_Turn]:
+def turns(column: Column, slots: int) -> list[Turn]:
+    """What each asks for."""
     everyone = sum([busy for busy, _, _ in column])
     rates = [calls + busy * min(1.0, everyone - busy) / TURN for busy, calls, _ in column]
     total = sum(rates)
@@ -274,13 +258,13 @@ def _turns(column: _Column, slots: int) -> list[_Turn]:
     return found
 
 
-def _waits(turns: Sequence[_Turn], slots: int) -> list[float]:
+def waits(asked: Sequence[Turn], slots: int) -> list[float]:
     """Seconds that each waits for a turn."""
-    work = sum([one[_WORK] for one in turns])
-    return [one[_LOST] + _holdup(turns, one, work - one[_WORK], slots) for one in turns]
+    work = sum([one[_WORK] for one in asked])
+    return [one[_LOST] + _holdup(asked, one, work - one[_WORK], slots) for one in asked]
 
 
-def _holdup(turns: Sequence[_Turn], but: _Turn | None, work: float, slots: int) -> float:
+def _holdup(turns: Sequence[Turn], but: Turn | None, work: float, slots: int) -> float:
     """Seconds that all but one, of so much work together, hold up somebody who comes. Each does
     for the share of time in which it is being served, or waits while others are."""
     seconds = 0.0

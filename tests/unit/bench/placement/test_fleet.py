@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.placement.fleet import Fleet, best, places
-from bench.placement.moves import Tenants
+from bench.placement.moves import Tenants, without
 from bench.placement.policies import policies
 from bench.placement.prospect import expect
 from kybernate.core.placement import FULL, Ask, Place, Supply
@@ -102,7 +102,7 @@ def _check_order(nodes: list[Supply], moves: tuple) -> None:
         assert target.suits(held.ask)
         assert all(target.free[at] >= held.ask.share for at in choice.place.gpus)
         nodes[choice.node] = target.less(held.ask, choice.place)
-        nodes[source] = nodes[source].plus(held.ask, held.place)
+        nodes[source] = without(nodes[source], held)
 
 
 def fleet_of(*nodes: Supply) -> Tenants:

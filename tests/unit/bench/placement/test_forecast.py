@@ -6,9 +6,10 @@ import random
 
 import pytest
 
+from bench.placement.colocate import own_wait_seconds
 from bench.placement.seatsim import Request, simulate
 from kybernate.core.swap.activity import HOURS, Recorder
-from kybernate.core.swap.forecast import Sharer, observed, own_wait_seconds
+from kybernate.core.swap.forecast import Sharer, observed
 
 HOUR = 3600.0
 LENGTH = 3 * HOUR

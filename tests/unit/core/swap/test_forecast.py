@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.placement.colocate import own_wait_seconds
 from kybernate.core.swap import forecast
 from kybernate.core.swap.activity import HOURS
 from kybernate.core.swap.forecast import (
@@ -18,7 +19,6 @@ from kybernate.core.swap.forecast import (
     Traffic,
     clash,
     observed,
-    own_wait_seconds,
     wait_seconds,
     worth,
 )
@@ -191,9 +191,9 @@ def test_what_a_newcomer_adds_is_near_to_what_the_whole_queue_says():
         return busy, rng.uniform(busy / 100, busy / 2), rng.choice([2.0, 5.0, 12.0, 20.0])
 
     def waiting(column):
-        turns = forecast._turns(column, 1)
-        waits = forecast._waits(turns, 1)
-        return sum(rate * wait for rate, wait in zip((one[0] for one in turns), waits, strict=True))
+        asked = forecast.turns(column, 1)
+        waits = forecast.waits(asked, 1)
+        return sum(rate * wait for rate, wait in zip((one[0] for one in asked), waits, strict=True))
 
     def of(column):
         busy, calls, switch = column
