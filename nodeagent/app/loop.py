@@ -26,7 +26,7 @@ from nodeagent.artifacts.claims import Claims
 from nodeagent.artifacts.holds import Custody
 from nodeagent.artifacts.lines import OwnSuccession
 from nodeagent.artifacts.newest import Newest
-from nodeagent.artifacts.reports import Reports, no_manifest
+from nodeagent.artifacts.reports import ReportQueue, no_manifest
 from nodeagent.artifacts.succession import Inquiry, Succession
 from nodeagent.guard.pressure import Pressure
 from nodeagent.kube.places import Places
@@ -69,7 +69,7 @@ class Loop:
     def __init__(
         self,
         node: Node,
-        reports: Reports | None = None,
+        reports: ReportQueue | None = None,
         memory: Memory | None = None,
         pinned: Callable[[], Mapping[PodUid, str]] = dict,
     ) -> None:
@@ -79,7 +79,7 @@ class Loop:
         self.steps = Steps(node)
         self.life = self._lifecycle()
         self.registry = node.world.registry or OwnSuccession(node.world, node.settings.node)
-        self.reports = reports or Reports(node.world.journal, self.registry, no_manifest)
+        self.reports = reports or ReportQueue(node.world.journal, self.registry, no_manifest)
         asked = Inquiry(node, self.registry)
         self.custody = Custody(node, self.life.aside, self.reports, asked)
         departures = Departures()

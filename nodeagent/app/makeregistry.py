@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nodeagent.artifacts.reporting import ReportingVault
-from nodeagent.artifacts.reports import Reports
+from nodeagent.artifacts.reports import ReportQueue
 
 if TYPE_CHECKING:
     from kybernate.runtime.identity import Identity
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def with_registry(
     world: World, settings: AgentSettings, identity: Identity
-) -> tuple[World, Reports | None]:
+) -> tuple[World, ReportQueue | None]:
     """The same world, with the registry if there is one to be told of artifacts, and what tells
     it. Raises ConfigError."""
     offloading = world.offloading
@@ -25,6 +25,6 @@ def with_registry(
     from kybernate.adapters.registry.node import NodeRegistry  # noqa: PLC0415 - slow
 
     registry = NodeRegistry(settings.registry_url, identity, settings.object_store)
-    reports = Reports(world.journal, registry, offloading.vault.manifest)
+    reports = ReportQueue(world.journal, registry, offloading.vault.manifest)
     told = replace(offloading, vault=ReportingVault(offloading.vault, reports))
     return replace(world, offloading=told, registry=registry), reports

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kybernate.core.artifacts.manifest import Manifest
     from kybernate.ports import Registry
     from nodeagent.artifacts.newest import Newest
-    from nodeagent.artifacts.reports import Reports
+    from nodeagent.artifacts.reports import ReportQueue
     from nodeagent.seat.node import Node
     from nodeagent.seat.offloading import Offloading
     from nodeagent.seat.record import Seat
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 class Claims:
     """Of the node's seats. Lives on the loop."""
 
-    def __init__(self, node: Node, registry: Registry, reports: Reports, newest: Newest) -> None:
+    def __init__(
+        self, node: Node, registry: Registry, reports: ReportQueue, newest: Newest
+    ) -> None:
         self._node = node
         self._registry = registry
         self._reports = reports

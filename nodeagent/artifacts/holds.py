@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from kybernate.core.artifacts.holds import PersonHold, SuccessorHold, TransferHold
     from kybernate.ports import Journal, Sealed
-    from nodeagent.artifacts.reports import Reports
+    from nodeagent.artifacts.reports import ReportQueue
     from nodeagent.seat.node import Node
     from nodeagent.seat.record import Seat
 
@@ -67,7 +67,7 @@ class Custody:
         self,
         node: Node,
         aside: Callable[[Coroutine[object, object, None]], None],
-        reports: Reports,
+        reports: ReportQueue,
         successors: Successors,
     ) -> None:
         self._node = node

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from kybernate.core.artifacts.manifest import Manifest
     from kybernate.ports import Sealed, Vault
     from kybernate.types import ArtifactId
-    from nodeagent.artifacts.reports import Reports
+    from nodeagent.artifacts.reports import ReportQueue
 
 
 class ReportingVault:
     """Implements `ports.Vault` by another."""
 
-    def __init__(self, vault: Vault, reports: Reports) -> None:
+    def __init__(self, vault: Vault, reports: ReportQueue) -> None:
         self._vault = vault
         self._reports = reports
 

@@ -68,8 +68,9 @@ class Report:
     successor: PodUid = NO_POD
 
 
-class Reports:
-    """The queue, and what works it off. `manifest`: what is said of an artifact, within seconds."""
+class ReportQueue:
+    """What is yet to be told, and who tells it. `manifest`: what is said of an artifact, within
+    seconds."""
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from kybernate.ports import Line, Registry
     from nodeagent.artifacts.holds import Custody
-    from nodeagent.artifacts.reports import Reports
+    from nodeagent.artifacts.reports import ReportQueue
     from nodeagent.seat.node import Node
     from nodeagent.seat.record import Seat
 
@@ -122,7 +122,7 @@ class Succession:
     """Of all seats of the node. Lives on the loop."""
 
     def __init__(
-        self, node: Node, custody: Custody, reports: Reports, departures: Departures
+        self, node: Node, custody: Custody, reports: ReportQueue, departures: Departures
     ) -> None:
         self._node = node
         self._custody = custody

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from kybernate.ports import Registry
     from nodeagent.artifacts.holds import Custody
-    from nodeagent.artifacts.reports import Reports
+    from nodeagent.artifacts.reports import ReportQueue
     from nodeagent.artifacts.succession import Succession
     from nodeagent.offload.offload import Offload
     from nodeagent.seat.node import Node
@@ -27,7 +27,7 @@ class Agent:
     offload: Offload
     custody: Custody
     succession: Succession
-    reports: Reports
+    reports: ReportQueue
     registry: Registry
     aside: Callable[[Coroutine[object, object, None]], None]
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from kybernate.checkpoint.placed import PlacedCopies
     from kybernate.core.seat.operations import SeatFacts
-    from nodeagent.artifacts.reports import Reports
+    from nodeagent.artifacts.reports import ReportQueue
     from nodeagent.offload.offload import Offload
     from nodeagent.operations.record import Ask, Operation
 
@@ -72,7 +72,7 @@ class Placing:
         offload: Offload,
         copies: PlacedCopies | None,
         wanted: Wanted,
-        reports: Reports | None,
+        reports: ReportQueue | None,
         noted: Callable[[Operation], None],
     ) -> None:
         self._offload = offload

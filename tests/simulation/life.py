@@ -15,7 +15,7 @@ from nodeagent.app.loop import Loop
 from nodeagent.app.makemoves import agent_of
 from nodeagent.app.recover import recover
 from nodeagent.artifacts.reporting import ReportingVault
-from nodeagent.artifacts.reports import Reports
+from nodeagent.artifacts.reports import ReportQueue
 from nodeagent.migration.source import Source
 from nodeagent.migration.target import Target
 from nodeagent.migration.within import Within
@@ -246,12 +246,12 @@ class Life:
         self._tiers = agent.tiers
         return agent
 
-    def _with_registry(self, world: World) -> tuple[World, Reports | None]:
+    def _with_registry(self, world: World) -> tuple[World, ReportQueue | None]:
         """As the agent is wired to one, where there is one."""
         if self.elsewhere is None or world.offloading is None:
             return world, None
         registry = fakes.FakeRegistry(self.machine, self.elsewhere)
-        reports = Reports(world.journal, registry, world.offloading.vault.manifest)
+        reports = ReportQueue(world.journal, registry, world.offloading.vault.manifest)
         offloading = replace(
             world.offloading, vault=ReportingVault(world.offloading.vault, reports)
         )

@@ -24,7 +24,7 @@ from kybernate.ports import Line
 from kybernate.types import Tier
 from nodeagent.artifacts.lines import OwnSuccession
 from nodeagent.artifacts.reporting import ReportingVault
-from nodeagent.artifacts.reports import REPORT, Kind, Report, Reports
+from nodeagent.artifacts.reports import REPORT, Kind, Report, ReportQueue
 from tests.kit import machine as fakes
 from tests.kit.clock import run_virtual
 
@@ -93,7 +93,7 @@ def telling(machine, registry, *reports):
 
     async def main():
         journal = fakes.FakeJournal(machine)
-        queue = Reports(journal, registry, manifest_of)
+        queue = ReportQueue(journal, registry, manifest_of)
         queue.load(journal.load())
         for report in reports:
             queue.put(report)
@@ -139,7 +139,7 @@ def test_it_is_told_in_order_and_with_a_lease(machine):
 
 def test_what_the_last_agent_had_yet_to_tell_comes_first(machine):
     async def cut_off():
-        queue = Reports(fakes.FakeJournal(machine), Registry(away=10**6), manifest_of)
+        queue = ReportQueue(fakes.FakeJournal(machine), Registry(away=10**6), manifest_of)
         queue.put(of(Kind.SEALED))
         queue.put(of(Kind.COPIED, Tier.OBJECT))
         with pytest.raises(DeadlineError, match="not told of 2 things"):
@@ -211,7 +211,7 @@ async def test_a_pod_is_made_known_where_the_store_gives_no_leave(machine):
             pass
 
     registry = Registry()
-    reports = Reports(fakes.FakeJournal(machine), registry, manifest_of)
+    reports = ReportQueue(fakes.FakeJournal(machine), registry, manifest_of)
     vault = ReportingVault(Locked(registry), reports)
     into = Into("team-b", "u2")
     await vault.admit(SAVED, into, 10)
