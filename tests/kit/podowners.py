@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from bench.processes import free_port
+from kybernate import keys
 from kybernate.adapters.pki import Leaf, issue, make_authority
 from kybernate.errors import KybernateError
 from tests.cluster.processes.control import wait_until
@@ -87,6 +88,30 @@ SOURCES = {
     ),
 }
 _LIMIT = 60.0
+
+QUEUES = "/apis/kueue.x-k8s.io/v1beta2"
+QUEUED = {"kueue.x-k8s.io/queue-name": "seats"}
+"""The label of a Job that Kueue is to start once there is quota."""
+
+
+def make_queue(cluster: Cluster) -> None:
+    """Kueue's queue for Jobs of the namespace default, with quota for one seat of one GPU."""
+    name = QUEUED["kueue.x-k8s.io/queue-name"]
+    meta = {"apiVersion": QUEUES.removeprefix("/apis/"), "metadata": {"name": name}}
+    quotas = [
+        {"name": of, "nominalQuota": most}
+        for of, most in (("cpu", "4"), ("memory", "64Gi"), (keys.seat_resource(1), "1"))
+    ]
+    groups = {
+        "coveredResources": [one["name"] for one in quotas],
+        "flavors": [{"name": name, "resources": quotas}],
+    }
+    whole = {"namespaceSelector": {}, "resourceGroups": [groups]}
+    local = {**meta, "kind": "LocalQueue", "spec": {"clusterQueue": name}}
+    api = cluster.api()
+    api.post(f"{QUEUES}/resourceflavors", {**meta, "kind": "ResourceFlavor", "spec": {}})
+    api.post(f"{QUEUES}/clusterqueues", {**meta, "kind": "ClusterQueue", "spec": whole})
+    api.post(f"{QUEUES}/namespaces/default/localqueues", local)
 
 
 class Owner:

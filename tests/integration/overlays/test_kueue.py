@@ -2,48 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kybernate import keys
+from kybernate.api.pods import Pod, read_pod
 from tests.cluster.processes.control import wait_until
-from tests.kit.podowners import SOURCES, Owner
+from tests.kit.podowners import QUEUED, QUEUES, SOURCES, Owner, make_queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.cluster.cluster import Cluster
+
+    Json = dict[str, Any]
 
 _MISSING = SOURCES["kueue"].program.not_built()
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(bool(_MISSING), reason=_MISSING)]
 
-KUEUE = "kueue.x-k8s.io/v1beta2"
-QUEUES = f"/apis/{KUEUE}"
+PODS = "/api/v1/namespaces/default/pods"
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
-QUEUE = "seats"
 
 
-@pytest.fixture
-def kueue(bare: Cluster, tmp_path: Path) -> Iterator[Owner]:
+@pytest.fixture(scope="module")
+def kueue(bare: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Owner]:
     """Kueue, with a queue of one seat."""
-    found = Owner(bare, tmp_path / "kueue", "kueue")
-    quotas = {"cpu": "4", keys.seat_resource(1): "1"}
-    flavor = {
-        "name": QUEUE,
-        "resources": [{"name": name, "nominalQuota": most} for name, most in quotas.items()],
-    }
-    groups = [{"coveredResources": list(quotas), "flavors": [flavor]}]
-    meta = {"apiVersion": KUEUE, "metadata": {"name": QUEUE}}
-    whole = {"namespaceSelector": {}, "resourceGroups": groups}
-    local = {**meta, "kind": "LocalQueue", "spec": {"clusterQueue": QUEUE}}
-    api = bare.api()
-    api.post(f"{QUEUES}/resourceflavors", {**meta, "kind": "ResourceFlavor", "spec": {}})
-    api.post(f"{QUEUES}/clusterqueues", {**meta, "kind": "ClusterQueue", "spec": whole})
-    api.post(f"{QUEUES}/namespaces/default/localqueues", local)
-    yield found
-    found.close()
+    found = Owner(bare, tmp_path_factory.mktemp("owners") / "kueue", "kueue")
+    try:
+        make_queue(bare)
+        yield found
+    finally:
+        found.close()
 
 
 def queued(bare: Cluster, name: str) -> None:
@@ -51,8 +41,7 @@ def queued(bare: Cluster, name: str) -> None:
     resources = {"requests": {"cpu": "10m"}, "limits": {keys.seat_resource(1): "1"}}
     container = {"name": "c", "image": "x", "resources": resources}
     spec = {"template": {"spec": {"restartPolicy": "Never", "containers": [container]}}}
-    labels = {"kueue.x-k8s.io/queue-name": QUEUE}
-    bare.api().post(JOBS, {"metadata": {"name": name, "labels": labels}, "spec": spec})
+    bare.api().post(JOBS, {"metadata": {"name": name, "labels": QUEUED}, "spec": spec})
 
 
 def suspended(bare: Cluster, name: str) -> tuple[bool, set[str]]:
@@ -63,17 +52,71 @@ def suspended(bare: Cluster, name: str) -> tuple[bool, set[str]]:
     return job["spec"]["suspend"], wrote
 
 
+def workloads(bare: Cluster) -> list[Json]:
+    """Kueue's objects of Jobs."""
+    found: list[Json] = bare.api().get(f"{QUEUES}/namespaces/default/workloads")["items"]
+    return found
+
+
+def owner(workload: Json) -> str:
+    """The UID of its Job."""
+    return str(workload["metadata"]["ownerReferences"][0]["uid"])
+
+
 def waits(bare: Cluster, name: str) -> bool:
     """Whether Kueue says that there is no quota for the Job."""
     uid = bare.api().get(f"{JOBS}/{name}")["metadata"]["uid"]
-    items = bare.api().get(f"{QUEUES}/namespaces/default/workloads")["items"]
     conditions = [
         one
-        for item in items
-        if item["metadata"]["ownerReferences"][0]["uid"] == uid
+        for item in workloads(bare)
+        if owner(item) == uid
         for one in (item.get("status") or {}).get("conditions") or ()
     ]
     return {one["type"]: one["status"] for one in conditions}.get("QuotaReserved") == "False"
+
+
+def pods(bare: Cluster, name: str) -> dict[str, Pod]:
+    """Those of the Job that aren't being deleted, by UID."""
+    items = bare.api().get(PODS, {"labelSelector": f"job-name={name}"})["items"]
+    found = map(read_pod, items)
+    return {str(one.ref.uid): one for one in found if not one.leaving and not one.over}
+
+
+def known(pod: Pod) -> tuple[str, str]:
+    """By what a successor is found: who makes it, and what its container is."""
+    assert pod.ask is not None
+    return pod.succession, pod.ask.template_hash()
+
+
+@pytest.mark.usefixtures("kueue")
+def test_another_pod_of_its_job_is_the_successor_of_an_evicted_one(bare: Cluster) -> None:
+    """Also where Kueue has suspended the Job meanwhile, and starts it again: for it both are pods
+    of one Job, whose template it puts back."""
+    queued(bare, "moves")
+    wait_until(lambda: pods(bare, "moves"), 30, "it is not started")
+    ((uid, first),) = pods(bare, "moves").items()
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": first.ref.name}}
+    bare.api().post(f"{PODS}/{first.ref.name}/eviction", body)
+    wait_until(lambda: pods(bare, "moves").keys() - {uid}, 60, "no other pod is made")
+    ((again, second),) = pods(bare, "moves").items()
+    assert known(second) == known(first)
+
+    (workload,) = (one for one in workloads(bare) if owner(one) == first.succession)
+    path = f"{QUEUES}/namespaces/default/workloads/{workload['metadata']['name']}"
+    for active in (False, True):
+        bare.api().patch(path, {"spec": {"active": active}})
+        wait_until(
+            lambda active=active: (
+                bool(pods(bare, "moves").keys() - {again}) == active
+                and suspended(bare, "moves")[0] != active
+            ),
+            60,
+            f"active={active} is not followed",
+        )
+    ((_, third),) = pods(bare, "moves").items()
+    assert known(third) == known(first)
+    bare.api().delete(f"{JOBS}/moves", {"propagationPolicy": "Background"})
+    wait_until(lambda: not pods(bare, "moves"), 30, "its pods stay")
 
 
 @pytest.mark.usefixtures("kueue")
