@@ -355,6 +355,8 @@ def _entry(seat: SeatView) -> tuple[ActionKind, SeatView, str]:
     return ActionKind.WAKE, seat, "a wake was requested"
 
 
+_WAKES = (SeatState.WAKING, SeatState.PARKED)
+"""Of a seat that occupies its place: it is on its way in, or is to be from this decision on."""
 _LEAVES = (SeatState.PARKING, SeatState.DRAINING)
 _SERVES = (SeatState.ACTIVE, SeatState.DRAINING)
 _TO_BE_PARKED = (SeatState.WAKING, SeatState.ACTIVE, SeatState.DRAINING)
@@ -372,6 +374,22 @@ def _value(seats: Iterable[SeatView]) -> float:
 
 def _worth(seat: SeatView) -> float:
     return 0.0 if seat.state in _LEAVES else seat.calls * (1.0 + seat.wakes_in)
+
+
+def _parks_in(seat: SeatView) -> float:
+    """Of several that leave, the soonest first: who is called meanwhile waits for its own park."""
+    return seat.parks_in
+
+
+def _suits(beside: Collection[SeatView], left: float) -> tuple[bool, bool, float, int]:
+    """How well a place with room beside these suits a seat whose wake must begin within so many
+    seconds (less than none: it can't be in time, or nobody said so). Whether it is in time behind
+    those that wake there, over the same bus; whether others are used there, and how often they are
+    called, so that elsewhere GPUs can be emptied for large ones; how full the place is."""
+    enter = [one.wakes_in for one in beside if one.state in _WAKES]
+    used = bool(enter) or any(one.in_flight or one.waiting for one in beside)
+    calls, taken = sum([one.calls for one in beside]), sum([one.vram or 0 for one in beside])
+    return left < 0 or sum(enter) <= left, used, calls, taken
 
 
 class _Load:
@@ -757,8 +775,8 @@ class _Decision:
         places = [p for p in seat.places if self._unclear.isdisjoint(p)]
         free = [p for p in places if self._fits_beside(seat, p, there)]
         if free:
-            # The fullest: room for larger ones is left elsewhere.
-            return max(free, key=lambda p: sum([s.vram or 0 for t in there for s in t.on_any(p)]))
+            left = -1.0 if seat.within is None else latest_start(seat) - self._now
+            return max(free, key=lambda p: _suits([s for t in there for s in t.on_any(p)], left))
         open_to_it = [p for p in places if self._fits_beside(seat, p, held)]
         if len(open_to_it) < 2:
             return (open_to_it or places or seat.places)[0]
@@ -837,7 +855,7 @@ class _Decision:
                 # One that is empty already comes before one whose seats nobody calls.
                 found.append((_value(stay) if stay else -1.0, sorted(place), stay))
         for _, _, stay in sorted(found, key=lambda one: one[:2])[:want]:
-            for seat in stay:
+            for seat in sorted(stay, key=_parks_in):
                 if self._may_rest(seat) and self._gets_room(seat, None):
                     self._needed.add(seat.uid)
                     why = "its GPUs are kept for whoever is called next"
@@ -911,10 +929,13 @@ class _Decision:
                 return []
         return sorted(victims, key=self._way_out)
 
-    def _way_out(self, victim: SeatView) -> tuple[bool, int]:
-        """Who may leave RAM again is parked before those who fill it for good; large ones first."""
+    def _way_out(self, victim: SeatView) -> tuple[bool, int, float]:
+        """Who may leave RAM again is parked before those who fill it for good; large ones first.
+        Where RAM isn't counted, who leaves soonest, since who is called meanwhile waits for it."""
         one = self._parked.get(victim.uid)
-        return (False, 0) if one is None else (one.deepest is Tier.RAM, -one.size)
+        if one is None:
+            return False, 0, victim.parks_in
+        return one.deepest is Tier.RAM, -one.size, victim.parks_in
 
     def _comes_up(self, seat: SeatView, victims: Collection[SeatView]) -> bool:
         """Whether RAM takes these, and has room for the seat's own state after that."""

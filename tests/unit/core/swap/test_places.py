@@ -59,6 +59,51 @@ def test_a_seat_of_unknown_place_keeps_all_its_places():
     assert action.gpus == on(0)
 
 
+def chosen(*seats: SeatView, **more) -> frozenset[GpuUuid]:
+    (action,) = decide(view(*seats, **more), POLICY, 100.0)
+    assert action.kind is ActionKind.WAKE
+    return action.gpus
+
+
+def test_a_seat_wakes_where_those_on_their_way_in_leave_it_time():
+    called = seat("a", 0, vram=10, waiting_since=99.0, within=4.0, wakes_in=1.0)
+    wakes = seat("b", 0, SeatState.WAKING, vram=40, wakes_in=2.0)
+    beside = active("c", 1, vram=40, in_flight=1, idle_since=None)
+    assert chosen(called, wakes, beside, gpus=2) == on(0)  # two seconds are left
+    assert chosen(called, replace(wakes, wakes_in=2.1), beside, gpus=2) == on(1)
+    late = replace(called, within=1.5)
+    assert chosen(late, replace(wakes, wakes_in=2.1), beside, gpus=2) == on(0)
+
+
+def test_a_seat_that_is_woken_by_the_same_decision_is_on_its_way_in():
+    first = seat("a", 0, vram=10, waiting_since=99.0, within=2.7, wakes_in=1.2)
+    for within, gpu in ((5.0, 0), (4.0, 1)):
+        second = seat("b", 0, vram=10, waiting_since=99.0, within=within, wakes_in=2.0)
+        found = decide(view(first, second, gpus=2), POLICY, 100.0)
+        assert [(one.uid, one.gpus) for one in found] == [("a", on(0)), ("b", on(gpu))]
+
+
+def test_a_seat_wakes_beside_those_that_are_used_so_that_idle_ones_can_leave_a_gpu():
+    called = seat("a", 0, vram=10)
+    idle, busy = active("b", 0, vram=50), active("c", 1, vram=20, in_flight=1, idle_since=None)
+    assert chosen(called, idle, busy, gpus=2) == on(1)
+    rare, often = replace(idle, calls=0.1), active("c", 1, vram=20, calls=0.2)
+    assert chosen(called, rare, often, gpus=2) == on(1)
+    assert chosen(called, idle, active("c", 1, vram=20), gpus=2) == on(0)  # it is fuller
+
+
+def test_of_several_who_leave_a_gpu_the_soonest_is_parked_first():
+    slow, fast = (
+        active(name, 0, vram=30, calls=0.1 * takes, parks_in=takes, active_since=0.0)
+        for name, takes in (("b", 3.0), ("c", 1.0))
+    )
+    found = decide(view(seat("a", 0), slow, fast, gpus=1), POLICY, 100.0)
+    assert [action.uid for action in found] == ["c", "b"]
+    waits = seat("d", 0, waiting=0, waiting_since=None, calls=0.1)
+    found = decide(view(waits, slow, fast, gpus=1), SwapPolicy(spare=1), 100.0)
+    assert [action.uid for action in found] == ["c", "b"]
+
+
 def spared(*seats: SeatView, **more) -> list[str]:
     found = decide(view(*seats, **more), SwapPolicy(spare=4), 100.0)
     return [action.uid for action in found if action.kind is ActionKind.DRAIN]
