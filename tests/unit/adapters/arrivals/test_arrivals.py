@@ -127,7 +127,7 @@ class Tree:
 
         return answer
 
-    async def until_told(self, limit=1.0):
+    async def until_told(self, limit=30.0):
         """What arrived; fails if nothing does."""
         end = time.monotonic() + limit
         while not self.arrived:
