@@ -44,7 +44,7 @@ OFFER_S = 5.0
 milliseconds, or not at all if the scheduler finds something else in the way."""
 
 MOST_ENDED = 5000
-"""So many pods that have ended count for what is expected."""
+"""So many pods that have ended count for what is expected, and are remembered as failed."""
 
 BIND_WINDOW = 60.0
 """Seconds after which a bound pod counts as done with Allocate, whatever the agent knows of it."""
@@ -71,6 +71,7 @@ class Snapshot:
         self._table = table or Table()
         self._pods: dict[PodUid, SeatPod] = {}
         self._replaced: dict[tuple[str, str], dict[PodUid, tuple[SeatPod, float]]] = {}
+        self._vanished: deque[tuple[tuple[str, str], SeatPod, float]] = deque(maxlen=MOST_ENDED)
         self._claimed_at: dict[PodUid, float] = {}
         self._window_ends: dict[NodeName, float] = {}
         self._verdicts = Verdicts(self._ledger, self._current)
@@ -109,10 +110,13 @@ class Snapshot:
             those = self._replaced.setdefault(key, {})
             _, since = those.get(pod.ref.uid) or (pod, self._clock())
             those[pod.ref.uid] = pod, since
-        elif key in self._replaced:
-            self._replaced[key].pop(pod.ref.uid, None)
-            if not self._replaced[key]:
-                del self._replaced[key]
+            return
+        _, since = self._replaced.get(key, {}).pop(pod.ref.uid, (pod, self._clock()))
+        if not self._replaced.get(key, True):
+            del self._replaced[key]
+        if pod.failed:
+            # A StatefulSet deletes it at once, before anybody has said whether it is lost.
+            self._vanished.append((key, pod, since))
 
     def _take_in(self, pod: SeatPod) -> None:
         known = self._pods.get(pod.ref.uid)
@@ -309,9 +313,11 @@ class Snapshot:
 
     def replaced(self, namespace: str, succession: str, within: float) -> tuple[SeatPod, ...]:
         """Pods in whose place another one of the succession is made: they are being deleted, or
-        their kubelet has ended them in the last `within` seconds."""
+        their kubelet has ended them in the last `within` seconds, whether they are there or not."""
+        wanted = namespace, succession
         with self._lock:
-            found = self._replaced.get((namespace, succession), {}).values()
+            found = [*self._replaced.get(wanted, {}).values()]
+            found += [(pod, since) for key, pod, since in self._vanished if key == wanted]
             least = self._clock() - within
             return tuple(pod for pod, since in found if not pod.failed or since > least)
 

@@ -308,12 +308,35 @@ def test_of_a_lost_pod_without_artifacts_the_next_one_begins_anew(site: Site) ->
 
 def test_one_that_its_kubelet_failed_is_waited_for_on_a_node_that_is_well(site: Site) -> None:
     node(site)
-    item = leaver(site, phase="Failed", reason="UnexpectedAdmissionError")
+    leaver(site, phase="Failed", reason="UnexpectedAdmissionError")
     second = made(site, "p1")
     with pytest.raises(RetryableError):
         site.known.claim(second)
+    lost(site, "Evicted", done=True)
+    assert site.known.claim(second) == "q"
+
+
+def test_one_that_its_kubelet_failed_is_waited_for_though_it_is_deleted_at_once(
+    site: Site, clock: Clock
+) -> None:
+    """As a StatefulSet does, which makes the next one in the same moment."""
+    node(site)
+    item = leaver(site, phase="Failed", reason="UnexpectedAdmissionError")
     site.snapshot.pod_event("DELETED", item)
-    assert site.known.claim(second) == ""
+    second = made(site, "p1")
+    with pytest.raises(RetryableError):
+        site.known.claim(second)
+    clock.now += 61
+    assert site.known.claim(second) == "", "nobody said that it is lost"
+
+
+def test_one_that_its_kubelet_failed_and_that_is_gone_has_a_successor(site: Site) -> None:
+    node(site)
+    site.snapshot.pod_event(
+        "DELETED", leaver(site, phase="Failed", reason="UnexpectedAdmissionError")
+    )
+    lost(site, "Evicted", done=True)
+    assert site.known.claim(made(site, "p1")) == "q"
 
 
 def test_one_that_its_kubelet_failed_long_ago_holds_up_no_other(site: Site, clock: Clock) -> None:
