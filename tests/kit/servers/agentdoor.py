@@ -81,10 +81,11 @@ class Door:
             return self._now(request.name, context)
 
     def WatchOperation(self, request: Any, context: Any) -> Iterator[pb.Operation]:  # noqa: N802
-        last = ""
+        last, found = "", pb.Operation()
         while context.is_active():
             with self._lock:
-                found = self._now(request.name, context)
+                # As it is now: another call may end it while this one tells it.
+                found.CopyFrom(self._now(request.name, context))
             if found.state != last:
                 yield found
             if found.state in _ENDED:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
 
@@ -162,6 +163,16 @@ def test_the_end_of_an_operation_is_heard_of(agents, door):
         assert heard.result(60.0)
     assert not agents.ends("n1", "ckpt-none", 60.0), "an agent that knows none of the name"
     assert not agents.ends("n3", "ckpt-r1", 60.0), "a node whose agent nobody knows"
+
+
+def test_a_watch_of_the_tests_own_agent_tells_an_end_that_comes_while_it_tells(agents, door):
+    door.stuck.add("u1")
+    agents.begin(asked(), 60.0)
+    context = SimpleNamespace(is_active=lambda: True)
+    told = door.WatchOperation(pb.GetOperationRequest(name="ckpt-r1"), context)
+    assert next(told).state == "running"
+    agents.cancel("n1", "ckpt-r1")
+    assert [one.state for one in told] == ["cancelled"]
 
 
 def test_whoever_waits_for_an_end_is_told_when_the_controller_ends(agents, door):
