@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kybernate import keys
-from kybernate.errors import KybernateError, NotFoundError
+from kybernate.errors import KybernateError, NotFoundError, RetryableError
 from tests.cluster.processes.control import wait_until
 from tests.e2e.tiers.test_restores import Site, seats, site
 from tests.faults.scenes import reboot
@@ -25,7 +25,7 @@ from tests.kit.clients.direct import Direct
 from tests.kit.clients.kubectl import Kubectl
 from tests.kit.clients.models import Models
 from tests.kit.howto import Page
-from tests.kit.pods import SeatPod, ready
+from tests.kit.pods import PODS, SeatPod, ready
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -85,12 +85,13 @@ def counts(pod: Json, times: int) -> int:
 
 
 def serving(seats: Pods, number: int, *, but: Collection[str] = ()) -> dict[str, Json]:
-    """So many pods that serve, by their UIDs, once none else is there but those of `but`."""
+    """So many pods that serve, by their UIDs, once none else is there but those of `but`, and those
+    that have failed."""
     found: dict[str, Json] = {}
 
     def there() -> bool:
         found.clear()
-        every = seats.all().values()
+        every = [one for one in seats.all().values() if not over(one)]
         found.update({p["metadata"]["uid"]: p for p in every if p["metadata"]["uid"] not in but})
         return len(found) == number and all(ready(one) for one in found.values())
 
@@ -165,6 +166,7 @@ def test_what_may_not_go_into_the_store_is_let_go_without_delay(
 def test_replicas_of_one_node_continue_each_from_its_own_state(
     site: Site, seats: Pods, deployment: str
 ) -> None:
+    """One of them lies in the object store before anybody drains."""
     the_pod(seats)
     site.cluster.kubectl("cordon", "n2")
     first = the_pod(seats)
@@ -176,6 +178,7 @@ def test_replicas_of_one_node_continue_each_from_its_own_state(
     site.cluster.kubectl("uncordon", "n2")
     for one in before.values():
         wait_until(lambda one=one: site.seat("n1", one["metadata"]["name"]) != {}, 20, "not told")
+    site.park("n1", next(iter(before.values()))["metadata"]["name"])
     site.cluster.kubectl("drain", "n1", *WORDS, limit=170)
 
     after = serving(seats, 2, but=set(before))
@@ -376,9 +379,7 @@ def test_a_pod_that_its_kubelet_failed_after_a_reboot_is_replaced_and_continues(
     done = reader("kyb", "snapshot", name)
     assert not done.returncode, (done.stdout, done.stderr)
     assert Direct.to(first).ask().counter == 2, "what is done since the snapshot is lost"
-    processes = reboot.power_off(site.cluster, node)
-    reboot.wipe(site.cluster, node)
-    reboot.power_on(site.cluster, node, processes)
+    rebooted(site, node)
 
     second = the_pod(seats, but=uid)
     failed = seats.get(name)["status"]
@@ -392,3 +393,102 @@ def test_a_pod_that_its_kubelet_failed_after_a_reboot_is_replaced_and_continues(
     assert answer.body["kyb"]["boot"] == last.body["kyb"]["boot"]
     path = f"{REQUESTS}/lost-{uid}"
     wait_until(lambda: standing_of(site, path) == "Evicted", 30, "it is not told as done")
+
+
+def rebooted(site: Site, node: str) -> None:
+    processes = reboot.power_off(site.cluster, node)
+    reboot.wipe(site.cluster, node)
+    reboot.power_on(site.cluster, node, processes)
+
+
+def test_a_pod_of_a_statefulset_continues_after_a_reboot_though_its_failed_pod_is_deleted_at_once(
+    site: Site, seats: Pods, stateful: str, reader: Kubectl
+) -> None:
+    """As StatefulSets do: no agent that runs afterwards hears of its end."""
+    before = {one["metadata"]["name"]: one for one in serving(seats, 2).values()}
+    name = f"{stateful}-0"
+    first = before[name]
+    node = first["spec"]["nodeName"]
+    left = [one["metadata"]["uid"] for one in before.values() if one["spec"]["nodeName"] == node]
+    assert counts(first, 1) == 1
+    done = reader("kyb", "snapshot", name)
+    assert not done.returncode, (done.stdout, done.stderr)
+    assert counts(first, 1) == 2, "what is done since the snapshot is lost"
+    rebooted(site, node)
+    after = {one["metadata"]["name"]: one for one in serving(seats, 2, but=left).values()}
+    second = after[name]
+    assert second["metadata"]["annotations"][keys.RESTORE_FROM] == f"pod/{first['metadata']['uid']}"
+    told = site.sentence(name, "RestoreRefused")
+    assert counts(second, 1) == 2, told
+
+
+def evicted(site: Site, name: str) -> bool:
+    """Whether the pod may go, and does."""
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+    try:
+        site.cluster.api().post(f"{PODS}/{name}/eviction", body)
+    except RetryableError:
+        return False
+    return True
+
+
+def has_ended(site: Site, name: str) -> bool:
+    try:
+        return standing_of(site, f"{REQUESTS}/{name}") == "Evicted"
+    except (NotFoundError, KeyError):
+        return False
+
+
+def test_a_successor_whose_plugin_ends_before_it_is_admitted_is_marked_and_the_next_continues(
+    site: Site, seats: Pods, deployment: str
+) -> None:
+    """Its node's kubelet stands still from before it is bound until the plugin is gone."""
+    first = the_pod(seats)
+    uid, name = (first["metadata"][key] for key in ("uid", "name"))
+    node = first["spec"]["nodeName"]
+    (other,) = {"n1", "n2"} - {node}
+    assert counts(first, 2) == 2
+    wait_until(lambda: site.seat(node, name) != {}, 20, "not told of")
+    site.cluster.kubectl("cordon", node)
+    assert not evicted(site, name)
+    wait_until(lambda: has_ended(site, f"evict-{uid}-1"), 60, "its state is not put away")
+    kubelet, plugin = site.cluster.node(other).kubelet, site.cluster.node(other).plugin
+    kubelet.signal(signal.SIGSTOP)
+    try:
+        wait_until(lambda: evicted(site, name), 20, "it may not go")
+        second = bound(seats, other)
+        plugin.stop()
+        kubelet.signal(signal.SIGCONT)
+        wait_until(lambda: over(seats.get(second)), 60, "it runs without a seat")
+        wait_until(lambda: marked(seats.get(second)), 30, "nobody is told that it is replaced")
+    finally:
+        kubelet.signal(signal.SIGCONT)
+        plugin.start()
+
+    third = the_pod(seats, but=uid)
+    assert third["metadata"]["annotations"][keys.RESTORE_FROM] == f"pod/{uid}"
+    told = site.sentence(third["metadata"]["name"], "RestoreRefused")
+    assert counts(third, 1) == 3, told
+
+
+def bound(seats: Pods, node: str) -> str:
+    """The name of the pod that is bound to the node, once there is one."""
+    found: list[str] = []
+
+    def there() -> bool:
+        every = seats.all().items()
+        found[:] = [name for name, one in every if one["spec"].get("nodeName") == node]
+        return bool(found)
+
+    wait_until(there, 30, "none is bound there")
+    return found[0]
+
+
+def over(pod: Json) -> bool:
+    return bool(pod["status"]["phase"] == "Failed")
+
+
+def marked(pod: Json) -> bool:
+    """Whether it says that it is replaced."""
+    found = pod["status"].get("conditions", ())
+    return any(one["type"] == keys.REPLACE_CONDITION for one in found)
