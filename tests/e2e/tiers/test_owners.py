@@ -1,5 +1,5 @@
-"""Pods of a JobSet and of a LeaderWorkerSet, made by these projects' own controllers, are evicted,
-and those that are made in their places continue.
+"""Pods of a JobSet, of a LeaderWorkerSet and of a Job of Kueue's, with these projects' own
+controllers, are evicted, and those that are made in their places continue.
 
 docs/how-to/operate/drain-a-node.md
 """
@@ -15,11 +15,12 @@ from kybernate.errors import RetryableError
 from tests.cluster.processes.control import wait_until
 from tests.e2e.tiers.test_restores import Site, seats, site
 from tests.kit.clients.direct import Direct
-from tests.kit.podowners import Owner
+from tests.kit.podowners import QUEUED, SOURCES, Owner, make_queue
 from tests.kit.pods import SeatPod, ready
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
+    from pathlib import Path
 
     from tests.kit.pods import Pods
 
@@ -33,7 +34,11 @@ pytestmark = pytest.mark.e2e
 REQUESTS = f"/apis/{keys.API_VERSION}/namespaces/default/checkpointrequests"
 JOBSETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets"
 LWS = "/apis/leaderworkerset.x-k8s.io/v1/namespaces/default/leaderworkersets"
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
 INDEX = "batch.kubernetes.io/job-completion-index"
+EVICTED_IS_NO_FAILURE = {
+    "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]
+}
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +53,17 @@ def jobset(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Own
 def lws(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Owner]:
     """LeaderWorkerSet's controller."""
     found = Owner(site.cluster, tmp_path_factory.mktemp("owners") / "lws", "lws")
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def kueue(site: Site, tmp_path: Path) -> Iterator[Owner]:
+    """Kueue, with quota for one seat."""
+    if missing := SOURCES["kueue"].program.not_built():
+        pytest.skip(missing)
+    found = Owner(site.cluster, tmp_path / "kueue", "kueue")
+    make_queue(site.cluster)
     yield found
     found.close()
 
@@ -117,9 +133,7 @@ def test_a_pod_of_a_jobset_continues_under_its_own_index(
         "parallelism": 2,
         "completions": 2,
         "backoffLimit": 0,
-        "podFailurePolicy": {
-            "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]
-        },
+        "podFailurePolicy": EVICTED_IS_NO_FAILURE,
         "template": template(restartPolicy="Never"),
     }
     spec = {"replicatedJobs": [{"name": "w", "replicas": 1, "template": {"spec": job}}]}
@@ -200,3 +214,22 @@ def test_a_group_that_its_owner_makes_again_begins_again_whole(
     evict(site, before[1])
     after = named(serving(seats, 2, but=before))
     assert [Direct.to(one).ask().counter for one in after] == [1, 1]
+
+
+def test_a_pod_of_a_job_that_kueue_has_started_continues_from_the_object_store(
+    site: Site, seats: Pods, kueue: Owner, made: list[str]
+) -> None:
+    """Its state is there before it is evicted, and Kueue has changed its Job's template."""
+    spec = {
+        "backoffLimit": 0,
+        "podFailurePolicy": EVICTED_IS_NO_FAILURE,
+        "template": template(restartPolicy="Never"),
+    }
+    site.cluster.api().post(JOBS, {"metadata": {"name": "first", "labels": QUEUED}, "spec": spec})
+    made.append(f"{JOBS}/first")
+    (old,) = serving(seats, 1)
+    assert [Direct.to(old).ask().counter for _ in range(2)] == [1, 2]
+    site.park(old["spec"]["nodeName"], old["metadata"]["name"])
+    evict(site, old)
+    (new,) = serving(seats, 1, but=(old,))
+    continues(site, old, new, 2)
