@@ -110,7 +110,7 @@ def test_what_is_kept_from_decision_to_decision_changes_none(rate, gpus, monkeyp
 
     monkeypatch.setattr(ours, "decide", decided)
     world.run(Ours(world))
-    assert len(times) > 200
+    assert len(times) > 100
 
 
 def test_a_wake_takes_its_bytes_over_the_bus():
