@@ -41,13 +41,14 @@ class Striker(threading.Thread):
     def __init__(self, seat: Seat, after: float, signum: int = signal.SIGKILL) -> None:
         super().__init__()
         self._seat, self._after, self._signum = seat, after, signum
+        self._over = threading.Event()
         self.struck = 0
         self.start()
 
     def run(self) -> None:
         end = time.monotonic() + 10
         while (pid := self._seat.criu_pid()) is None:
-            if time.monotonic() > end:
+            if time.monotonic() > end or self._over.is_set():
                 return
         time.sleep(self._after)
         with suppress(ProcessLookupError):
@@ -58,6 +59,12 @@ class Striker(threading.Thread):
         self.join()
         assert self.struck
         return self.struck
+
+    def over(self) -> bool:
+        """CRIU has ended: whether it was seen, and struck, before it had."""
+        self._over.set()
+        self.join()
+        return bool(self.struck)
 
 
 def test_nothing_executes_around_a_dump(seat: Callable[..., Seat], tmp_path: Path) -> None:
@@ -171,8 +178,14 @@ def test_what_a_killed_criu_leaves_behind_is_ended(seat: Callable[..., Seat]) ->
 
 @pytest.mark.parametrize("after", [0.0, 0.02, 0.06])
 def test_a_killed_restore_is_repeated(seat: Callable[..., Seat], after: float) -> None:
+    """One of so many is struck: on a busy machine it may have ended before it is seen."""
     one = redis(seat, keys=100_000)
     before = digest(one)
+    assert any(is_repeated(one, after, before) for _ in range(_TRIES))
+
+
+def is_repeated(one: Seat, after: float, before: bytes) -> bool:
+    """Whether the restore was killed; it comes back whole either way."""
     one.park()
     striker = Striker(one, after)
     try:
@@ -181,9 +194,10 @@ def test_a_killed_restore_is_repeated(seat: Callable[..., Seat], after: float) -
         assert one.criu.state(one.container.init) is DumpState.PARKED
         one.restore()
     finally:
-        striker.done()
+        killed = striker.over()
     one.thaw()
     assert digest(one) == before
+    return killed
 
 
 @pytest.fixture
