@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from images.cache import cache_root, file_lock
 from kybernate.errors import ConfigError, KybernateError, NotFoundError
 from tests.cluster.parts import accounts, services
-from tests.cluster.processes.control import Process, Supervisor, log_tail
+from tests.cluster.processes.control import Process, Supervisor, log_tail, wait_until
 from tests.cluster.processes.podprocess import PodProcess
 from tests.cluster.processes.procs import resident_mib
 from tests.cluster.start import bringup, preflight, readiness, teardown
@@ -182,6 +182,23 @@ class Cluster:
         if run.returncode:
             raise KybernateError(f"kubectl {' '.join(arguments[:3])} failed: {run.stderr.strip()}")
         return run.stdout
+
+    def establish(self, crds: Path) -> None:
+        """Apply these CRDs; they are served then. Raises KybernateError, DeadlineError."""
+        established = ("--for=condition=Established", "-f", str(crds), "--timeout=30s")
+
+        def served() -> bool:
+            try:
+                self.kubectl("wait", *established)
+            except KybernateError as error:
+                # Of one that has no conditions yet kubectl says so, and doesn't wait.
+                if "conditions accessor error" not in str(error):
+                    raise
+                return False
+            return True
+
+        self.kubectl("apply", "--server-side", "-f", str(crds))
+        wait_until(served, 30.0, f"{crds} is not served")
 
     @property
     def kubectl_path(self) -> Path:

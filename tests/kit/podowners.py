@@ -125,16 +125,13 @@ class Owner:
         self._port, self._health = free_port(), free_port()
         self._log = folder / "log"
         folder.mkdir()
-        kubectl = cluster.kubectl
-        crd = module / self._source.crd
-        kubectl("apply", "--server-side", "-f", str(crd))
-        kubectl("wait", "--for=condition=Established", "-f", str(crd), "--timeout=30s")
+        cluster.establish(module / self._source.crd)
         self._hooks = folder / "webhooks.yaml"
         self._hooks.write_text(yaml.safe_dump_all(self._webhooks(module, self._certified())))
         self._process = self._started()
         try:
             wait_until(self._ready, _LIMIT, f"{name}'s controller isn't ready; see {self._log}")
-            kubectl("apply", "-f", str(self._hooks))
+            cluster.kubectl("apply", "-f", str(self._hooks))
         except BaseException:
             self._end()
             raise

@@ -54,8 +54,7 @@ class Picker:
             },
         }
         program, crds = PICKER.ensure(print), PICKER.module(_MODULE) / _CRDS
-        cluster.kubectl("apply", "--server-side", "-f", str(crds))
-        cluster.kubectl("wait", "--for=condition=Established", "-f", str(crds), "--timeout=30s")
+        cluster.establish(crds)
         cluster.api().post(POOLS, self.pool)
         (folder / "picker.yaml").write_text(yaml.safe_dump(config))
         self._log = folder / "picker.log"
