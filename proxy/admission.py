@@ -182,7 +182,7 @@ class Admission:
             return [Drained(node, uid, generation)] if idle else []
         if seat.lease is not None and seat.lease != generation:
             return []
-        seat.lease, seat.draining, seat.ends_at = generation, True, None
+        seat.lease, seat.draining, seat.ends_at, seat.offered = generation, True, None, None
         return [*self._if_drained(seat), *self._settle(seat.info.route, now)]
 
     def revoke(self, uid: PodUid, generation: int, now: float) -> list[Action]:
@@ -400,7 +400,8 @@ class Admission:
     def _hold(
         self, ticket: int, model: str, now: float, client: Client, wish: Wish
     ) -> list[Action]:
-        left = self.left(model, now)
+        at_hand = any(seat.at_hand for seat in self._seats.of_route(model))
+        left = 0.0 if at_hand else self.left(model, now)
         if wish.patience is not None and left is not None and left > wish.patience:
             reason = (
                 f"{model} is expected to answer in {left:.1f} s, and the request waits for at most "
@@ -409,7 +410,7 @@ class Admission:
             return [Reject(ticket, 503, "not_in_time", reason, left)]
         queue = self._queues.get(model) or Queue()
         refused: list[Action] = []
-        causes_wake = not queue.waiting and not self._only_full(model)
+        causes_wake = not (queue.waiting or at_hand or self._only_full(model))
         if len(queue.waiting) >= self._limits.waiting:
             goes = queue.waiting.goes_for(client.name)
             said = f"{len(queue.waiting)} requests wait for {model} already; try again later."
@@ -514,7 +515,8 @@ class Admission:
         for other in self._seats.on(seat.info.node):
             idle = other.open and not other.in_flight and not self._waiting_for(other)
             if idle and other.lease is not None and other.info.group == seat.info.group:
-                other.draining, given[other.info.uid] = True, other.lease
+                other.draining, other.offered = True, other.lease
+                given[other.info.uid] = other.lease
                 actions.append(Close(other.info.uid))
         return actions
 

@@ -48,6 +48,7 @@ class Seat:
     confirmed: bool = True  # named by the agent on its present stream
     lease: int | None = None
     draining: bool = False
+    offered: int | None = None  # the lease that went back unasked; its agent may grant it again
     in_flight: set[int] = field(default_factory=set)
     requests: int = 0
     share: float = 0.0  # seconds that a request had which was there all the time
@@ -64,6 +65,12 @@ class Seat:
             and not self.draining
             and bool(self.info.address)
         )
+
+    @property
+    def at_hand(self) -> bool:
+        """Whether it is awake, and only its agent's word is missing of whether it stays."""
+        offered = self.draining and self.offered is not None and self.offered == self.lease
+        return offered and self.connected and self.info.state is SeatState.ACTIVE
 
     @property
     def wake_cost(self) -> int:

@@ -25,7 +25,7 @@ class ProxySide:
         self.node = node
         self._kick = kick
         self._lease_timer: asyncio.TimerHandle | None = None
-        self._given_back: set[PodUid] = set()
+        self._given_back: set[tuple[str, PodUid]] = set()
 
     def proxy_joined(self, name: str, outbox: Outbox) -> None:
         """A proxy's stream begins."""
@@ -64,7 +64,8 @@ class ProxySide:
         of a seat which must leave for this one needn't be asked for any more."""
         for given_back, generation in idle:
             if self.node.leases.returned(name, given_back, generation):
-                self._given_back.add(given_back)
+                self._given_back.add((name, given_back))
+                self._kick()
         # Kept also for a seat that is not known yet: after a lost record it will be.
         answered = self.node.leases.report(name, uid, demand)
         if uid in self.node.seats:
@@ -85,15 +86,16 @@ class ProxySide:
 
     def grant_again(self) -> None:
         """What was given back and stays active, now that it is decided who leaves."""
-        for uid in self._given_back:
+        for name, uid in self._given_back:
             seat = self.node.seats.get(uid)
             if seat is not None and seat.state is SeatState.ACTIVE and not seat.ending.asked:
-                self.node.leases.grant_again(uid, seat.history.lease)
+                self.node.leases.grant_again(name, uid, seat.history.lease)
         self._given_back.clear()
 
     def proxy_drained(self, name: str, uid: PodUid, generation: int) -> None:
         """A proxy has nothing in flight on this lease. Only the last one's changes what may be
         done: to decide for each takes as long as a message."""
         leases = self.node.leases
+        self._given_back.discard((name, uid))  # it wants none, as one that is being stopped
         if leases.returned(name, uid, generation) and leases.drained(uid):
             self._kick()

@@ -175,11 +175,11 @@ class Leases:
         del proxy.leases[uid]
         return True
 
-    def grant_again(self, uid: PodUid, generation: int) -> None:
-        """Grant the seat to every connected proxy that has given it back unasked."""
-        for proxy in self._connected():
-            if uid not in proxy.leases:
-                self._grant(proxy, uid, generation)
+    def grant_again(self, name: str, uid: PodUid, generation: int) -> None:
+        """Grant the seat to this proxy, which has given it back unasked, if it is connected."""
+        proxy = self._proxies.get(name)
+        if proxy is not None and proxy.outbox is not None and uid not in proxy.leases:
+            self._grant(proxy, uid, generation)
 
     def drained(self, uid: PodUid) -> bool:
         """Whether no proxy holds the seat."""

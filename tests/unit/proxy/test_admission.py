@@ -250,6 +250,29 @@ def test_an_idle_lease_goes_back_with_the_demand_for_its_group(pair):
     assert [one.ticket for one in of(pair.grant(A, 1, 3), Serve)] == [2]
 
 
+def test_who_asks_for_what_was_given_back_waits_for_no_wake_yet():
+    """Until the agent has said whether it stays, it is awake: no quota, and nobody is refused."""
+    one = Admission(Limits(wait=10.0, client_wakes=1))
+    one.takes_back(N1, yes=True)
+    one.seat(seat(A, state=SeatState.ACTIVE, wake=9000.0), 0)
+    one.seat(seat(B, model="n"), 0)
+    one.grant(A, 1, 0)
+    client = Client("1")
+    one.arrive(1, "n", 1, client)
+    wakes = dict(one.usage.wakes)
+    assert not of(one.arrive(2, "m", 1, client, Wish(patience=0.5)), Reject)
+    assert not of(one.arrive(3, "m", 1, client), Reject)
+    assert dict(one.usage.wakes) == wakes
+    assert [two.ticket for two in of(one.grant(A, 1, 1.01), Serve)] == [2, 3]
+
+
+def test_a_seat_that_its_agent_drains_is_no_more_at_hand(pair):
+    pair.arrive(1, "n", 1)
+    pair.drain(N1, A, 1, 1)
+    pair.seat(replace(seat(A, state=SeatState.ACTIVE), last_wake_ms=9000.0), 1)
+    assert of(pair.arrive(2, "m", 1, wish=Wish(patience=0.5)), Reject)
+
+
 def test_a_lease_that_was_granted_again_does_not_go_back(pair):
     pair.arrive(1, "n", 1)
     pair.grant(A, 2, 1)

@@ -140,6 +140,31 @@ async def test_what_was_given_back_and_stays_is_granted_again_at_once(rig, proxy
     r.check()
 
 
+async def test_a_proxy_that_has_resigned_is_granted_nothing_again(rig, proxy):
+    r = rig(min_residency_s=5.0, idle_after_s=60.0)
+    r.begin()
+    a, b = await r.seat("a"), await r.seat("b")
+    await r.until(b, ACTIVE)
+    leaving, other = proxy(r.loop, "leaving"), proxy(r.loop, "other")
+    r.loop.proxies.proxy_drained("leaving", b, leaving.leases.pop(b))
+    other.request(a, gives_back=[b])
+    await asyncio.sleep(0.01)
+    assert b in other.leases
+    assert b not in leaving.leases
+
+
+async def test_what_is_given_back_for_a_seat_that_is_gone_is_granted_again(rig, proxy):
+    r = rig(min_residency_s=5.0, idle_after_s=60.0)
+    r.begin()
+    await r.seat("a")
+    b = await r.seat("b")
+    await r.until(b, ACTIVE)
+    p = proxy(r.loop)
+    p.request(PodUid("gone"), gives_back=[b])
+    await asyncio.sleep(0.01)
+    assert b in p.leases
+
+
 async def test_a_lease_of_another_time_can_not_be_given_back(rig, proxy):
     r = rig(min_residency_s=5.0)
     r.begin()
