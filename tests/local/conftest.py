@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -83,6 +84,16 @@ def python() -> str:
     return found[0]
 
 
+def _first_port() -> int:
+    """The first of ten that nobody listens on now, and that no client is given."""
+    while True:
+        first = free_port() % 20000 + 10000
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            for port in range(first, first + 10):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
+
+
 class Box:
     """`kybernate serve` with its file, started and ended as the test likes."""
 
@@ -90,7 +101,7 @@ class Box:
         self, folder: Path, gpus: Path, libraries: Path, user: tuple[str, ...] = AS_USER
     ) -> None:
         self.folder, self.gpus, self.user = folder, gpus, user
-        self.port, self.first = free_port(), free_port() % 20000 + 10000
+        self.port, self.first = free_port(), _first_port()
         self.file = folder / "models.yaml"
         self.process: subprocess.Popen[bytes] | None = None
         self.models: dict[str, dict[str, Any]] = {}

@@ -160,11 +160,13 @@ def complete(item: dict[str, Any]) -> tuple[str, str]:
 @pytest.fixture
 def users(
     control_plane: Cluster, namespace: str, tmp_path: Path
-) -> Callable[[str, list[dict[str, Any]]], Api]:
-    """Makes users of the namespace, with these rules."""
+) -> Iterator[Callable[[str, list[dict[str, Any]]], Api]]:
+    """Makes users of the namespace, with these rules, for one test."""
+    admin, rbac = control_plane.api(), "/apis/rbac.authorization.k8s.io/v1/namespaces"
+    known: list[str] = []
 
     def make(name: str, rules: list[dict[str, Any]]) -> Api:
-        admin, rbac = control_plane.api(), "/apis/rbac.authorization.k8s.io/v1/namespaces"
+        known.append(name)
         subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
         reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
         made = admin.post(
@@ -183,7 +185,11 @@ def users(
         )
         return Api(file, name)
 
-    return make
+    yield make
+    for name in known:
+        admin.delete(f"{rbac}/{namespace}/rolebindings/{name}")
+        admin.delete(f"{rbac}/{namespace}/roles/{name}")
+        admin.delete(f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}")
 
 
 @pytest.fixture

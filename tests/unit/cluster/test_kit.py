@@ -63,7 +63,7 @@ def test_a_controller_ends_though_the_api_server_is_gone(monkeypatch, tmp_path, 
         if words[0] == refused and words[-1].endswith("webhooks.yaml"):
             raise KybernateError("the API server is gone")
 
-    cluster = SimpleNamespace(kubectl=kubectl, kubeconfig=tmp_path)
+    cluster = SimpleNamespace(kubectl=kubectl, kubeconfig=tmp_path, establish=lambda _: None)
     with pytest.raises(KybernateError, match="is gone"):
         podowners.Owner(cluster, tmp_path / "folder", "one").close()
     with pytest.raises(ProcessLookupError):

@@ -35,6 +35,8 @@ def _every(context: click.Context) -> Iterator[click.Context]:
     for name in group.list_commands(context) if isinstance(group, click.Group) else ():
         command = group.get_command(context, name)
         assert command
+        # A test that has called the command alone left it the options of that call.
+        vars(command)["_help_option"] = None
         yield from _every(click.Context(command, context, name))
 
 
