@@ -20,6 +20,7 @@ from kybernate.core.quantity import parse_duration
 from kybernate.core.reasons import Standing
 from kybernate.core.requests.asked import Asked
 from kybernate.core.requests.reasons import Reason
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -116,6 +117,11 @@ def limit_of(timeout: str) -> int:
     return seconds
 
 
+def _message(request: Asked) -> list[str]:
+    return [plain(request.status.message)]
+
+
+@dataclass(frozen=True)
 class Asking(Generic[R]):
     """A kind of request that a command makes and follows."""
 
@@ -123,6 +129,16 @@ class Asking(Generic[R]):
     kind: str
     deletion: str
     """What deleting it does."""
+    read: Callable[[Json], R]
+    """The request that an object is."""
+    called: Callable[[R], str]
+    """What is done, for people, such as "park of llama"."""
+    lines: Callable[[R], list[str]] = _message
+    """What is told of one that is done."""
+    name: Callable[[Json], str] | None = None
+    """What `-o name` prints; without it the request's own."""
+    brief: bool = False
+    """Its progress is told without what is done."""
 
     @property
     def plural(self) -> str:
@@ -134,30 +150,18 @@ class Asking(Generic[R]):
         """What kubectl calls them."""
         return f"{self.kind.lower()}.{keys.GROUP}"
 
-    def read(self, item: Json) -> R:
-        """The request that an object is."""
-        raise NotImplementedError
-
-    def called(self, request: R) -> str:
-        """What is done, for people, such as "park of llama"."""
-        raise NotImplementedError
-
-    def lines(self, request: R) -> list[str]:
-        """What is told of one that is done."""
-        return [plain(request.status.message)]
-
     def name_of(self, item: Json) -> str:
         """What `-o name` prints."""
+        if self.name is not None:
+            return self.name(item)
         meta = item["metadata"]
         return f"{self.resource}/{meta.get('name') or meta.get('generateName', '')}"
 
-    def doing(self, request: R) -> str:
-        """What is done, and what is said of it."""
-        return f"{self.called(request)}: {request.status.message or _UNHEARD}"
-
     def progress(self, request: R, now: float) -> str:
         """How far it is, in a line, at so many seconds since 1970."""
-        status, text = request.status, plain(self.doing(request))
+        status = request.status
+        said = status.message or _UNHEARD
+        text = plain(said if self.brief else f"{self.called(request)}: {said}")
         copied: Copied | None = getattr(status, "copied", None)
         if copied and not request.ended:
             text += f"; {human(copied.done)} of {human(copied.total)}"

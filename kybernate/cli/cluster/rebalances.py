@@ -39,31 +39,13 @@ _GROUP = re.compile(r"G[0-9]+")
 _WAITS = (RebalanceReason.AWAITING_APPROVAL, RebalanceReason.PLAN_CHANGED)
 
 
-class Rebalances(Asking[Request]):
-    """RebalanceRequests."""
-
-    path, kind = keys.REBALANCE_REQUESTS_PATH, keys.REBALANCE_REQUEST_KIND
-    deletion = "has no more steps begin"
-
-    def read(self, item: Json) -> Request:
-        """See `Asking`."""
-        return read_rebalance(item)
-
-    def called(self, _request: Request) -> str:
-        """See `Asking`."""
-        return "it"
-
-    def doing(self, request: Request) -> str:
-        """See `Asking`."""
-        return super().doing(request).removeprefix("it: ")
-
-    def outcome(self, request: Request, *, quiet: bool) -> int:
-        """See `Asking`: another plan than the one that was approved is none."""
-        found = super().outcome(request, quiet=quiet)
-        return REFUSED if request.status.reason is RebalanceReason.PLAN_CHANGED else found
-
-
-REBALANCES = Rebalances()
+REBALANCES: Asking[Request] = Asking(
+    *(keys.REBALANCE_REQUESTS_PATH, keys.REBALANCE_REQUEST_KIND),
+    deletion="has no more steps begin",
+    read=read_rebalance,
+    called=lambda _: "it",
+    brief=True,
+)
 
 
 def plan_options(tried: str) -> Callable[[Any], Any]:
@@ -197,9 +179,12 @@ def _looked_at(link: Link, made: Json, until: float, form: str) -> int:
 
 
 def _end(item: Json, form: str = "text") -> int:
+    """Tell how it ended, and return the exit status: another plan than the approved one is none."""
     if form != "text":
         REBALANCES.tell(item, form, "")
-    return REBALANCES.outcome(read_rebalance(item), quiet=form != "text")
+    request = read_rebalance(item)
+    status = REBALANCES.outcome(request, quiet=form != "text")
+    return REFUSED if request.status.reason is RebalanceReason.PLAN_CHANGED else status
 
 
 def _planned(request: Request) -> bool:

@@ -41,29 +41,24 @@ if TYPE_CHECKING:
 _TIERS = {"ram": "in RAM", "nvme": "on NVMe", "object": "in the object store"}
 
 
-class Checkpoints(Asking[Request]):
-    """CheckpointRequests."""
-
-    path, kind = keys.CHECKPOINT_REQUESTS_PATH, keys.CHECKPOINT_REQUEST_KIND
-    deletion = "cancels it"
-
-    def read(self, item: Json) -> Request:
-        """See `Asking`."""
-        return read_request(item)
-
-    def called(self, request: Request) -> str:
-        """See `Asking`."""
-        return f"{request.mode.lower()} of {request.pod}"
-
-    def lines(self, request: Request) -> list[str]:
-        """See `Asking`."""
-        told = [f"{self.called(request)}: {plain(request.status.message)}"]
-        if (made := request.status.outcome) and made.artifact:
-            told.append(f"{made.artifact}  {human(made.size)} {_TIERS.get(made.tier, '')}")
-        return told
+def _called(request: Request) -> str:
+    return f"{request.mode.lower()} of {request.pod}"
 
 
-CHECKPOINTS = Checkpoints()
+def _lines(request: Request) -> list[str]:
+    told = [f"{_called(request)}: {plain(request.status.message)}"]
+    if (made := request.status.outcome) and made.artifact:
+        told.append(f"{made.artifact}  {human(made.size)} {_TIERS.get(made.tier, '')}")
+    return told
+
+
+CHECKPOINTS = Asking(
+    *(keys.CHECKPOINT_REQUESTS_PATH, keys.CHECKPOINT_REQUEST_KIND),
+    deletion="cancels it",
+    read=read_request,
+    called=_called,
+    lines=_lines,
+)
 
 
 def _options(command: Any) -> Any:

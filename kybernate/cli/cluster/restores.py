@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import yaml
@@ -13,36 +13,35 @@ from kybernate.api.restoring.requests import ask_to_restore, read_restore
 from kybernate.cli.cluster.asking import KEPT_S, Asking, limit_of, once_options
 from kybernate.cli.completing import pod_names
 from kybernate.cli.options import together
+from kybernate.cli.output import plain
 from kybernate.core.artifacts.restores import RestoreAs
-from kybernate.core.requests.restore import RestoreRequest
+
+if TYPE_CHECKING:
+    from kybernate.core.requests.restore import RestoreRequest
 
 Json = dict[str, Any]
 
 _HOSTNAME = "kubernetes.io/hostname"
 
 
-class Restores(Asking[RestoreRequest]):
-    """RestoreRequests."""
+def _lines(request: RestoreRequest) -> list[str]:
+    return [plain(request.status.message), f"pod/{request.status.pod}"]
 
-    path, kind = keys.RESTORE_REQUESTS_PATH, keys.RESTORE_REQUEST_KIND
-    deletion = "ends what it has cloned"
 
-    def read(self, item: Json) -> RestoreRequest:
-        """See `Asking`."""
-        return read_restore(item)
+def _name(item: Json) -> str:
+    """The pod that is made."""
+    meta = item["metadata"]
+    return f"pod/{read_restore(item).pod_name if 'uid' in meta else meta.get('name', '')}"
 
-    def called(self, request: RestoreRequest) -> str:
-        """See `Asking`."""
-        return request.kind.value
 
-    def lines(self, request: RestoreRequest) -> list[str]:
-        """See `Asking`."""
-        return [*super().lines(request), f"pod/{request.status.pod}"]
-
-    def name_of(self, item: Json) -> str:
-        """See `Asking`: the pod that is made."""
-        meta = item["metadata"]
-        return f"pod/{self.read(item).pod_name if 'uid' in meta else meta.get('name', '')}"
+RESTORES = Asking(
+    *(keys.RESTORE_REQUESTS_PATH, keys.RESTORE_REQUEST_KIND),
+    deletion="ends what it has cloned",
+    read=read_restore,
+    called=lambda request: request.kind.value,
+    lines=_lines,
+    name=_name,
+)
 
 
 _options = together(
@@ -129,7 +128,7 @@ def _ask(pod: str | None, kind: RestoreAs, stopped: bool | None, options: dict[s
         template=_template(options["file"]),
         ttlSecondsAfterFinished=KEPT_S,
     )
-    Restores().ask(body, options)
+    RESTORES.ask(body, options)
 
 
 def _template(file: Path | None) -> Json | None:

@@ -20,6 +20,7 @@ from kybernate import keys
 from kybernate.api.requests import ask_for, read_request
 from kybernate.cli import begin, completing, doctor, explain, main
 from kybernate.cli.cluster import explaining, lines, link, requests
+from kybernate.cli.cluster.asking import Asking
 from kybernate.cli.cluster.requests import CHECKPOINTS
 from kybernate.cli.needs import NEEDS, needs
 from kybernate.cli.output import Listing, Row, follow, show
@@ -182,10 +183,10 @@ def test_a_namespace_that_takes_no_requests_holds_up_no_other_of_a_drain(monkeyp
     api = Refusing()
     monkeypatch.setattr(requests, "link_to", lambda _: link.Link(api, None))
 
-    def followed(_link, made, _until):
+    def followed(_asking, _link, made, _until):
         raise click.ClickException(f"somebody has deleted that of {made['spec']['pod']}")
 
-    monkeypatch.setattr(CHECKPOINTS, "followed", followed)
+    monkeypatch.setattr(Asking, "followed", followed)
     found = CliRunner().invoke(requests.drain, ["n1"])
     assert sorted(api.posted) == ["a", "b"]
     assert "evict of lab/c failed: exceeded quota: requests" in found.stderr
@@ -214,13 +215,13 @@ def test_programs_read_the_requests_of_a_drain_alone(monkeypatch, form, tried):
     monkeypatch.setattr(requests, "link_to", lambda _: link.Link(Refusing(), None))
     over = {"completionTime": "2026-01-01T00:00:05Z", "conditions": [DONE]}
 
-    def followed(_link, made, _until):
+    def followed(_asking, _link, made, _until):
         pod = made["spec"]["pod"]
         meta = {"name": f"evict-{pod}-x", "namespace": "shop", "uid": "r"}
         meta["creationTimestamp"] = "2026-01-01T00:00:00Z"
         return {**made, "metadata": meta, "status": over}
 
-    monkeypatch.setattr(CHECKPOINTS, "followed", followed)
+    monkeypatch.setattr(Asking, "followed", followed)
     words = ["n1", "-o", form, *(["--dry-run"] if tried else [])]
     found = CliRunner().invoke(requests.drain, words)
     assert ("cordon" in found.stderr, found.exit_code) == (True, 0 if tried else 1)

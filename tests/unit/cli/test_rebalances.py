@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from kybernate.cli import main
 from kybernate.cli.cluster import rebalances
+from kybernate.cli.cluster.asking import Asking
 from kybernate.cli.cluster.link import Link
 from kybernate.cli.cluster.rebalances import REBALANCES
 
@@ -51,7 +52,7 @@ def call(monkeypatch):
         monkeypatch.setattr(rebalances, "link_to", lambda _: Link(api, "shop"))
         ended = waiting("Moved", completionTime="2026-01-01T00:01:00Z")
         ended["status"]["conditions"][0] |= {"status": "True", "message": "1 pod has moved"}
-        monkeypatch.setattr(REBALANCES, "followed", lambda *_: ended)
+        monkeypatch.setattr(Asking, "followed", lambda *_: ended)
         done = CliRunner().invoke(main, ["approve", "move-x", *words])
         return SimpleNamespace(code=done.exit_code, out=done.stdout, err=done.stderr, did=patched)
 
