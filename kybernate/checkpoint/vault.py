@@ -19,6 +19,7 @@ from kybernate.checkpoint import begun, catalogue, crashed, verify
 from kybernate.checkpoint.copies import Copies, is_unreadable
 from kybernate.checkpoint.delivery import transfer
 from kybernate.checkpoint.packs import fetch
+from kybernate.checkpoint.packs.named import Names
 from kybernate.checkpoint.places import read_manifest
 from kybernate.checkpoint.raw import lending
 from kybernate.checkpoint.raw import seal as sealing
@@ -92,6 +93,7 @@ class Vault:
         self._keys = keys
         self._now = now
         self._seen = seen or Seen()
+        self._names = Names()
         self._left = left
         self._believed: dict[tuple[str, str], str] = {}
         """The content that was recorded of artifacts, by the node whose word was asked about."""
@@ -135,9 +137,12 @@ class Vault:
         told, now = manifests.facts_of(facts), self._now()
         artifact = layout.make_id(told.namespace, told.pod, now, _salt(now))
         draft, hashed = sealing.draft(artifact, told, now), self._seen.hashed.pop(images, None)
+        named = self._names.next_of(told.pod_uid, artifact) if hashed is None else None
 
         def sealed(until: Deadline) -> None:
-            sealing.seal(self._local, images, draft, self._keys, until, hashed)
+            sealing.seal(self._local, images, draft, self._keys, until, hashed, named)
+            if named is not None:
+                self._names.sealed(told.pod_uid, named)
 
         await _run(self._urgent, deadline, sealed)
         return artifact
@@ -216,8 +221,11 @@ class Vault:
             if found is not None:
                 # It isn't whole, and would stay as it is, whatever is packed.
                 drop(target, found)
-            transfer.copy(manifest.id, (source, keys), (target, keys), until, progress)
+            named = self._names.of(manifest.facts.pod_uid, artifact)
+            made = transfer.copy(artifact, (source, keys), (target, keys), until, progress, named)
             self._doubtful.discard((target.name, artifact))
+            with suppress(KybernateError, OSError):  # the next one is packed without
+                self._names.packed(made, keys)
 
         await _run(self._background, deadline, packed)
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from kybernate.adapters.keys.artifactkeys import ArtifactKeys
     from kybernate.checkpoint.packs.blocks import Source
+    from kybernate.checkpoint.packs.named import Named
     from kybernate.checkpoint.places import Place
     from kybernate.core.artifacts.manifest import Manifest
     from kybernate.lib.deadline import Deadline
@@ -47,10 +48,13 @@ def copy(
     target: tuple[Place, ArtifactKeys],
     deadline: Deadline,
     progress: Callable[[int], None] | None = None,
+    named: Named | None = None,
 ) -> Manifest:
-    """The artifact in another place too, under the keys of that place. Raises like `pack`."""
+    """The artifact in another place too, under the keys of that place. `named` and errors as of
+    `pack`."""
     manifest = read_manifest(source[0], artifact, source[1])
-    return pack.pack(sources(source[0], manifest, source[1]), manifest, *target, deadline, progress)
+    reading = sources(source[0], manifest, source[1])
+    return pack.pack(reading, manifest, *target, deadline, progress, named)
 
 
 def exported(

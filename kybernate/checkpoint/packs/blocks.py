@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kybernate.core.chunks.pages import PageMap
 
 HASH = 32
+_ZEROS = bytes(BLOCK)
 _USUAL = PIECE + BLOCK
 
 
@@ -36,11 +37,12 @@ def _nothing() -> None:
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Some blocks that follow each other: `load` gives their bytes, `size` bytes in all, which are
-    good until `done`."""
+    good until `done`. `sizes`: of each block, where that is known before it is loaded."""
 
     size: int
     load: Callable[[], list[memoryview]]
     done: Callable[[], None] = _nothing
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,11 @@ class Source:
     name: str
     size: int
     batches: Iterable[Batch]
+
+
+def is_zeros(data: memoryview) -> bool:
+    """Whether a block is nothing but zeros."""
+    return not data[0] and not data[-1] and bytes(data) == _ZEROS[: len(data)]
 
 
 def image_files(folder: Path) -> list[tuple[str, int]]:
@@ -154,7 +161,7 @@ class _Cutter:
             while used:
                 self.buffers.give(used.pop())
 
-        return Batch(sum(sizes), lambda: self._load(start, sizes, used), done)
+        return Batch(sum(sizes), lambda: self._load(start, sizes, used), done, tuple(sizes))
 
     def _load(self, start: int, sizes: list[int], used: list[bytearray]) -> list[memoryview]:
         # Pieces begin at whole MiB, blocks don't: what a block of the piece before has is read

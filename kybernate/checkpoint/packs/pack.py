@@ -10,12 +10,14 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 from kybernate.checkpoint.cipher import Cipher
 from kybernate.checkpoint.ordered import ordered, threads
 from kybernate.checkpoint.packs import known as knowing
+from kybernate.checkpoint.packs import named as naming
+from kybernate.checkpoint.packs.blocks import is_zeros
 from kybernate.checkpoint.packs.packwriter import PackWriter
 from kybernate.checkpoint.places import WORKERS, data_key, read_manifest
 from kybernate.core.artifacts import layout
@@ -24,7 +26,6 @@ from kybernate.core.artifacts.manifest import File, Leaf
 from kybernate.core.chunks import leaf
 from kybernate.core.chunks.chunkindex import ChunkTable, Stored
 from kybernate.core.chunks.leaf import Chunk
-from kybernate.core.chunks.pages import BLOCK
 from kybernate.errors import (
     ConflictError,
     CorruptError,
@@ -34,19 +35,19 @@ from kybernate.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Executor
 
     from kybernate.adapters.keys.artifactkeys import ArtifactKeys
     from kybernate.checkpoint.packs.blocks import Batch, Source
     from kybernate.checkpoint.packs.known import Known
+    from kybernate.checkpoint.packs.named import Named
     from kybernate.checkpoint.places import Place
     from kybernate.core.artifacts.manifest import Manifest, Pack
     from kybernate.lib.deadline import Deadline
 
 log = logging.getLogger(__name__)
 
-_ZEROS = bytes(BLOCK)
 _GROUP = 3
 """Batches that a thread takes at once: to give it one takes as long as to name three blocks."""
 _FEW = 6
@@ -63,15 +64,17 @@ class _New(NamedTuple):
     size: int
 
 
-def pack(
+def pack(  # noqa: PLR0913, PLR0917 - what, to where, and how
     sources: Iterable[Source],
     draft: Manifest,
     place: Place,
     keys: ArtifactKeys,
     deadline: Deadline,
     progress: Callable[[int], None] | None = None,
+    named: Named | None = None,
 ) -> Manifest:
     """The manifest that is in the place when this returns; `draft` says all that isn't counted.
+    `named`: the names that its blocks were given when it was sealed.
 
     Raises RetryableError, RefusedError, CorruptError (the source is not what was sealed),
     DeadlineError, OSError.
@@ -86,7 +89,8 @@ def pack(
         known = knowing.load(place, namespace, cipher, deadline)
         with threads(WORKERS, "pack") as workers, threads(place.transfers, "carry") as carriers:
             writer = PackWriter(place, namespace, cipher, carriers)
-            packing = _Packing(cipher, known, writer, deadline, progress)
+            names = named.files if named is not None and named.key == wrapped else {}
+            packing = _Packing(cipher, known, writer, deadline, progress, names)
             pieces = {file.name: file.pieces for file in draft.files}
             files = tuple(
                 replace(packing.file(source, workers), pieces=pieces.get(source.name, ""))
@@ -139,7 +143,7 @@ def _already(place: Place, artifact: str, keys: ArtifactKeys) -> Manifest | None
 
 
 class _Packing:
-    """One artifact on its way into packs."""
+    """One artifact on its way into packs. `names`: see `named.Named`."""
 
     def __init__(
         self,
@@ -148,8 +152,10 @@ class _Packing:
         writer: PackWriter,
         deadline: Deadline,
         progress: Callable[[int], None] | None,
+        names: Mapping[str, list[bytes]],
     ) -> None:
         self._cipher = cipher
+        self._names = names
         self._known = known
         self._writer = writer
         self._deadline = deadline
@@ -163,7 +169,8 @@ class _Packing:
         """Store what is new of a file; `packs` has all that it needs in the end."""
         leaves: list[Leaf] = []
         chunks: list[Chunk] = []
-        groups = _groups(source.batches)
+        names = chain(self._names.get(source.name, ()), repeat(b""))
+        groups = _groups(zip(source.batches, names, strict=False))
         for batch, blocks in chain.from_iterable(
             ordered(workers, self._prepare_all, groups, _AHEAD, _AT_ONCE)
         ):
@@ -183,11 +190,16 @@ class _Packing:
         old = {pack.id: pack for pack in self._known.packs}
         return tuple(self._writer.written.get(name) or old[name] for name in self._used)
 
-    def _prepare_all(self, group: list[Batch]) -> list[tuple[Batch, list[Chunk | _New]]]:
-        return [self._prepare(batch) for batch in group]
+    def _prepare_all(
+        self, group: list[tuple[Batch, bytes]]
+    ) -> list[tuple[Batch, Sequence[Chunk | _New]]]:
+        return [self._prepare(batch, names) for batch, names in group]
 
-    def _prepare(self, batch: Batch) -> tuple[Batch, list[Chunk | _New]]:
-        """Any thread: find the blocks by their names, and squeeze those that are new."""
+    def _prepare(self, batch: Batch, names: bytes) -> tuple[Batch, Sequence[Chunk | _New]]:
+        """Any thread: find the blocks by their names, and squeeze those that are new. If all of
+        them were named and are there, nothing is read."""
+        if names and (there := naming.found(self._known, batch, names)) is not None:
+            return batch, there
         blocks = self._found(batch.load())
         new = {at: block for at, block in enumerate(blocks) if isinstance(block, _New)}
         if len(new) <= _FEW:
@@ -198,7 +210,7 @@ class _Packing:
 
     def _found(self, blocks: list[memoryview]) -> list[Chunk | _New]:
         """Where each is already, or what is to be stored of it."""
-        empty = [_is_zeros(data) for data in blocks]
+        empty = [is_zeros(data) for data in blocks]
         filled = [data for data, zeros in zip(blocks, empty, strict=True) if not zeros]
         names = self._cipher.names(filled)
         known = zip(names, filled, self._known.find(names), strict=True)
@@ -241,11 +253,7 @@ class _Packing:
             self._progress(self._done)
 
 
-def _groups(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
+def _groups(batches: Iterable[tuple[Batch, bytes]]) -> Iterator[list[tuple[Batch, bytes]]]:
     rest = iter(batches)
     while group := list(islice(rest, _GROUP)):
         yield group
-
-
-def _is_zeros(data: memoryview) -> bool:
-    return not data[0] and not data[-1] and bytes(data) == _ZEROS[: len(data)]

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kybernate.adapters.keys.artifactkeys import ArtifactKeys
+    from kybernate.checkpoint.packs.named import Named
     from kybernate.checkpoint.places import Place
     from kybernate.checkpoint.raw.stream import Hashed
     from kybernate.core.artifacts.manifest import Facts
@@ -48,20 +49,22 @@ def draft(artifact: ArtifactId, facts: Facts, now: datetime) -> Manifest:
     return Manifest(manifests.VERSION, artifact, created, manifests.RAW, facts, (), 0, 0)
 
 
-def seal(
+def seal(  # noqa: PLR0913, PLR0917 - what, where, and what is known of it
     place: Place,
     images: Path,
     blank: Manifest,
     keys: ArtifactKeys,
     deadline: Deadline,
     hashed: Hashed | None = None,
+    named: Named | None = None,
 ) -> Manifest:
     """The dump in `images` becomes the artifact `blank`, raw, in a local place.
 
     `images` moves into the place; if anything goes wrong it is where it was. With `hashed` it was
-    read and hashed already, and is only synced. Raises RefusedError, DeadlineError, OSError.
+    read and hashed already, and is only synced; else its blocks are `named` while the disk is
+    waited for. Raises RefusedError, DeadlineError, OSError.
     """
-    files, pieces = _synced(images, hashed) if hashed else _hashed(images, deadline)
+    files, pieces = _synced(images, hashed) if hashed else _hashed(images, deadline, named)
     total = sum(file.size for file in files)
     folder = place.local / layout.folder(blank.id)
     make_folder(folder)
@@ -166,8 +169,10 @@ def remove_folder(folder: Path) -> None:
             above.rmdir()
 
 
-def _hashed(folder: Path, deadline: Deadline) -> tuple[tuple[File, ...], bytes]:
-    """Sync all files, and hash them meanwhile."""
+def _hashed(
+    folder: Path, deadline: Deadline, named: Named | None
+) -> tuple[tuple[File, ...], bytes]:
+    """Sync all files, hash them meanwhile, and name their blocks."""
     sizes = image_files(folder)
     with threads(WORKERS + 1, "seal") as pool:
         synced = [pool.submit(_sync, folder / name) for name, _ in sizes]
@@ -177,6 +182,8 @@ def _hashed(folder: Path, deadline: Deadline) -> tuple[tuple[File, ...], bytes]:
             own = b"".join(ordered(pool, _hasher(folder / name, deadline), numbers, 16))
             files.append(File(name, size, blake3(own).hexdigest()))
             pieces.append(own)
+        if named is not None:
+            named.name_all(folder, pool, deadline)
         for each in synced:
             each.result()
     sync_folder(folder)
