@@ -12,7 +12,7 @@ import itertools
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from kybernate.core.swap.swap import ActionKind, decide, next_check
+from kybernate.core.swap.swap import ActionKind, decided, next_check
 from kybernate.core.swap.swapview import SeatView, SwapPolicy, SwapView
 from kybernate.types import GpuUuid, GroupName, PodUid, SeatName, SeatState
 
@@ -150,11 +150,11 @@ class _Gpu:
         acted = True
         while acted:
             view = SwapView(tuple(s.view for s in self._seats), {GPU: 1 << 30}, {GROUP: 1})
-            actions = decide(view, self._policy, self._now)
-            acted = bool(actions)
-            for action in actions:
+            found = decided(view, self._policy, self._now)
+            acted = bool(found.actions)
+            for action in found.actions:
                 self._act(action.kind, int(action.uid))
-        when = next_check(view, self._policy, self._now)
+        when = next_check(view, self._policy, self._now, found)
         if when is not None and (when < self._check_at or self._check_at <= self._now):
             self._check_at = when
             self._at(when + 1e-6, lambda: None)

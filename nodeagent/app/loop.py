@@ -169,8 +169,8 @@ class Loop:
 
     def _decide_on(self, view: SwapView, now: float) -> bool:
         """Whether anything was done."""
-        when = next_check(view, self.policy, now)
         found = decided(view, self.policy, now)
+        when = next_check(view, self.policy, now, found)
         # Where nothing was to be done, nothing is until something changes or that time has come.
         self._settled = None if found.actions else view
         self._settled_until = math.inf if when is None else when

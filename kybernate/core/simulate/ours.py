@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from kybernate.core.simulate.world import Where
-from kybernate.core.swap.swap import ActionKind, Judgements, decide, next_check
+from kybernate.core.swap.swap import ActionKind, Judgements, decided, next_check
 from kybernate.core.swap.swapview import SPARE, SeatView, SwapPolicy, SwapView
 from kybernate.types import GpuUuid, GroupName, PodUid, SeatName, SeatState
 
@@ -27,7 +27,7 @@ CALLS_HOLD: Final = 10.0
 
 
 class Ours:
-    """`kybernate.core.swap.swap.decide`, with every model free to wake on any GPU of the node, as
+    """`kybernate.core.swap.swap.decided`, with every model free to wake on any GPU of the node, as
     `kybernate serve` has models of one GPU."""
 
     def __init__(self, world: World, policy: SwapPolicy | None = None) -> None:
@@ -52,11 +52,11 @@ class Ours:
             self._renew(world)
         while self._is_asked(world) or self._may_empty(world):
             view = self._view(world)
-            actions = decide(view, self._policy, world.now, self._known)
-            if not actions:
-                when = next_check(view, self._policy, world.now)
+            found = decided(view, self._policy, world.now, self._known)
+            if not found.actions:
+                when = next_check(view, self._policy, world.now, found)
                 return math.inf if when is None else when
-            for action in actions:
+            for action in found.actions:
                 self._do(world, action)
         return math.inf
 

@@ -78,10 +78,12 @@ class Action:
 class Decided:
     """What to do now. Empty when nothing is to be done until an event or `next_check`. `why`: of
     each seat that RAM can't serve while the others stay, however long it waits, why not, as a
-    sentence."""
+    sentence. `places_until`: after that the seats that wait may be given other places, though
+    nothing has happened (s)."""
 
     actions: tuple[Action, ...]
     why: Mapping[PodUid, str]
+    places_until: float
 
 
 def decided(
@@ -90,7 +92,7 @@ def decided(
     """What to do now, and who is refused. `known`: of earlier decisions; the answer is the same."""
     decision = _Decision(view, policy, now, known)
     actions = decision.run()
-    return Decided(actions, decision.refused())
+    return Decided(actions, decision.refused(), decision.places_until)
 
 
 def decide(
@@ -100,8 +102,9 @@ def decide(
     return decided(view, policy, now, known).actions
 
 
-def next_check(view: SwapView, policy: SwapPolicy, now: float) -> float | None:
-    """The next time at which `decide` may answer differently without an event, or None."""
+def next_check(view: SwapView, policy: SwapPolicy, now: float, found: Decided) -> float | None:
+    """The next time at which `decided` may answer differently than with what was `found` now,
+    without an event, or None."""
     moved = (wants(seat) or seat.leave or seat.idle_limit is not None for seat in view.seats)
     if not view.draining and not any(moved):
         return None
@@ -113,6 +116,8 @@ def next_check(view: SwapView, policy: SwapPolicy, now: float) -> float | None:
         for time in _turning_points(seat, view, policy, parks, now)
         if now < time < math.inf
     ]
+    if found.places_until < math.inf:
+        times.append(math.nextafter(found.places_until, math.inf))
     return min(times, default=None)
 
 
@@ -381,15 +386,13 @@ def _parks_in(seat: SeatView) -> float:
     return seat.parks_in
 
 
-def _suits(beside: Collection[SeatView], left: float) -> tuple[bool, bool, float, int]:
-    """How well a place with room beside these suits a seat whose wake must begin within so many
-    seconds (less than none: it can't be in time, or nobody said so). Whether it is in time behind
-    those that wake there, over the same bus; whether others are used there, and how often they are
-    called, so that elsewhere GPUs can be emptied for large ones; how full the place is."""
-    enter = [one.wakes_in for one in beside if one.state in _WAKES]
-    used = bool(enter) or any(one.in_flight or one.waiting for one in beside)
+def _suits(beside: Collection[SeatView], in_time: bool) -> tuple[bool, bool, float, int]:
+    """How well a place with room beside these suits a seat, which would be `in_time` there or
+    nowhere. Whether it is; whether others are used there, and how often they are called, so that
+    elsewhere GPUs can be emptied for large ones; how full the place is."""
+    used = any(one.in_flight or one.waiting or one.state in _WAKES for one in beside)
     calls, taken = sum([one.calls for one in beside]), sum([one.vram or 0 for one in beside])
-    return left < 0 or sum(enter) <= left, used, calls, taken
+    return in_time, used, calls, taken
 
 
 class _Load:
@@ -590,6 +593,8 @@ class _Decision:
         tiers = view.tiers
         self._parked = {one.uid: one for one in (*tiers.awake, *tiers.seats)} if tiers else {}
         self._actions: list[Action] = []
+        self.places_until = math.inf
+        """See `Decided`."""
 
     def run(self) -> tuple[Action, ...]:
         """All that is to be done."""
@@ -775,8 +780,7 @@ class _Decision:
         places = [p for p in seat.places if self._unclear.isdisjoint(p)]
         free = [p for p in places if self._fits_beside(seat, p, there)]
         if free:
-            left = -1.0 if seat.within is None else latest_start(seat) - self._now
-            return max(free, key=lambda p: _suits([s for t in there for s in t.on_any(p)], left))
+            return self._best(seat, {p: [s for t in there for s in t.on_any(p)] for p in free})
         open_to_it = [p for p in places if self._fits_beside(seat, p, held)]
         if len(open_to_it) < 2:
             return (open_to_it or places or seat.places)[0]
@@ -788,7 +792,29 @@ class _Decision:
                 least, found = harm, place
             if least <= _NO_HARM:
                 break
+        if least[0] == 0:
+            self._best_until(seat, start - sum([v.parks_in for v in self._found[found]]))
         return found
+
+    def _best(
+        self, seat: SeatView, free: Mapping[frozenset[GpuUuid], Collection[SeatView]]
+    ) -> frozenset[GpuUuid]:
+        """Of places with room, the one where it suits best beside those who are there."""
+        start = latest_start(seat)
+        matters = seat.within is not None and self._now <= start
+        # Those who are on their way in come first, over the same bus.
+        until = {
+            place: start - sum([one.wakes_in for one in beside if one.state in _WAKES])
+            for place, beside in free.items()
+        }
+        best = max(free, key=lambda p: _suits(free[p], not matters or self._now <= until[p]))
+        self._best_until(seat, until[best])
+        return best
+
+    def _best_until(self, seat: SeatView, when: float) -> None:
+        """After that another place may suit the seat better, unless it is too late already."""
+        if seat.within is not None and self._now <= when:
+            self.places_until = min(self.places_until, when)
 
     def _harm(
         self, seat: SeatView, place: frozenset[GpuUuid], like: _Like, start: float
@@ -803,7 +829,7 @@ class _Decision:
             harm = judged[like] = self._judge(seat, place)
         victims, rank, cost, parks = harm
         self._found[place] = victims
-        if not rank and seat.within is not None and self._now <= start < self._now + parks:
+        if not rank and seat.within is not None and start - parks < self._now <= start:
             rank = 1  # it would be in time but for these parks
         return rank, cost
 

@@ -14,8 +14,8 @@ from kybernate.core.simulate.world import Costs, World
 SIZES = (8.0, 16.0, 40.0, 70.0)
 RECORDED = {
     ("ours", 32, 8, 0.5): "88edaf7572f4bf51",
-    ("ours", 32, 8, 2.25): "37a0d855aec59ca5",
-    ("ours", 64, 3, 1.0): "c8e0b7f7661ed91c",
+    ("ours", 32, 8, 2.25): "1bf4d34adc5847b3",
+    ("ours", 64, 3, 1.0): "69da9b66ba3a4a9a",
     ("fixed", 32, 8, 2.25): "6f73adf0b505b118",
     ("fifo", 32, 5, 1.0): "8f63eb144c596565",
 }

@@ -18,7 +18,7 @@ from kybernate.core.simulate.ours import Fixed, Ours
 from kybernate.core.simulate.outcome import POLICIES, gpus_needed, late_share, outcome_of, simulate
 from kybernate.core.simulate.trace import Trace, read_models, read_trace
 from kybernate.core.simulate.world import Costs, Where, World
-from kybernate.core.swap.swap import decide
+from kybernate.core.swap.swap import decided, next_check
 from kybernate.core.swap.swapview import SwapPolicy
 from kybernate.errors import ConfigError
 
@@ -92,25 +92,47 @@ def test_what_is_kept_of_a_model_is_as_the_model_is(found, gpus):
     assert world.waits == kept.waits
 
 
-@pytest.mark.parametrize(("rate", "gpus"), [(1.0, 3), (2.25, 8), (5.0, 8)])
-def test_what_is_kept_from_decision_to_decision_changes_none(rate, gpus, monkeypatch):
+def drawn(rate: float, gpus: int) -> World:
+    """200 requests for 32 models by Zipf's law."""
     rng, at = random.Random(f"{rate} {gpus}"), [0.0]
     while len(at) < 200:
         at.append(at[-1] + rng.expovariate(rate))
     models = rng.choices(range(32), [1 / (n + 1) for n in range(32)], k=len(at))
     work = [rng.expovariate(0.25) for _ in at]
-    world = World(trace(*zip(at, models, work, strict=True), sizes=SIZES * 8), gpus, Costs())
-    times = []
+    return World(trace(*zip(at, models, work, strict=True), sizes=SIZES * 8), gpus, Costs())
 
-    def decided(view, policy, now, known):
+
+@pytest.mark.parametrize(("rate", "gpus"), [(1.0, 3), (2.25, 8), (5.0, 8)])
+def test_what_is_kept_from_decision_to_decision_changes_none(rate, gpus, monkeypatch):
+    world, times = drawn(rate, gpus), []
+
+    def decide(view, policy, now, known):
         times.append(now)
-        found = decide(view, policy, now, known)
-        assert found == decide(view, policy, now)
+        found = decided(view, policy, now, known)
+        assert found == decided(view, policy, now)
         return found
 
-    monkeypatch.setattr(ours, "decide", decided)
+    monkeypatch.setattr(ours, "decided", decide)
     world.run(Ours(world))
     assert len(times) > 100
+
+
+@pytest.mark.parametrize(("rate", "gpus"), [(1.0, 3), (2.25, 8), (5.0, 8)])
+def test_between_two_looks_nothing_would_be_decided(rate, gpus, monkeypatch):
+    world, looks = drawn(rate, gpus), []
+
+    def check(view, policy, now, found):
+        when = next_check(view, policy, now, found)
+        until = now + 20.0 if when is None else when
+        for part in (0.001, 0.25, 0.5, 0.75, 0.999):
+            later = now + part * (until - now)
+            assert later >= until or decided(view, policy, later).actions == ()
+        looks.append(when)
+        return when
+
+    monkeypatch.setattr(ours, "next_check", check)
+    world.run(Ours(world))
+    assert len(looks) > 50
 
 
 def test_a_wake_takes_its_bytes_over_the_bus():
@@ -150,13 +172,13 @@ def test_a_spare_gpu_is_emptied_before_anybody_calls():
 
 
 def test_nothing_is_decided_while_all_who_wait_are_on_their_way_up(monkeypatch):
-    decided = []
-    monkeypatch.setattr(ours, "decide", lambda *view: decided.append(view) or decide(*view))
+    views = []
+    monkeypatch.setattr(ours, "decided", lambda *view: views.append(view) or decided(*view))
     calls = [(0.0, 0, 0.5), (0.1, 1, 5.0), (1.0, 0, 0.5), (1.1, 0, 0.2), (1.2, 1, 1.0)]
     world = World(trace(*calls, sizes=(8.0, 70.0)), 3, Costs())
     world.run(Ours(world))
     assert world.swaps == 2
-    assert len(decided) == 2  # a wake each
+    assert len(views) == 2  # a wake each
 
 
 @pytest.mark.parametrize("seed", range(4))

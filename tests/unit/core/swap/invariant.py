@@ -1,13 +1,19 @@
-"""The system's invariant itself, apart from the rules that keep it."""
+"""The system's invariant itself, apart from the rules that keep it, and when to look again."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from kybernate.core.seat.seats import OCCUPYING
+from kybernate.core.swap.swap import decided, next_check
 
 if TYPE_CHECKING:
-    from kybernate.core.swap.swapview import SwapView
+    from kybernate.core.swap.swapview import SwapPolicy, SwapView
+
+
+def next_look(view: SwapView, policy: SwapPolicy, now: float) -> float | None:
+    """When the decision may be another though nothing happens."""
+    return next_check(view, policy, now, decided(view, policy, now))
 
 
 def violations(view: SwapView) -> tuple[str, ...]:

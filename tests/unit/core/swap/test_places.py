@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from kybernate.core.swap.swap import ActionKind, barred, decide, obstacle
 from kybernate.core.swap.swapview import SeatView, SwapPolicy, SwapView
 from kybernate.types import GpuUuid, GroupName, PodUid, SeatName, SeatState
+from tests.unit.core.swap.invariant import next_look
 
 GPUS = [GpuUuid(f"GPU-{n}") for n in range(4)]
 PLACES = tuple(frozenset({gpu}) for gpu in GPUS)
@@ -73,6 +76,28 @@ def test_a_seat_wakes_where_those_on_their_way_in_leave_it_time():
     assert chosen(called, replace(wakes, wakes_in=2.1), beside, gpus=2) == on(1)
     late = replace(called, within=1.5)
     assert chosen(late, replace(wakes, wakes_in=2.1), beside, gpus=2) == on(0)
+
+
+def test_a_place_whose_parks_together_would_be_too_late_is_left_for_another():
+    """The wake must begin at 100: the parks that are under way take until then from 97 on."""
+    called = seat("a", 0, waiting_since=98.0, within=4.0, wakes_in=2.0)
+    leave = [seat(n, 0, SeatState.PARKING, vram=30, parks_in=1.5) for n in "bc"]
+    stays = active("d", 1, calls=1.0, parks_in=0.5)
+    now = view(called, *leave, stays, gpus=2)
+    assert decide(now, POLICY, 97.0) == ()
+    check = next_look(now, POLICY, 97.0)
+    assert check == pytest.approx(97.0)
+    (action,) = decide(now, POLICY, check)
+    assert (action.kind, action.uid) == (ActionKind.DRAIN, "d")
+
+
+def test_a_seat_on_its_way_into_ram_changes_places_once_a_wake_there_makes_it_late():
+    comes = seat("a", 0, SeatState.PARKED_NVME, vram=30, waiting=1, waiting_since=98.0)
+    comes = replace(comes, within=4.0, wakes_in=2.0)
+    wakes = seat("b", 0, SeatState.WAKING, vram=30, wakes_in=1.0)
+    now = view(comes, wakes, gpus=2)
+    assert decide(now, POLICY, 98.5) == ()
+    assert next_look(now, POLICY, 98.5) == pytest.approx(99.0)
 
 
 def test_a_seat_that_is_woken_by_the_same_decision_is_on_its_way_in():

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kybernate.core.seat.seats import OCCUPYING
-from kybernate.core.swap.swap import decide, fits, next_check
+from kybernate.core.swap.swap import decide, fits
 from kybernate.core.swap.swapview import Claim, SeatView, SwapPolicy, SwapView, Turn
 from kybernate.types import GpuUuid, GroupName, PodUid, SeatName, SeatState
+from tests.unit.core.swap.invariant import next_look
 
 POLICY = SwapPolicy(min_residency=1.0, idle_after=0.5, drain_limit=4.0, max_wait=6.0)
 GPUS = ("g0", "g1", "g2")
 GROUPS = {"G0": {"g0"}, "G1": {"g1"}, "G01": {"g0", "g1"}, "G012": {"g0", "g1", "g2"}}
+PLACES = tuple(frozenset({GpuUuid(gpu)}) for gpu in GPUS)
 TIMES = st.sampled_from([0.0, 1.0, 2.5, 4.0, 7.5])
 MAYBE = st.none() | TIMES
 CLAIMS = st.builds(Claim, st.tuples(TIMES, st.integers(0, 5)), TIMES, TIMES)
@@ -22,11 +26,14 @@ CLAIMS = st.builds(Claim, st.tuples(TIMES, st.integers(0, 5)), TIMES, TIMES)
 @st.composite
 def seats(draw, number):
     group = draw(st.sampled_from(sorted(GROUPS)))
+    places = draw(st.sampled_from([(), (), PLACES]))
+    own = draw(st.sampled_from(places)) if places else frozenset(map(GpuUuid, GROUPS[group]))
     return SeatView(
         uid=PodUid(f"s{number}"),
         name=SeatName(f"s{number}"),
         group=GroupName(group),
-        gpus=frozenset(map(GpuUuid, GROUPS[group])),
+        gpus=own,
+        places=places,
         vram=draw(st.sampled_from([None, 1, 30, 60])),
         state=draw(st.sampled_from([s for s in SeatState if s is not SeatState.GONE])),
         bound_at=draw(TIMES),
@@ -61,7 +68,7 @@ def nodes(draw):
     return SwapView(
         seats=tuple(draw(seats(number)) for number in range(draw(st.integers(1, 5)))),
         gpu_memory={GpuUuid(gpu): 80 for gpu in healthy},
-        active_slots={GroupName(g): draw(st.integers(1, 3)) for g in ("G0", "G01")},
+        active_slots={GroupName(g): draw(st.integers(1, 3)) for g in ("G0", "G1", "G01")},
         reserve=draw(st.sampled_from([0, 10])),
         foreign=draw(st.sampled_from([{}, {GpuUuid("g0"): 25}])),
         draining=draw(st.sampled_from(["", "", "", "maintenance"])),
@@ -97,10 +104,12 @@ def test_what_fits_is_what_the_plain_sums_say(view):
 
 @pytest.mark.slow
 @settings(max_examples=250)
-@given(nodes(), TIMES, st.floats(0, 1, exclude_max=True))
-def test_where_nothing_is_to_be_done_nothing_is_until_the_next_check(view, now, share):
-    if decide(view, POLICY, now):
+@given(nodes(), TIMES, st.floats(0, 1, exclude_max=True), st.sampled_from([0, 2]))
+def test_where_nothing_is_to_be_done_nothing_is_until_the_next_check(view, now, share, spare):
+    policy = replace(POLICY, spare=spare)
+    if decide(view, policy, now):
         return
-    check = next_check(view, POLICY, now)
+    check = next_look(view, policy, now)
     later = now + share * ((check if check is not None else now + 1000.0) - now)
-    assert decide(view, POLICY, later) == ()
+    if check is None or later < check:  # and not rounded up to it
+        assert decide(view, policy, later) == ()

@@ -14,14 +14,13 @@ from kybernate.core.swap.swap import (
     ActionKind,
     decide,
     fits,
-    next_check,
     obstacle,
     ram_order,
     wants,
 )
 from kybernate.core.swap.swapview import SeatView, SwapPolicy, SwapView
 from kybernate.types import GpuUuid, GroupName, PodUid, SeatName, SeatState
-from tests.unit.core.swap.invariant import violations
+from tests.unit.core.swap.invariant import next_look, violations
 
 GIB = 1 << 30
 MEMORY = {GpuUuid(f"g{i}"): 80 * GIB for i in range(4)}
@@ -69,7 +68,7 @@ def test_a_free_group_wakes_the_seat_that_is_asked():
 def test_nothing_is_done_without_demand():
     idle = seat("a", state=S.ACTIVE, active_since=0.0, idle_since=0.0)
     assert decide(view(idle, seat("b")), POLICY, 100.0) == ()
-    assert next_check(view(idle, seat("b")), POLICY, 100.0) is None
+    assert next_look(view(idle, seat("b")), POLICY, 100.0) is None
 
 
 def limited(name, within, **more):
@@ -80,7 +79,7 @@ def test_who_can_wait_leaves_others_their_requests():
     busy = seat("a", state=S.ACTIVE, active_since=0.0, in_flight=1, parks_in=1.0)
     now = view(busy, limited("b", 10.0))
     assert decide(now, POLICY, 6.9) == ()
-    assert next_check(now, POLICY, 6.9) == 7.0
+    assert next_look(now, POLICY, 6.9) == 7.0
     assert kinds(decide(now, POLICY, 7.0)) == [("drain", "a")]
 
 
@@ -103,7 +102,7 @@ def test_who_can_be_in_time_comes_before_who_cannot():
     late, timely = limited("a", 3.0), limited("b", 3.0, since=8.0)
     now = view(late, timely)
     assert tuple(ram_order(now, POLICY, 0.5).turns) == ("a", "b")
-    assert next_check(view(late), POLICY, 0.5) == pytest.approx(1.0)
+    assert next_look(view(late), POLICY, 0.5) == pytest.approx(1.0)
     assert tuple(ram_order(now, POLICY, 8.5).turns) == ("b", "a")
 
 
@@ -111,7 +110,7 @@ def test_a_busy_seat_keeps_its_gpu_for_its_residency():
     busy = seat("a", state=S.ACTIVE, active_since=10.0, in_flight=3)
     now = view(busy, asked("b", since=10.0))
     assert decide(now, POLICY, 10.9) == ()
-    assert next_check(now, POLICY, 10.9) == 11.0
+    assert next_look(now, POLICY, 10.9) == 11.0
     assert kinds(decide(now, POLICY, 11.0)) == [("drain", "a")]
 
 
@@ -202,7 +201,7 @@ def test_a_seat_that_can_never_fit_holds_nobody_up():
 def test_a_refused_attempt_is_made_again_later():
     later = asked("a", not_before=5.0)
     assert decide(view(later), POLICY, 4.0) == ()
-    assert next_check(view(later), POLICY, 4.0) == 5.0
+    assert next_look(view(later), POLICY, 4.0) == 5.0
 
 
 def test_a_lost_gpu_is_given_to_nobody():
@@ -218,7 +217,7 @@ def test_priority_goes_before_age():
 def test_who_has_waited_long_enough_goes_before_every_priority():
     now = view(asked("old", since=1.0), asked("dear", since=2.0, priority=1))
     assert kinds(decide(now, POLICY, 20.9)) == [("wake", "dear")]
-    assert next_check(now, POLICY, 20.9) == 21.0
+    assert next_look(now, POLICY, 20.9) == 21.0
     assert kinds(decide(now, POLICY, 21.0)) == [("wake", "old")]
 
 
@@ -278,7 +277,7 @@ def test_a_park_that_has_just_failed_is_not_tried_again_at_once():
     stubborn = seat("a", state=S.ACTIVE, active_since=0.0, idle_since=0.0, stays_until=6.0)
     for now in (view(stubborn, asked("b")), view(replace(stubborn, leave="an operator parks it"))):
         assert decide(now, POLICY, 5.0) == ()
-        assert next_check(now, POLICY, 5.0) == 6.0
+        assert next_look(now, POLICY, 5.0) == 6.0
         assert kinds(decide(now, POLICY, 6.0)) == [("drain", "a")]
 
 
@@ -522,7 +521,7 @@ def test_a_seat_stays_as_long_as_is_said_of_it_and_no_longer_than_others_have_to
         assert kinds(early) == []
         assert kinds(decide(those, POLICY, 100.0 + stays)) == [("drain", "a")]
         since_b = 101.0 + POLICY.max_wait
-        assert not stays or next_check(those, POLICY, 100.0) == min(100.0 + stays, since_b)
+        assert not stays or next_look(those, POLICY, 100.0) == min(100.0 + stays, since_b)
 
 
 def test_an_administrators_longer_residency_counts_for_who_says_so():
@@ -536,6 +535,6 @@ def test_demand_waits_as_long_as_is_said_of_it_and_never_comes_first_sooner_than
     for said, waits in ((None, 20.0), (50.0, 50.0), (1.0, 20.0)):
         those = view(busy, asked("b", since=100.0, max_wait=said))
         assert kinds(decide(those, POLICY, 100.0 + waits - 0.1)) == []
-        assert next_check(those, POLICY, 100.0) == 100.0 + waits
+        assert next_look(those, POLICY, 100.0) == 100.0 + waits
         assert kinds(decide(those, POLICY, 100.0 + waits)) == [("drain", "a")]
         assert f"for {waits:g} s at most" in obstacle(those, POLICY, PodUid("b"), 101.0)

@@ -8,11 +8,11 @@ import math
 from dataclasses import replace
 
 from kybernate.core.seat.seats import OCCUPYING, SeatEvent, next_state
-from kybernate.core.swap.swap import ActionKind, decide, next_check, takes_turns
+from kybernate.core.swap.swap import ActionKind, decide, takes_turns
 from kybernate.core.swap.swapview import SeatView, SwapPolicy, SwapView, Turn
 from kybernate.core.swap.turns import Book, TurnPolicy
 from kybernate.types import GpuUuid, GroupName, PodUid, SeatName, SeatState
-from tests.unit.core.swap.invariant import violations
+from tests.unit.core.swap.invariant import next_look, violations
 
 S = SeatState
 POLICY = SwapPolicy(min_residency=1.0, idle_after=0.5, drain_limit=10.0, max_wait=20.0)
@@ -79,7 +79,7 @@ class World:
         """Go on until then, event by event."""
         self._act()
         while True:
-            when = next_check(self.view(), self.policy, self.now)
+            when = next_look(self.view(), self.policy, self.now)
             times = [self._due[0][0]] if self._due else []
             times += [max(when, self.now)] if when is not None else []
             then = min(times, default=math.inf)

@@ -19,7 +19,6 @@ from kybernate.core.swap.swap import (
     RamOrder,
     decide,
     decided,
-    next_check,
     obstacle,
     ram_order,
     wants,
@@ -28,7 +27,7 @@ from kybernate.core.swap.swapview import Claim, SeatView, SwapPolicy, SwapView, 
 from kybernate.core.tiers import tiering
 from kybernate.core.tiers.tiering import Coming, Parked, Step, TierPolicy, TierView
 from kybernate.types import GpuUuid, GroupName, PodUid, SeatName, SeatState, Tier
-from tests.unit.core.swap.invariant import violations
+from tests.unit.core.swap.invariant import next_look, violations
 
 S = SeatState
 SWAP = SwapPolicy(min_residency=0.3, idle_after=0.1, drain_limit=2.0, max_wait=3.0)
@@ -114,7 +113,7 @@ class Node:
         self._look()
         while self.now < LASTS:
             checks = (
-                next_check(self._swap_view(), SWAP, self.now),
+                next_look(self._swap_view(), SWAP, self.now),
                 tiering.next_check(self._tier_view(), TIERS, self.now),
             )
             times = [LASTS, *(when + _SLACK for when in checks if when is not None)]
