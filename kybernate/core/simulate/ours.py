@@ -6,13 +6,13 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from kybernate.core.simulate.world import Where
-from kybernate.core.swap.swap import ActionKind, Judgements, decided, next_check
+from kybernate.core.swap.swap import ActionKind, decided, next_check
 from kybernate.core.swap.swapview import SPARE, SeatView, SwapPolicy, SwapView
 from kybernate.types import GpuUuid, GroupName, PodUid, SeatName, SeatState
 
 if TYPE_CHECKING:
     from kybernate.core.simulate.world import World
-    from kybernate.core.swap.swap import Action
+    from kybernate.core.swap.swap import Action, Judged
 
 _STATES = {
     Where.PARKED: SeatState.PARKED,
@@ -39,7 +39,8 @@ class Ours:
         self._number = {gpu: n for n, gpu in enumerate(self._gpus)}
         self._fixed: list[int] = []
         """The GPU of each model, where it has one for good."""
-        self._known = Judgements()
+        self._judged: dict[frozenset[GpuUuid], tuple[tuple[SeatView, ...], float, Judged]] = {}
+        """What was found of each GPU, with which models there, and until when it holds."""
         self._drains: dict[int, float] = {}
         self._seats: dict[int, SeatView] = {}
         self._calls = [0.0] * len(world.size)
@@ -52,13 +53,24 @@ class Ours:
             self._renew(world)
         while self._is_asked(world) or self._may_empty(world):
             view = self._view(world)
-            found = decided(view, self._policy, world.now, self._known)
+            found = decided(view, self._policy, world.now, self._recall)
             if not found.actions:
                 when = next_check(view, self._policy, world.now, found)
                 return math.inf if when is None else when
             for action in found.actions:
                 self._do(world, action)
         return math.inf
+
+    def _recall(self, place: frozenset[GpuUuid], there: tuple[SeatView, ...], now: float) -> Judged:
+        """See `swap.Recall`. It holds while the same models are there as they are, until one of
+        them may leave that could not before."""
+        kept = self._judged.get(place)
+        if kept is not None and kept[1] > now and kept[0] == there:
+            return kept[2]
+        times = [time for seat in there for time in _free_to_leave(seat, self._policy)]
+        found: Judged = {}
+        self._judged[place] = there, min([t for t in times if t > now], default=math.inf), found
+        return found
 
     def _renew(self, world: World) -> None:
         """As the agent does by its clock, and not as it decides."""
@@ -138,6 +150,16 @@ class Ours:
             parks_in=world.parks_in[m],
             calls=self._calls[m],
         )
+
+
+def _free_to_leave(seat: SeatView, policy: SwapPolicy) -> tuple[float, ...]:
+    """From when on it has had its residency or, without requests, has been idle for long enough."""
+    if seat.active_since is None:
+        return ()
+    resided = seat.active_since + policy.residency(seat)
+    if seat.idle_since is None:
+        return (resided,)
+    return resided, seat.idle_since + policy.idle_after
 
 
 class Fixed(Ours):

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
@@ -74,6 +75,19 @@ class Action:
     """Where to wake a seat that may be in several places."""
 
 
+_Like = tuple[object, ...]
+_Harm = tuple[list["SeatView"], int, float, float]
+"""Who would leave a place, how well that can be, what it costs, and seconds of their parks."""
+
+Judged = dict[_Like, _Harm]
+"""What room on a place would cost, for each kind of seat that might need it."""
+
+Recall = Callable[[frozenset["GpuUuid"], tuple["SeatView", ...], float], Judged]
+"""What earlier decisions about the same node, by the same policy, found of a place that these seats
+are on, as far as it still holds at this time; the decision adds to it. Where seats take turns or
+the host's memory is counted nothing holds: who leaves a place depends on others."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decided:
     """What to do now. Empty when nothing is to be done until an event or `next_check`. `why`: of
@@ -87,19 +101,18 @@ class Decided:
 
 
 def decided(
-    view: SwapView, policy: SwapPolicy, now: float, known: Judgements | None = None
+    view: SwapView, policy: SwapPolicy, now: float, recall: Recall | None = None
 ) -> Decided:
-    """What to do now, and who is refused. `known`: of earlier decisions; the answer is the same."""
-    decision = _Decision(view, policy, now, known)
+    """What to do now, and who is refused. With `recall` the answer is the same, and comes sooner
+    where little has changed since the last."""
+    decision = _Decision(view, policy, now, recall)
     actions = decision.run()
     return Decided(actions, decision.refused(), decision.places_until)
 
 
-def decide(
-    view: SwapView, policy: SwapPolicy, now: float, known: Judgements | None = None
-) -> tuple[Action, ...]:
+def decide(view: SwapView, policy: SwapPolicy, now: float) -> tuple[Action, ...]:
     """What to do now; see `decided`."""
-    return decided(view, policy, now, known).actions
+    return decided(view, policy, now).actions
 
 
 def next_check(view: SwapView, policy: SwapPolicy, now: float, found: Decided) -> float | None:
@@ -109,16 +122,12 @@ def next_check(view: SwapView, policy: SwapPolicy, now: float, found: Decided) -
     if not view.draining and not any(moved):
         return None
     parks = {seat.parks_in for seat in view.seats}
-    times = [
-        time
-        for seat in view.seats
-        if seat.state in _TURNING
-        for time in _turning_points(seat, view, policy, parks, now)
-        if now < time < math.inf
-    ]
-    if found.places_until < math.inf:
-        times.append(math.nextafter(found.places_until, math.inf))
-    return min(times, default=None)
+    times = [math.nextafter(found.places_until, math.inf)]
+    for seat in view.seats:
+        if seat.state in _TURNING:
+            times += _turning_points(seat, view, policy, parks, now)
+    soonest = min([time for time in times if time > now], default=math.inf)
+    return soonest if soonest < math.inf else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,32 +272,25 @@ def _turning_points(
 ) -> list[float]:
     """Times at which the decision may change for this seat, where others take `parks` to leave;
     some that have passed, too."""
-    claim, times = _claim(seat, view), []
+    claim = view.claims.get(seat.uid, _NO_CLAIM)
+    if seat.state is SeatState.ACTIVE:
+        since, idle = seat.active_since, seat.idle_since
+        times = [seat.stays_until, claim.until]
+        if since is not None:
+            times.append(since + policy.residency(seat))
+        if idle is not None:
+            times += [idle + policy.idle_after, idle + claim.rest, _idles_at(seat, policy)]
+        return times
+    times = []
     if wants(seat):
         asks, longest = asks_since(seat), policy.longest_wait(seat)
         times += [seat.not_before, asks + longest, claim.due + longest]
         if seat.within is not None and (latest := _start_by(seat, asks)) >= now:
             times.append(math.nextafter(latest, math.inf))  # then it can't be in time any more
             times += [latest - park for park in parks]
-    if seat.state is SeatState.ACTIVE:
-        times += [seat.stays_until, claim.until]
-        if seat.active_since is not None:
-            times.append(seat.active_since + policy.residency(seat))
-        if (idle := seat.idle_since) is not None:
-            times += [idle + policy.idle_after, idle + claim.rest, _idles_at(seat, policy)]
     if seat.state is SeatState.DRAINING and seat.drain_since is not None:
         times.append(seat.drain_since + policy.drain_limit)
     return times
-
-
-def _free_to_leave(seat: SeatView, policy: SwapPolicy) -> tuple[float, float]:
-    """From when on it isn't kept by a park that failed, and from when on it has had its residency
-    or, without requests, has been idle for long enough."""
-    since, idle = seat.active_since, seat.idle_since
-    resided = -math.inf if since is None else since + policy.residency(seat)
-    if idle is None or seat.in_flight or seat.waiting or seat.turn is not None:
-        return seat.stays_until, resided
-    return seat.stays_until, min(resided, idle + policy.idle_after)
 
 
 def _idles_at(seat: SeatView, policy: SwapPolicy) -> float:
@@ -440,7 +442,8 @@ class _Seats:
         """Those that have one of these GPUs, each once."""
         if len(gpus) == 1:
             (gpu,) = gpus
-            return self.on(gpu)
+            load = self.loads.get(gpu)
+            return () if load is None else load.seats
         return tuple({seat.uid: seat for gpu in gpus for seat in self.on(gpu)}.values())
 
 
@@ -510,57 +513,16 @@ class _Crowd:
         return min([self._slots.get(one.group, 1) for one in (self._seat, *stay)])
 
 
-_Like = tuple[object, ...]
 _NO_HARM: Final = (0, 0.0)
-_Harm = tuple[list["SeatView"], int, float, float]
-"""Who would leave a place, how well that can be, what it costs, and seconds of their parks."""
-
-
-class Judgements:
-    """What decisions found of places, for those that follow. It holds while the same seats are on
-    the place and none of them has come to a moment from which on it may leave. Where turns are
-    taken or the host's memory is counted nothing is kept: who leaves depends on other places."""
-
-    def __init__(self) -> None:
-        self._node: _Like = ()
-        self._of: dict[
-            frozenset[GpuUuid], tuple[tuple[SeatView, ...], float, dict[_Like, _Harm]]
-        ] = {}
-
-    def begin(self, view: SwapView, policy: SwapPolicy) -> bool:
-        """Another decision begins; whether anything is kept for it."""
-        if view.park_room is not None or any(seat.turn for seat in view.seats):
-            return False
-        node = view.gpu_memory, view.reserve, view.foreign, view.active_slots, policy
-        if node != self._node:
-            self._node = node
-            self._of.clear()
-        return True
-
-    def at(
-        self,
-        place: frozenset[GpuUuid],
-        there: tuple[SeatView, ...],
-        policy: SwapPolicy,
-        now: float,
-    ) -> dict[_Like, _Harm]:
-        """What is known of the place while these are there, to be added to."""
-        kept = self._of.get(place)
-        if kept is not None and kept[1] > now and kept[0] == there:
-            return kept[2]
-        times = [time for seat in there for time in _free_to_leave(seat, policy) if time > now]
-        found: dict[_Like, _Harm] = {}
-        self._of[place] = there, min(times, default=math.inf), found
-        return found
 
 
 class _Decision:
     """One run of `decide`; collects actions, and what older demand keeps from younger."""
 
     def __init__(
-        self, view: SwapView, policy: SwapPolicy, now: float, known: Judgements | None = None
+        self, view: SwapView, policy: SwapPolicy, now: float, recall: Recall | None = None
     ) -> None:
-        self._known = known if known is not None and known.begin(view, policy) else None
+        self._recall = recall
         self._altered: set[GpuUuid] = set()
         """GPUs on which something was decided."""
         self._view = view
@@ -577,7 +539,7 @@ class _Decision:
         self._parks: dict[PodUid, PodUid | None] = {}
         self._found: dict[frozenset[GpuUuid], list[SeatView]] = {}
         """Of the demander that is served, its victims in each place."""
-        self._judged: dict[frozenset[GpuUuid], dict[_Like, _Harm]] = {}
+        self._judged: dict[frozenset[GpuUuid], Judged] = {}
         """In each place, the harm that room for a seat like this would do."""
         self._shut: dict[Hashable, bool] = {}
         """Seats like this find no place any more; whether they would find none without others."""
@@ -833,11 +795,10 @@ class _Decision:
             rank = 1  # it would be in time but for these parks
         return rank, cost
 
-    def _recalled(self, place: frozenset[GpuUuid]) -> dict[_Like, _Harm]:
-        if self._known is None or not self._altered.isdisjoint(place):
+    def _recalled(self, place: frozenset[GpuUuid]) -> Judged:
+        if self._recall is None or not self._altered.isdisjoint(place):
             return {}
-        there = tuple(self._occupying.on_any(place))
-        return self._known.at(place, there, self._policy, self._now)
+        return self._recall(place, tuple(self._occupying.on_any(place)), self._now)
 
     def _judge(self, seat: SeatView, place: frozenset[GpuUuid]) -> _Harm:
         victims = self._victims(seat, place)
