@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from extender.pages.dumping import take
 from extender.state.histories import Histories
 from extender.state.objects import Rules, read_pod
+from extender.state.replaced import Replaced
 from extender.state.states import States
 from kybernate.api.nodeseats import read_gpu_node
 from kybernate.core.artifacts.restores import OF_POD
@@ -44,7 +45,7 @@ OFFER_S = 5.0
 milliseconds, or not at all if the scheduler finds something else in the way."""
 
 MOST_ENDED = 5000
-"""So many pods that have ended count for what is expected, and are remembered as failed."""
+"""So many pods that have ended count for what is expected."""
 
 BIND_WINDOW = 60.0
 """Seconds after which a bound pod counts as done with Allocate, whatever the agent knows of it."""
@@ -70,8 +71,7 @@ class Snapshot:
         self._ledger = Ledger()
         self._table = table or Table()
         self._pods: dict[PodUid, SeatPod] = {}
-        self._replaced: dict[tuple[str, str], dict[PodUid, tuple[SeatPod, float]]] = {}
-        self._vanished: deque[tuple[tuple[str, str], SeatPod, float]] = deque(maxlen=MOST_ENDED)
+        self._replaced = Replaced(clock)
         self._claimed_at: dict[PodUid, float] = {}
         self._window_ends: dict[NodeName, float] = {}
         self._verdicts = Verdicts(self._ledger, self._current)
@@ -92,7 +92,7 @@ class Snapshot:
     def take_pod(self, kind: str, pod: SeatPod) -> None:
         """Take in an event of the watch on pods."""
         with self._lock:
-            self._note_replaced(kind, pod)
+            self._replaced.take(kind, pod)
             if kind == "DELETED" or pod.finished:
                 known = self._pods.pop(pod.ref.uid, None)
                 if known is not None and known.demand is not None:
@@ -101,22 +101,6 @@ class Snapshot:
                 self._ledger.remove_claim(pod.ref.uid)
             elif pod.resource is not None or pod.expendable:
                 self._take_in(pod)
-
-    def _note_replaced(self, kind: str, pod: SeatPod) -> None:
-        if not pod.succession or pod.resource is None or pod.node is None:
-            return
-        key = pod.ref.namespace, pod.succession
-        if kind != "DELETED" and (pod.failed or (pod.leaving and not pod.finished)):
-            those = self._replaced.setdefault(key, {})
-            _, since = those.get(pod.ref.uid) or (pod, self._clock())
-            those[pod.ref.uid] = pod, since
-            return
-        _, since = self._replaced.get(key, {}).pop(pod.ref.uid, (pod, self._clock()))
-        if not self._replaced.get(key, True):
-            del self._replaced[key]
-        if pod.failed:
-            # A StatefulSet deletes it at once, before anybody has said whether it is lost.
-            self._vanished.append((key, pod, since))
 
     def _take_in(self, pod: SeatPod) -> None:
         known = self._pods.get(pod.ref.uid)
@@ -314,12 +298,8 @@ class Snapshot:
     def replaced(self, namespace: str, succession: str, within: float) -> tuple[SeatPod, ...]:
         """Pods in whose place another one of the succession is made: they are being deleted, or
         their kubelet has ended them in the last `within` seconds, whether they are there or not."""
-        wanted = namespace, succession
         with self._lock:
-            found = [*self._replaced.get(wanted, {}).values()]
-            found += [(pod, since) for key, pod, since in self._vanished if key == wanted]
-            least = self._clock() - within
-            return tuple(pod for pod, since in found if not pod.failed or since > least)
+            return self._replaced.of(namespace, succession, within)
 
     def untaken(self, uid: str, successor: str) -> bool:
         """See `evictions.Seen`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -337,6 +338,18 @@ def test_one_that_its_kubelet_failed_and_that_is_gone_has_a_successor(site: Site
     )
     lost(site, "Evicted", done=True)
     assert site.known.claim(made(site, "p1")) == "q"
+
+
+def test_it_is_waited_for_whatever_fails_of_another_tenant(site: Site) -> None:
+    node(site)
+    item = leaver(site, phase="Failed", reason="UnexpectedAdmissionError")
+    site.snapshot.pod_event("DELETED", item)
+    one = read_pod({**item, "metadata": {**item["metadata"], "namespace": "noisy"}})
+    for number in range(5001):
+        ref = replace(one.ref, uid=PodUid(f"n{number}"))
+        site.snapshot.take_pod("DELETED", replace(one, ref=ref))
+    with pytest.raises(RetryableError):
+        site.known.claim(made(site, "p1"))
 
 
 def test_one_that_its_kubelet_failed_long_ago_holds_up_no_other(site: Site, clock: Clock) -> None:
