@@ -30,10 +30,17 @@ from kybernate.core.seat.saves import (
     why_refused,
 )
 from kybernate.dataclass import dataclass
-from kybernate.errors import CorruptError, KybernateError, NotFoundError, RefusedError
+from kybernate.errors import (
+    CorruptError,
+    DeadlineError,
+    KybernateError,
+    NotFoundError,
+    RefusedError,
+)
 from kybernate.lib.retry import retry
 from kybernate.types import ArtifactId, PodUid, SeatState, Tier
 from nodeagent import metrics
+from nodeagent.operations import precopy
 from nodeagent.operations.record import words
 from nodeagent.seat.steps import Reverted
 
@@ -132,7 +139,8 @@ class Saves:
         return judge_save(seat, SaveFacts(phase, Tier.OBJECT, kept.artifact if kept else ""))
 
     def drop(self, operation: Operation) -> None:
-        """Take the wish back. What is written is thrown away, what is sealed stays."""
+        """Take the wish back. What is written is thrown away, what is sealed stays. A pre-copy is
+        sent no further: its eviction would share the store with it."""
         one = self._all.pop(operation.name, None)
         if one is not None:
             one.dropped = True
@@ -357,6 +365,8 @@ class Saves:
 
         def progress(done: int) -> None:
             # The thread that copies tells it, and the loop alone writes it.
+            if one.dropped and precopy.eviction_of(operation.name):
+                raise DeadlineError("the eviction for which it was copied doesn't wait for it")
             with contextlib.suppress(RuntimeError):  # the agent has ended
                 loop.call_soon_threadsafe(copied, done)
 

@@ -59,9 +59,11 @@ class Snapshot:
 
 @dataclass(slots=True)
 class Keeping:
-    """An artifact, the folder with its images, and the places that have it."""
+    """An artifact, the folder with its images, the places that have it, and whether it is copied
+    into another one just now."""
 
     snapshot: Snapshot
     folder: str
     places: set[Tier] = field(default_factory=set)
     facts: Mapping[str, object] = field(default_factory=dict)
+    packing: bool = False

@@ -141,17 +141,27 @@ class FakeVault:
         deadline: float,
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        """There, too."""
+        """There, too. With the fault store-slow it takes as long as that is set."""
         keeping = self._keeping(artifact)
         await asyncio.sleep(self._machine.step())
         if self._machine.fault("store-down"):
             raise RetryableError("the object store does not answer")
         if progress is not None:
-            progress(keeping.snapshot.size // 2)
-            await asyncio.sleep(self._machine.step())
+            keeping.packing = True
+            try:
+                await self._half_packed(keeping.snapshot.size // 2, progress)
+            finally:
+                keeping.packing = False
         keeping.places.add(place)
         if place is Tier.OBJECT:
             self._machine.elsewhere.objects[artifact] = keeping
+
+    async def _half_packed(self, size: int, progress: Callable[[int], None]) -> None:
+        progress(size)
+        await asyncio.sleep(self._machine.step())
+        while "store-slow" in self._machine.faults:
+            progress(size)
+            await asyncio.sleep(self._machine.step())
 
     async def fetch(
         self,

@@ -135,6 +135,22 @@ async def test_without_a_copy_it_goes_all_the_same(rig, fault):
     r.check()
 
 
+async def test_a_copy_that_is_given_up_is_sent_no_further_beside_its_eviction(rig):
+    """As one that has used up its time."""
+    r, operations, uid = await begun(rig)
+    r.machine.faults.add("store-slow")
+    one = await operations.ask(evict(uid))
+    await when(lambda: any(kept.packing for kept in r.machine.vault.values()))
+    operations.cancel("e1_precopy")
+    await when(lambda: r.state(uid) is SeatState.DUMPING)
+    assert not any(kept.packing for kept in r.machine.vault.values())
+    r.machine.faults.discard("store-slow")
+    await ended(one)
+    assert (one.state, r.state(uid)) == (Progress.SUCCEEDED, AWAY)
+    await only_its_own(r, uid)
+    r.check()
+
+
 async def test_a_copy_that_is_cancelled_has_it_go_at_once(rig):
     r, operations, uid = await begun(rig)
     one = await operations.ask(evict(uid))
