@@ -62,6 +62,16 @@ def withheld(inventory: Inventory, resource: str) -> int:
     return max(0, seats - len(offer(inventory, resource)))
 
 
+def why_none(inventory: Inventory, resource: str) -> str:
+    """Why no seat of the resource can be used, as a sentence; empty if one may be. The kubelet says
+    so itself once it has read the list, but it may admit a pod before."""
+    groups = [group for group in inventory.groups if group.resource == resource]
+    if not groups or any(map(inventory.healthy, groups)):
+        return ""
+    lost = ", ".join(str(gpu.index) for gpu in inventory.gpus if not gpu.healthy)
+    return f"no {resource} is healthy: GPU {lost} of this node is lost or ill"
+
+
 def allocate(
     request: pb.AllocateRequest, inventory: Inventory, run_dir: str = keys.SEAT_SOCKET_DIR
 ) -> pb.AllocateResponse:

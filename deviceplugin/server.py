@@ -12,7 +12,7 @@ import grpc
 
 from deviceplugin import metrics
 from deviceplugin.inventory import NODES
-from deviceplugin.offer import allocate, device_list, prefer, still_awaited
+from deviceplugin.offer import allocate, device_list, prefer, still_awaited, why_none
 from kybernate import keys
 from kybernate.errors import DeadlineError, KybernateError, RefusedError, RetryableError
 from kybernate.gen import deviceplugin_pb2
@@ -135,13 +135,16 @@ class SeatService:
     def Allocate(  # noqa: N802 - the API's name
         self, request: deviceplugin_pb2.AllocateRequest, context: grpc.ServicerContext
     ) -> deviceplugin_pb2.AllocateResponse:
-        """A pure function of the IDs; see `deviceplugin.offer.allocate`."""
+        """A pure function of the IDs; see `deviceplugin.offer.allocate`. Refused where the kubelet
+        would admit no pod if it had read the list: the pod's owner makes another one elsewhere."""
+        _, inventory = self._board.current()
+        if why := why_none(inventory, self._resource):
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, why)
         now = time.monotonic()
         containers = request.container_requests
         with self._lock:
             self._on_the_way.update((seat, now) for one in containers for seat in one.devices_ids)
         metrics.ALLOCATIONS.labels(self._resource).inc(len(containers))
-        _, inventory = self._board.current()
         return allocate(request, inventory, self._run_dir)
 
     def PreStartContainer(  # noqa: N802 - the API's name

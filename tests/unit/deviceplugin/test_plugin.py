@@ -118,9 +118,13 @@ def test_seats_of_a_lost_gpu_turn_unhealthy_and_recover(plugin, kubelet, agent, 
     until(lambda: [gpu.healthy for gpu in agent.reports[-1].gpus] == [True, False])
     assert "GPU is lost" in agent.reports[-1].gpus[1].trouble
     assert sample("kyb_device_plugin_seats", resource=ONE, health="Unhealthy") == 4
+    assert allocated(kubelet, ONE, "G0-seat-1"), "a token of any group may become one of G0"
+    with pytest.raises(grpc.RpcError, match=f"no {TWO} is healthy: GPU 1 of this node is lost"):
+        allocated(kubelet, TWO, "G01-seat-1")
     driver.present = whole
     until(lambda: set(kubelet.lists[ONE].values()) == {"Healthy"})
     until(lambda: set(kubelet.lists[TWO].values()) == {"Healthy"})
+    assert allocated(kubelet, TWO, "G01-seat-1")
 
 
 def test_a_driver_that_stops_answering_makes_all_seats_unhealthy(plugin, kubelet, driver):
