@@ -258,7 +258,14 @@ class Restores:
         if seat.saved.paging:
             self._lazies.begin(seat)
         await retry(lambda: self._ground.node.save(seat), partial(self._unwritten, seat), OSError)
-        await self._ground.steps.settle(seat)
+        try:
+            await self._ground.steps.settle(seat)
+        except Broken as error:
+            if self._ground.node.has_gpus(seat):
+                raise
+            # Of a GPU that was lost meanwhile NVML says nothing. The artifact is as it was.
+            await self.revert(seat, f"not restored: {error}")
+            return
         await self._gates.open(seat)
         seat.backoff.restored()
         seat.saved.moved(self._ground.world.now())

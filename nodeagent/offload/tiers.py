@@ -174,6 +174,7 @@ class Tiers:
             self._timely(seat),
             seat.identity.pod.namespace,
             seat.wishes.prefetch,
+            not self._node.has_gpus(seat),
         )
 
     def _undumpable_until(self, seat: Seat) -> float:

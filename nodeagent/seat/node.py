@@ -475,6 +475,10 @@ class Node:
             within = slack + _WAKES * wake
         return Expected(wake, park, calls, within)
 
+    def has_gpus(self, seat: Seat) -> bool:
+        """Whether its own GPUs are all healthy, as far as is known."""
+        return self.inventory is None or self.inventory.memory().keys() >= {*seat.identity.gpus}
+
     def places(self, seat: Seat) -> Places:
         """Where it may start or wake, its own GPU first: a wake there needs no remap. Empty: on its
         own alone."""

@@ -61,7 +61,8 @@ class Parked:
     must be parked before it can wake, besides what is `Coming`. `idle`: seconds without use after
     which it leaves a tier, instead of the policy's; `timely`: the deepest tier to which it goes for
     want of use alone. `namespace`: whose it is. `prefetch`: calls per hour from which on it is to
-    be in RAM ahead of need, instead of the policy's; 0: always.
+    be in RAM ahead of need, instead of the policy's; 0: always. `stranded`: a GPU of it is lost, so
+    nobody could say that the tree, once recreated, has no memory there.
     """
 
     uid: PodUid
@@ -83,6 +84,7 @@ class Parked:
     timely: Tier = Tier.OBJECT
     namespace: str = ""
     prefetch: float | None = None
+    stranded: bool = False
 
     def idle_limit(self, policy: TierPolicy) -> float | None:
         """Seconds without use after which it goes one tier deeper; None: it stays."""
@@ -362,7 +364,8 @@ class _Decision:
     # --- one seat -------------------------------------------------------------------------------
 
     def _rise(self, seat: Parked, why: str, turn: float) -> None:
-        if seat.uid in self._begun or seat.tier is Tier.RAM or self._now < seat.not_before:
+        waits = seat.stranded or self._now < seat.not_before
+        if seat.uid in self._begun or seat.tier is Tier.RAM or waits:
             return
         if seat.tier is Tier.OBJECT:
             need = seat.cost(Tier.NVME)
