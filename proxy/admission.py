@@ -40,7 +40,7 @@ from proxy.actions import (
     Serve,
 )
 from proxy.quotas import Bodies, Usage, Wakes
-from proxy.seats import Queue, Seat, Seats, end, load, order
+from proxy.seats import NO_LEASE, Queue, Seat, Seats, end, load, order
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -134,7 +134,7 @@ class Admission:
         """A new stream: the agent will name its seats and leases again; repeat our demand."""
         actions: list[Action] = []
         for seat in self._seats.on(node):
-            seat.connected, seat.confirmed, seat.lease, seat.draining = True, False, None, False
+            seat.connected, seat.confirmed, seat.lease = True, False, NO_LEASE
             actions += self._report(seat, urgent=True)
         return actions
 
@@ -171,7 +171,8 @@ class Admission:
         seat = self._seats.get(uid)
         if seat is None:
             return []
-        seat.lease, seat.draining, seat.ends_at = generation, self._resigned, None
+        lease, seat.ends_at = seat.lease.grant(generation), None
+        seat.lease = lease.resign() if self._resigned else lease
         return [*self._if_drained(seat), *self._settle(seat.info.route, now)]
 
     def drain(self, node: NodeName, uid: PodUid, generation: int, now: float) -> list[Action]:
@@ -180,17 +181,17 @@ class Admission:
         if seat is None:
             idle = all(old.info.uid != uid for old in self._in_flight.values())
             return [Drained(node, uid, generation)] if idle else []
-        if seat.lease is not None and seat.lease != generation:
+        if not seat.lease.is_meant(generation):
             return []
-        seat.lease, seat.draining, seat.ends_at, seat.offered = generation, True, None, None
+        seat.lease, seat.ends_at = seat.lease.drain(generation), None
         return [*self._if_drained(seat), *self._settle(seat.info.route, now)]
 
     def revoke(self, uid: PodUid, generation: int, now: float) -> list[Action]:
         """The lease is over: what is in flight is ended. A lease of another generation stays."""
         seat = self._seats.get(uid)
-        if seat is None or (seat.lease is not None and seat.lease != generation):
+        if seat is None or not seat.lease.is_meant(generation):
             return []
-        seat.lease, seat.draining = None, False
+        seat.lease = seat.lease.revoke(generation)
         reason = f"The seat of {seat.info.route} had to be given up before the answer was complete."
         return [*end(seat, reason), *self._settle(seat.info.route, now)]
 
@@ -202,8 +203,7 @@ class Admission:
         ends_at = now + self._limits.lease_break
         models = []
         for seat in self._seats.on(node):
-            seat.connected, seat.lease, seat.draining = False, None, False
-            seat.ends_at = ends_at
+            seat.connected, seat.lease, seat.ends_at = False, NO_LEASE, ends_at
             models.append(seat.info.route)
         actions: list[Action] = [CheckAt(ends_at)] if models else []
         for model in dict.fromkeys(models):
@@ -279,7 +279,7 @@ class Admission:
         self._resigned = True
         actions: list[Action] = []
         for seat in self._seats:
-            seat.draining = seat.lease is not None
+            seat.lease = seat.lease.resign()
             actions += self._if_drained(seat)
         return actions
 
@@ -310,7 +310,8 @@ class Admission:
         seat = self._seats.get(uid)
         if seat is None:
             return True
-        return seat.draining and seat.lease == generation and not seat.in_flight
+        ends = seat.lease.ends and seat.lease.generation == generation
+        return ends and not seat.in_flight
 
     def seats(self) -> Iterator[SeatView]:
         """All seats, by model, node and name."""
@@ -374,12 +375,12 @@ class Admission:
         return seat
 
     def _serve(self, ticket: int, client: str, seat: Seat, came: float, now: float) -> list[Action]:
-        if seat.lease is None:
+        if not seat.open:
             raise AssertionError("a seat without a lease was chosen")
         self.usage.begins(ticket, client, seat.enter(ticket, now))
         self._in_flight[ticket] = seat
         return [
-            Serve(ticket, seat.info, seat.lease, max(0.0, now - came)),
+            Serve(ticket, seat.info, seat.lease.generation, max(0.0, now - came)),
             *self._report(seat, urgent=False),
         ]
 
@@ -507,17 +508,17 @@ class Admission:
 
     def _give_back(self, seat: Seat) -> list[Action]:
         """Idle leases of its group, unasked: most often one of them must leave for it, and asking
-        would take as long as a tenth of a wake. What needn't leave is granted again at once."""
+        takes two hops. What needn't leave is granted again at once."""
         given = self._given_back.get(seat.info.node)
         if given is None:
             return []
         actions: list[Action] = []
         for other in self._seats.on(seat.info.node):
-            idle = other.open and not other.in_flight and not self._waiting_for(other)
-            if idle and other.lease is not None and other.info.group == seat.info.group:
-                other.draining, other.offered = True, other.lease
-                given[other.info.uid] = other.lease
-                actions.append(Close(other.info.uid))
+            if not other.idle or self._waiting_for(other) or other.info.group != seat.info.group:
+                continue
+            other.lease = other.lease.give_back()
+            given[other.info.uid] = other.lease.generation
+            actions.append(Close(other.info.uid))
         return actions
 
     def _sleeps(self, model: str) -> bool:
@@ -573,9 +574,9 @@ class Admission:
         return queue.waiting if queue and queue.target == seat.info.uid else _NOBODY
 
     def _if_drained(self, seat: Seat) -> list[Action]:
-        if not seat.draining or seat.lease is None or seat.in_flight:
+        if not seat.lease.ends or seat.in_flight:
             return []
-        return [Drained(seat.info.node, seat.info.uid, seat.lease)]
+        return [Drained(seat.info.node, seat.info.uid, seat.lease.generation)]
 
     def _report(self, seat: Seat, *, urgent: bool) -> list[Action]:
         if self._seats.get(seat.info.uid) is not seat:

@@ -1,8 +1,9 @@
-"""What the proxy keeps of a seat and of a model's queue, and what a wake of a seat costs. Pure."""
+"""What the proxy keeps of a seat, its lease and a model's queue, and what a wake costs. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import field
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from kybernate.core.fairqueue import FairQueue
@@ -39,6 +40,60 @@ _NEWEST = 0.25
 """How much of the newest wait counts in what the next one is expected to be."""
 
 
+class Held(Enum):
+    """What this proxy has of a seat's lease."""
+
+    NONE = "none"
+    GRANTED = "granted"
+    """Requests may begin."""
+    DRAINING = "draining"
+    """None may begin. Once nothing is in flight its agent hears that it is drained."""
+    GIVEN_BACK = "given back"
+    """None may begin, and nothing is in flight: it goes back unasked, and its agent may grant it
+    again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to send requests to a seat, and all that may become of it. `generation` is its
+    agent's name for it. An order for a lease of another generation is none for this one."""
+
+    held: Held = Held.NONE
+    generation: int = 0
+
+    @property
+    def ends(self) -> bool:
+        """Whether nothing begins under it any more, and its agent hears of that, or has."""
+        return self.held in (Held.DRAINING, Held.GIVEN_BACK)
+
+    def is_meant(self, generation: int) -> bool:
+        """Whether an order for this generation is for this lease; any is for none that is held."""
+        return self.held is Held.NONE or self.generation == generation
+
+    def grant(self, generation: int) -> Lease:
+        """Its agent grants it, anew or again; that ends a drain."""
+        return Lease(Held.GRANTED, generation)
+
+    def drain(self, generation: int) -> Lease:
+        """Its agent wants it back. One that was given back is no more offered, but asked for."""
+        return Lease(Held.DRAINING, generation) if self.is_meant(generation) else self
+
+    def revoke(self, generation: int) -> Lease:
+        """Its agent has taken it away."""
+        return NO_LEASE if self.is_meant(generation) else self
+
+    def give_back(self) -> Lease:
+        """It goes back unasked, as nothing is in flight under it."""
+        return Lease(Held.GIVEN_BACK, self.generation) if self.held is Held.GRANTED else self
+
+    def resign(self) -> Lease:
+        """The proxy ends, and wants none again."""
+        return self if self.held is Held.NONE else Lease(Held.DRAINING, self.generation)
+
+
+NO_LEASE = Lease()
+
+
 @dataclass(slots=True, eq=False)
 class Seat:
     """A seat, its lease and what is in flight there."""
@@ -46,9 +101,7 @@ class Seat:
     info: SeatInfo
     connected: bool = True
     confirmed: bool = True  # named by the agent on its present stream
-    lease: int | None = None
-    draining: bool = False
-    offered: int | None = None  # the lease that went back unasked; its agent may grant it again
+    lease: Lease = NO_LEASE
     in_flight: set[int] = field(default_factory=set)
     requests: int = 0
     share: float = 0.0  # seconds that a request had which was there all the time
@@ -59,18 +112,19 @@ class Seat:
     @property
     def open(self) -> bool:
         """Whether requests may go there."""
-        return (
-            self.connected
-            and self.lease is not None
-            and not self.draining
-            and bool(self.info.address)
-        )
+        granted = self.lease.held is Held.GRANTED
+        return granted and self.connected and bool(self.info.address)
+
+    @property
+    def idle(self) -> bool:
+        """Whether requests may go there, and none is there."""
+        return self.open and not self.in_flight
 
     @property
     def at_hand(self) -> bool:
         """Whether it is awake, and only its agent's word is missing of whether it stays."""
-        offered = self.draining and self.offered is not None and self.offered == self.lease
-        return offered and self.connected and self.info.state is SeatState.ACTIVE
+        given_back = self.lease.held is Held.GIVEN_BACK
+        return given_back and self.connected and self.info.state is SeatState.ACTIVE
 
     @property
     def wake_cost(self) -> int:

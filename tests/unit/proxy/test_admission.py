@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from kybernate.types import NodeName, PodUid, SeatState
 from proxy import quotas
@@ -779,6 +780,9 @@ class AnyOrder(RuleBasedStateMachine):
         self.now = 0.0
         self.ticket = 0
         self.lease: dict[PodUid, int] = {}
+        self.back: dict[PodUid, int] = {}
+        """What went back unasked, until it is granted again."""
+        self.resigned = False
         self.generation = 0
         self.held: list[Held] = []
         self.flying: dict[int, PodUid] = {}
@@ -786,11 +790,19 @@ class AnyOrder(RuleBasedStateMachine):
         self.known: set[PodUid] = set()
         self.up = {N1: True, NodeName("n2"): True}
 
+    @initialize(granted=st.sets(UIDS))
+    def agents_say_what_there_is(self, granted):
+        for uid, node in NODES.items():
+            self.admission.takes_back(node, yes=True)
+            self.agent_names(uid, SeatState.ACTIVE, "10.0.0.1:80")
+        self.agent_grants(granted)
+
     def take(self, actions):
         for action in actions:
             match action:
                 case Serve(ticket, info, generation, _):
                     assert self.lease.get(info.uid) == generation, "served without a lease"
+                    assert info.uid not in self.back, "served under a lease that went back"
                     assert self.up[info.node]
                     assert ticket not in self.flying
                     model = MODELS[info.uid]
@@ -810,9 +822,39 @@ class AnyOrder(RuleBasedStateMachine):
                     assert uid not in self.lease
                 case Abort(ticket, _):
                     assert ticket in self.flying
+                case Close(uid) if uid in self.lease:
+                    assert uid not in self.flying.values(), "given back with requests in flight"
+                    self.back[uid] = self.lease[uid]
+
+    def grants(self, uid, generation):
+        self.back.pop(uid, None)
+        if not self.resigned:
+            self.lease[uid] = generation
+        actions = self.admission.grant(uid, generation, self.now)
+        idle = uid not in self.flying.values()
+        if self.resigned:
+            assert of(actions, Drained) == [Drained(NODES[uid], uid, generation)] * idle
+        self.take(actions)
+
+    def resigns(self):
+        """The proxy ends: from now on it wants no lease, and serves nobody."""
+        self.resigned = True
+        idle = self.lease.keys() - set(self.flying.values())
+        due = {Drained(NODES[uid], uid, self.lease[uid]) for uid in idle}
+        self.lease.clear()
+        actions = self.admission.resign()
+        assert due <= set(of(actions, Drained)), "its agent would wait for that"
+        self.take(actions)
+
+    def ends(self, uid):
+        self.back.pop(uid, None)
+        return self.lease.pop(uid, None)
 
     @rule(uid=UIDS, state=STATES, address=st.sampled_from(["", "10.0.0.1:80"]))
     def agent_names_a_seat(self, uid, state, address):
+        self.agent_names(uid, state, address)
+
+    def agent_names(self, uid, state, address):
         node = NODES[uid]
         if not self.up[node]:
             return
@@ -823,22 +865,32 @@ class AnyOrder(RuleBasedStateMachine):
         )
         self.take(self.admission.seat(info, self.now))
 
+    @rule(uids=st.sets(UIDS, min_size=1))
+    def agent_grants(self, uids):
+        for uid in sorted(uids):
+            if self.up[NODES[uid]] and uid in self.known:
+                self.generation += 1
+                self.grants(uid, self.generation)
+
     @rule(uid=UIDS)
-    def agent_grants(self, uid):
-        if self.up[NODES[uid]] and uid in self.known:
-            self.generation += 1
-            self.lease[uid] = self.generation
-            self.take(self.admission.grant(uid, self.generation, self.now))
+    def agent_takes_a_drain_back(self, uid):
+        if uid in self.lease:
+            self.grants(uid, self.lease[uid])
 
     @rule(uid=UIDS)
     def agent_drains(self, uid):
         if generation := self.lease.pop(uid, None):
-            self.take(self.admission.drain(NODES[uid], uid, generation, self.now))
+            actions = self.admission.drain(NODES[uid], uid, generation, self.now)
+            self.take(actions)
+            idle = uid not in self.flying.values()
+            assert of(actions, Drained) == [Drained(NODES[uid], uid, generation)] * idle
 
-    @rule(node=st.sampled_from([N1, NodeName("n2")]), yes=st.booleans())
-    def agent_says_whether_it_takes_back(self, node, yes):
-        if self.up[node]:
-            self.admission.takes_back(node, yes=yes)
+    @rule(uid=UIDS, order=st.sampled_from(["drain", "revoke"]), older=st.integers(1, 3))
+    def an_order_for_another_lease_comes(self, uid, order, older):
+        if uid in self.lease:
+            node = (NODES[uid],) if order == "drain" else ()
+            other = self.lease[uid] - older
+            assert getattr(self.admission, order)(*node, uid, other, self.now) == []
 
     @rule(node=st.sampled_from([N1, NodeName("n2")]), again=st.booleans())
     def leases_go_back_with_a_demand(self, node, again):
@@ -846,14 +898,14 @@ class AnyOrder(RuleBasedStateMachine):
             assert uid not in self.flying.values(), "given back with requests in flight"
             if self.lease.get(uid) != generation:
                 continue
+            assert self.back[uid] == generation, "granted again since"
             del self.lease[uid]
             if again:
-                self.lease[uid] = generation
-                self.take(self.admission.grant(uid, generation, self.now))
+                self.grants(uid, generation)
 
     @rule(uid=UIDS)
     def agent_revokes(self, uid):
-        if generation := self.lease.pop(uid, None):
+        if generation := self.ends(uid):
             actions = self.admission.revoke(uid, generation, self.now)
             flying = {t for t, u in self.flying.items() if u == uid}
             assert {a.ticket for a in of(actions, Abort)} == flying
@@ -863,16 +915,17 @@ class AnyOrder(RuleBasedStateMachine):
     def agent_drops_a_seat(self, uid):
         if self.up[NODES[uid]]:
             self.known.discard(uid)
-            self.lease.pop(uid, None)
+            self.ends(uid)
             self.take(self.admission.gone(uid, self.now))
 
-    @rule(node=st.sampled_from([N1, NodeName("n2")]))
-    def stream_breaks_or_returns(self, node):
+    @rule(node=st.sampled_from([N1, NodeName("n2")]), takes_back=st.booleans())
+    def stream_breaks_or_returns(self, node, takes_back):
         self.up[node] = not self.up[node]
-        for uid in [uid for uid in self.lease if NODES[uid] == node]:
-            del self.lease[uid]
+        for uid in [uid for uid in NODES if NODES[uid] == node]:
+            self.ends(uid)
         if self.up[node]:
             self.take(self.admission.connected(node))
+            self.admission.takes_back(node, yes=takes_back)
         else:
             self.take(self.admission.disconnected(node, self.now))
 
@@ -880,8 +933,8 @@ class AnyOrder(RuleBasedStateMachine):
         self.held = [one for one in self.held if one.ticket != ticket]
 
     @rule(
-        model=st.sampled_from(["m", "n", "x"]),
-        size=st.integers(1, 20),
+        model=st.sampled_from("mmmnnnx"),
+        size=st.integers(1, 12),
         client=st.sampled_from([Client("1"), Client("2")]),
         patience=st.sampled_from([None, None, 0.0, 2.0, 20.0]),
         priority=st.sampled_from([0, 0, 1, -1]),
@@ -898,14 +951,18 @@ class AnyOrder(RuleBasedStateMachine):
             self.held.append(Held(self.ticket, model, client.name, priority, until))
         self.take(actions)
 
+    def tickets(self):
+        return [*self.flying, *(one.ticket for one in self.held)] or [0]
+
     @rule(data=st.data(), answered=st.booleans())
     def request_ends_or_client_leaves(self, data, answered):
-        tickets = [*self.flying, *(one.ticket for one in self.held)]
-        if not tickets:
-            return
-        ticket = data.draw(st.sampled_from(tickets))
+        self.is_over(data.draw(st.sampled_from(self.tickets())), answered=answered)
+
+    def is_over(self, ticket, *, answered):
         self.flying.pop(ticket, None)
         self.drop(ticket)
+        self.bytes.pop(ticket, None)
+        self.admission.release(ticket)
         self.take(self.admission.leave(ticket, self.now, answered=answered))
 
     @rule(seconds=st.sampled_from([0.5, 3.0, 11.0]))
@@ -934,7 +991,7 @@ class AnyOrder(RuleBasedStateMachine):
             reported[view.info.model] += view.waiting
             flying = sum(1 for uid in self.flying.values() if uid == view.info.uid)
             assert view.in_flight == flying
-            assert view.granted <= (view.info.uid in self.lease)
+            assert view.granted <= (view.info.uid in self.lease.keys() - self.back.keys())
         for model, number in waiting.items():
             assert reported[model] in (0, number), "one seat at a time carries the demand"
             assert number <= self.limits.waiting
@@ -960,3 +1017,39 @@ AnyOrder.TestCase.settings = hypothesis_settings(
 TestAnyOrder = AnyOrder.TestCase
 WithALimit.TestCase.settings = AnyOrder.TestCase.settings
 TestWithALimit = WithALimit.TestCase
+
+
+def walk(dice, one, steps):
+    """Do so many of its rules in a random order, most often what concerns leases."""
+    uid, node = lambda: dice.choice(list(NODES)), lambda: dice.choice([N1, NodeName("n2")])
+    awake = [SeatState.ACTIVE, SeatState.ACTIVE, SeatState.DRAINING, SeatState.PARKED]
+    client = lambda: dice.choice([Client("1"), Client("2")])  # noqa: E731
+    rules = {
+        lambda: one.client_asks(dice.choice("mn"), 1, client(), dice.choice([None, 2.0]), 0): 9,
+        lambda: one.is_over(dice.choice(one.tickets()), answered=True): 7,
+        lambda: one.agent_grants([uid()]): 4,
+        lambda: one.leases_go_back_with_a_demand(node(), dice.random() < 0.5): 4,
+        lambda: one.agent_drains(uid()): 3,
+        lambda: one.agent_takes_a_drain_back(uid()): 2,
+        lambda: one.agent_names_a_seat(uid(), dice.choice(awake), "10.0.0.1:80"): 2,
+        lambda: one.an_order_for_another_lease_comes(uid(), "drain", 1): 1,
+        lambda: one.agent_revokes(uid()): 1,
+        lambda: one.agent_drops_a_seat(uid()): 1,
+        lambda: one.stream_breaks_or_returns(node(), takes_back=True): 1,
+        lambda: one.time_passes(dice.choice([0.5, 3.0])): 1,
+    }
+    for act in dice.choices(list(rules), list(rules.values()), k=steps):
+        act()
+        one.demand_is_what_clients_want()
+        one.nobody_waits_for_a_seat_that_is_open()
+
+
+@pytest.mark.parametrize("machine", [AnyOrder, WithALimit])
+def test_a_request_goes_only_to_a_seat_whose_lease_is_granted(machine):
+    """Hypothesis finds what is rare, but leaves most of its requests without a lease."""
+    for seed in range(200):
+        dice, one = random.Random(seed), machine()
+        one.agents_say_what_there_is(list(NODES))
+        walk(dice, one, 60)
+        one.resigns()
+        walk(dice, one, 20)

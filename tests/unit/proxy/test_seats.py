@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kybernate.types import NodeName, PodUid, SeatState
 from proxy.actions import SeatInfo
 from proxy.routing import Away
-from proxy.seats import Seat, Seats
+from proxy.seats import NO_LEASE, Held, Lease, Seat, Seats
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -70,3 +70,32 @@ def test_what_left_is_found_by_its_plain_name(left: list[tuple[SeatInfo, float]]
     for name in ("birch", "shop/birch", "oak"):
         expected = {seat.route for seat in away.seats(now) if seat.model == name}
         assert {seat.route for seat in away.named(name, now)} == expected
+
+
+_WORDS = st.sampled_from(["grant", "drain", "revoke", "give_back", "resign"])
+
+
+def _after(lease: Lease, word: str, generation: int) -> Lease:
+    given = () if word in ("give_back", "resign") else (generation,)
+    after: Lease = getattr(lease, word)(*given)
+    return after
+
+
+@given(st.lists(st.tuples(_WORDS, st.integers(1, 3)), max_size=20))
+def test_only_a_grant_lets_requests_begin_and_each_lease_ends_by_its_own_orders(
+    orders: list[tuple[str, int]],
+) -> None:
+    lease = NO_LEASE
+    for word, generation in orders:
+        before, lease = lease, _after(lease, word, generation)
+        granted = lease.held is Held.GRANTED
+        if word == "grant":
+            assert (granted, lease.generation) == (True, generation)
+        elif granted:
+            assert lease == before
+            assert word in ("drain", "revoke"), f"it outlives {word}"
+            assert generation != lease.generation, f"it outlives {word}"
+        if lease.held is Held.GIVEN_BACK:
+            assert before.held in (Held.GRANTED, Held.GIVEN_BACK)
+            assert before.generation == lease.generation
+        assert lease.ends is (lease.held not in (Held.NONE, Held.GRANTED))
