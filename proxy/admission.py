@@ -285,6 +285,10 @@ class Admission:
 
     # --- views --------------------------------------------------------------------------------
 
+    def knows(self, uid: PodUid) -> bool:
+        """Whether there is such a seat."""
+        return self._seats.get(uid) is not None
+
     def demand(self, uid: PodUid, now: float) -> DemandView | None:
         """What to tell the agent about a seat; None if the seat is unknown."""
         seat = self._seats.get(uid)

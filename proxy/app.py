@@ -16,7 +16,8 @@ from proxy.relay.visits import refusal_of
 from proxy.routing import refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
+    from typing import TypeAlias
 
     from kybernate.settings.proxy import ProxySettings
     from proxy.actions import Client
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from proxy.metrics import Metrics
     from proxy.page.board import Board
     from proxy.relay.visits import Visits
+
+    _Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Front:
@@ -53,17 +56,21 @@ class Front:
 
     def application(self) -> web.Application:
         """The application to serve; run it with handler cancellation on."""
-        app = web.Application(middlewares=[_in_openais_shape])
-        app.router.add_get("/v1/models", self._models)
-        app.router.add_get("/v1/models/{model:.+}", self._model)
-        app.router.add_post("/api/models/{act:park|wake|pin|unpin|unload}/{model:.+}", self._act)
-        app.router.add_post("/{path:.+}", self._post)
-        app.router.add_get("/healthz", self._healthz)
-        app.router.add_get("/readyz", self._readyz)
-        app.router.add_get("/metrics", self._scrape)
-        self._page.routes(app.router.add_route)
+        app, ours = web.Application(), _in_openais_shape
+        router = app.router
+        for path in self._settings.paths:
+            if path != "*":
+                router.add_post(path, self._post)  # found at once, others by the pattern below
+        router.add_get("/v1/models", ours(self._models))
+        router.add_get("/v1/models/{model:.+}", ours(self._model))
+        router.add_post("/api/models/{act:park|wake|pin|unpin|unload}/{model:.+}", ours(self._act))
+        router.add_post("/{path:.+}", self._post)
+        router.add_get("/healthz", ours(self._healthz))
+        router.add_get("/readyz", ours(self._readyz))
+        router.add_get("/metrics", ours(self._scrape))
+        self._page.routes(lambda how, path, one: router.add_route(how, path, ours(one)))
         app.on_shutdown.append(self._page.close)
-        app.router.add_route("*", "/{path:.*}", self._elsewhere)
+        router.add_route("*", "/{path:.*}", self._elsewhere)
         return app
 
     async def _post(self, request: web.Request) -> web.StreamResponse:
@@ -142,13 +149,17 @@ class Front:
         return _error(ApiError(404, "unknown_url", message))
 
 
-@web.middleware
-async def _in_openais_shape(request: web.Request, handler: Any) -> web.StreamResponse:
-    try:
-        response: web.StreamResponse = await handler(request)
-    except ApiError as error:
-        response = _error(error)
-    return response
+def _in_openais_shape(handler: _Handler) -> _Handler:
+    """The handler, whose ApiErrors are answers. aiohttp's middlewares would do the same for every
+    request, also for those to models, which need none."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except ApiError as error:
+            return _error(error)
+
+    return answer
 
 
 def _json(data: object) -> web.Response:

@@ -248,9 +248,8 @@ class Desk:
         self.apply(self.admission.tick(max(at, self.now)))
 
     def _drop_if_gone(self, uid: PodUid) -> None:
-        if self.admission.demand(uid, self.now) is None and not any(
-            flight.serve.seat.uid == uid for flight in self._flights.values()
-        ):
+        there = (flight.serve.seat.uid == uid for flight in self._flights.values())
+        if not self.admission.knows(uid) and not any(there):
             self._connections.drop(uid)
 
 

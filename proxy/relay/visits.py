@@ -22,6 +22,7 @@ from proxy.relay.exchange import (
     WAIT_MS,
     ClientLeftError,
     Exchange,
+    within,
 )
 from proxy.relay.sockets import Socket
 from proxy.relay.traces import NoTraces
@@ -171,13 +172,14 @@ class Visits:
         declared = visit.request.content_length or 0
         body, limit = bytearray(), self._settings.max_body_bytes
         # What came whole with its headers needs no clock.
-        time = None if visit.request.content.is_eof() else self._settings.body_limit_s
+        content = visit.request.content
+        limit_s = None if content.is_eof() else self._settings.body_limit_s
         if declared <= limit:
             self._desk.announce(visit.ticket, visit.client, declared)
         try:
-            async with asyncio.timeout(time):
+            async with within(limit_s):
                 while declared <= limit:
-                    chunk = await visit.request.content.readany()
+                    chunk = await content.readany()
                     if not chunk:
                         return body
                     if len(body) + len(chunk) > limit:

@@ -85,7 +85,7 @@ def _proxy() -> Iterator[str]:
     text = "".join(file.read_text() for file in PROXY)
     found = [one for one in ast.walk(ast.parse(text)) if isinstance(one, ast.AsyncFunctionDef)]
     said = {one.name: ast.get_docstring(one) for one in found}
-    added = r'add(?:_(get|post|route))?\((?:"(?:\*|GET)", )?"(/[^"]*)", self\.(\w+)\)'
+    added = r'add(?:_(get|post|route))?\((?:"(?:\*|GET)", )?"(/[^"]*)", (?:ours\()?self\.(\w+)\)'
     for kind, path, handler in sorted(re.findall(added, text), key=lambda one: one[0] == "route"):
         method = "any other" if kind == "route" else (kind or "get").upper()
         shown = re.sub(r":[^}]+}", "}", path)
