@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _WORDS = ("a", "seat", "waits", "until", "its", "model", "wakes", "with", "all", "it", "knew")
+_METRICS = b"".join(
+    b"vllm:%b 0\n" % one
+    for one in (b"num_requests_waiting", b"num_requests_running", b"kv_cache_usage_perc")
+)
+"""By these an endpoint picker knows that the server isn't overloaded."""
 _MAX_TOKENS = 65536
 _MAX_BODY = 16 << 20
 
@@ -100,7 +105,8 @@ class Handler(BaseHTTPRequestHandler):
         self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def do_GET(self) -> None:
-        """Health, the list of models, and which GPUs this process uses and could open."""
+        """Health, the list of models, metrics as vLLM's, and which GPUs this process uses and could
+        open."""
         model = self.model
         if self.path == "/health":
             sick = model.sick.is_set()
@@ -108,6 +114,8 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/v1/models":
             entry = {"id": model.name, "object": "model", "created": 0, "owned_by": "toy"}
             self._send(200, {"object": "list", "data": [entry]})
+        elif self.path == "/metrics":
+            self._head(200, {"Content-Length": str(len(_METRICS))}, _METRICS)
         elif self.path == "/debug/gpus":
             env = {name: value for name, value in os.environ.items() if name.startswith("KYB_")}
             told = {"gpus": [gpu.uuid for gpu in model.memory.gpus], "given": given_gpus()}
@@ -140,17 +148,34 @@ class Handler(BaseHTTPRequestHandler):
         """Say nothing per request."""
 
     def _read(self) -> dict[str, Any]:
-        length = self.headers.get("Content-Length", "")
-        if not length.isdigit() or int(length) > _MAX_BODY:
-            self.close_connection = True
-            raise BadRequestError(411, "send a Content-Length of at most 16 MiB")
+        chunked = self.headers.get("Transfer-Encoding", "").lower() == "chunked"
         try:
-            request = json.loads(self.rfile.read(int(length)))
+            request = json.loads(self._chunks() if chunked else self._whole())
         except ValueError as error:
             raise BadRequestError(400, f"the body is not JSON: {error}") from error
         if not isinstance(request, dict):
             raise BadRequestError(400, "the body must be a JSON object")
         return request
+
+    def _whole(self) -> bytes:
+        length = self.headers.get("Content-Length", "")
+        if not length.isdigit() or int(length) > _MAX_BODY:
+            self.close_connection = True
+            raise BadRequestError(411, "send a Content-Length of at most 16 MiB, or chunks")
+        return self.rfile.read(int(length))
+
+    def _chunks(self) -> bytes:
+        """A body of unknown length, as a gateway passes on that reads it on its way."""
+        body = b""
+        while size := int(self.rfile.readline(64).split(b";")[0], 16):
+            if len(body) + size > _MAX_BODY:
+                self.close_connection = True
+                raise BadRequestError(413, "send at most 16 MiB")
+            body += self.rfile.read(size)
+            self.rfile.readline(64)
+        while self.rfile.readline(4096).strip():
+            pass
+        return body
 
     def _complete(self, request: dict[str, Any]) -> None:
         model = self.model

@@ -35,11 +35,12 @@ _LIMIT = 60.0
 
 
 class Picker:
-    """The picker of the InferencePool `pool`, whose pods have the label app=`label` and listen on
-    this port, with this EndpointPickerConfig; until `close`. Raises KybernateError."""
+    """The picker of the InferencePool `pool`, whose pods have the label app=`pool` and listen on
+    this port, with this EndpointPickerConfig and further flags; until `close`. Raises
+    KybernateError."""
 
     def __init__(
-        self, cluster: Cluster, folder: Path, pool: str, label: str, port: int, config: Json
+        self, cluster: Cluster, folder: Path, pool: str, port: int, config: Json, *flags: str
     ) -> None:
         self.port, self._health, metrics = free_port(), free_port(), free_port()
         self.metrics = f"http://127.0.0.1:{metrics}/metrics"
@@ -48,7 +49,7 @@ class Picker:
             "kind": "InferencePool",
             "metadata": {"name": pool},
             "spec": {
-                "selector": {"matchLabels": {"app": label}},
+                "selector": {"matchLabels": {"app": pool}},
                 "targetPorts": [{"number": port}],
                 "endpointPickerRef": {"name": pool, "port": {"number": self.port}},
             },
@@ -63,6 +64,7 @@ class Picker:
             *(f"--metrics-port={metrics}", "--metrics-endpoint-auth=false"),
             *(f"--grpc-health-port={self._health}", "--secure-serving=false"),
             f"--config-file={folder / 'picker.yaml'}",
+            *flags,
         ]
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(

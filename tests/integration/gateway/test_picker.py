@@ -2,7 +2,7 @@
 pool's model woken, by the configurations that the how-to page has.
 
 The agent is the stage's, so the kubelet's part is the test's: a pod whose readiness gate is true is
-ready. That the agent sets the gate so is held by tests/unit/nodeagent.
+ready. With a real one: tests/e2e/seats/test_picker.py.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def play(program, tls, control_plane, tmp_path):
     def run(scenario):
         async def act():
             port, model = free_port(), free_port()
-            picker = Picker(control_plane, tmp_path, "m", "m", model, written("apiVersion"))
+            picker = Picker(control_plane, tmp_path, "m", model, written("apiVersion"))
             pod = Pod(api)
             try:
                 pickers = {"default/m": picker.metrics}

@@ -186,12 +186,16 @@ async def test_tiers_are_shown_with_what_is_in_them(rig):
     assert (message.seats[0].tier, message.seats[0].saved_bytes) == ("nvme", 40 * GIB)
 
 
-async def test_a_pod_that_is_ready_while_active_is_not_while_its_seat_is_parked(rig):
+async def test_a_pod_that_is_ready_while_active_is_not_while_its_seat_is_parked(rig, proxy):
     r, operations, uid = await begun(rig, tiers=TIERS)
     shown = Publisher(r.node, None, "here", Attendance())
     r.node.observe(shown)
     r.node.seats[uid].wishes.ready_active = True
-    await ended(await operations.ask(park(uid, Tier.RAM)))
+    proxy(r.loop, service=1.0).request(uid)
+    asked = await operations.ask(park(uid, Tier.RAM))
+    await r.until(uid, SeatState.DRAINING)
+    assert shown._wakeable[uid] is False, "a candidate until its request is answered"
+    await ended(asked)
     assert shown._wakeable[uid] is False
     await ended(await operations.ask(Ask(Kind.WAKE, "w1", uid)))
     assert shown._wakeable[uid] is True
