@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kybernate import keys
 from kybernate.adapters.k8s.requests import RequestIndex
-from kybernate.api.pods import why_away
+from kybernate.api.pods import is_alone, why_away
 from kybernate.core.requests.evictions import (
     PREEMPTED,
     ROOM_S,
@@ -41,6 +41,9 @@ log = logging.getLogger(__name__)
 _UNDECIDED_S = 60.0
 """Seconds from its creation for which a pod waits for the controller's word: another replica may
 have to begin to lead before."""
+
+_UNTOLD_S = 600.0
+"""Seconds for which a pod that failed, and of which no request tells, has a successor."""
 
 _LOOKED_S, _MOST_NODES = 5.0, 5000
 """Seconds for which it counts what a Node said, and of how many: of one owner many pods may go at
@@ -106,7 +109,8 @@ class Evicted:
         known = self._known(pod)
         if self._may_be_lost(pod, known):
             raise RetryableError("whether the pod in whose place it comes is lost isn't known yet")
-        if not known:
+        untold = self._untold(pod, known)
+        if not known and not untold:
             return ""
         if self._snapshot.pod(pod.ref.uid) is None:
             # Then the watch may not have told of the evicted pod's end either.
@@ -114,11 +118,22 @@ class Evicted:
         requests = [request for request, _ in known.values()]
         found = predecessor(pod.ref.uid, requests, self._snapshot, self._wall())
         if found is None:
-            return ""
+            return untold
         if found.successor != pod.ref.uid:
             self._write(found, known[found.name][1], pod)
             log.info("pod %s continues from pod %s", pod.ref, found.status.pod_uid)
         return found.status.pod_uid
+
+    def _untold(self, pod: SeatPod, known: dict[str, tuple[Request, str]]) -> str:
+        """The UID of the pod that its kubelet failed, that was deleted at once, and of which the
+        controller made no request: it was away just then, and now nothing tells it of that pod.
+        Empty for none, and of pods that others replace, too: these stay until somebody deletes
+        them."""
+        if not _may_continue(pod) or not is_alone(pod.succession):
+            return ""
+        told = {request.status.pod_uid for request, _ in known.values()}
+        left = self._snapshot.left_by(pod.ref.namespace, pod.succession, _UNTOLD_S)
+        return next((uid for uid in reversed(left) if uid not in told), "")
 
     def _may_be_lost(self, pod: SeatPod, known: dict[str, tuple[Request, str]]) -> bool:
         """Whether the controller may be about to say that the pod in whose place it was made just

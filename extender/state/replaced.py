@@ -64,6 +64,13 @@ class Replaced:
         least = self._clock() - within
         return tuple(one.pod for one in found if not one.pod.failed or one.since > least)
 
+    def gone(self, namespace: str, succession: str, within: float) -> tuple[PodUid, ...]:
+        """Those of a succession that failed in the last `within` seconds, and that are gone; the
+        last one last."""
+        least = self._clock() - within
+        found = self._gone.get((namespace, succession), ())
+        return tuple(one.pod.ref.uid for one in found if one.since > least)
+
     def _remember(self, key: Key, gone: _Goes) -> None:
         self._gone[key].append(gone)
         self._shares[key[0]].append(key)

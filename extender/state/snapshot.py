@@ -301,6 +301,13 @@ class Snapshot:
         with self._lock:
             return self._replaced.of(namespace, succession, within)
 
+    def left_by(self, namespace: str, succession: str, within: float) -> tuple[PodUid, ...]:
+        """Pods of the succession that their kubelet has ended in the last `within` seconds, that
+        are gone, and of which a node tells an artifact in the object store; the last one last."""
+        with self._lock:
+            found = self._replaced.gone(namespace, succession, within)
+            return tuple(uid for uid in found if self._states.in_store(f"{OF_POD}{uid}"))
+
     def untaken(self, uid: str, successor: str) -> bool:
         """See `evictions.Seen`."""
         with self._lock:

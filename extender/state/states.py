@@ -52,6 +52,10 @@ class States:
                 found[one.node] = (*found.get(one.node, ()), replace(one, node=None))
         return found
 
+    def in_store(self, source: str) -> bool:
+        """Whether a copy of the state is known to be in the object store."""
+        return any(one.tier is Tier.OBJECT for one in self.of(source))
+
     def of(self, source: str) -> tuple[Artifact, ...]:
         """The copies that are known of the state, of a pod those of its newest."""
         try:

@@ -322,6 +322,11 @@ class Pod(NamedTuple):
         )
 
 
+def is_alone(succession: str) -> bool:
+    """Whether one pod at a time has it: of a StatefulSet or of an indexed Job."""
+    return "/" in succession
+
+
 def read_pod(pod: Mapping[str, Any]) -> Pod:
     """The pod of this JSON."""
     meta, spec = mapping(pod.get("metadata")), mapping(pod.get("spec"))

@@ -340,6 +340,72 @@ def test_one_that_its_kubelet_failed_and_that_is_gone_has_a_successor(site: Site
     assert site.known.claim(made(site, "p1")) == "q"
 
 
+def stateful(name: str, uid: str, **more: Any) -> dict[str, Any]:
+    """A StatefulSet's pod."""
+    item = pod(name, uid=uid, **more)
+    owner = {"controller": True, "kind": "StatefulSet", "uid": "sts"}
+    item["metadata"] |= {"ownerReferences": [owner], "creationTimestamp": JUST_NOW}
+    return item
+
+
+def failed_at_once(site: Site, uid: str, name: str = "q-0") -> None:
+    """Its kubelet fails it, and it is deleted."""
+    item = stateful(name, uid, node="n1", phase="Failed")
+    item["status"]["reason"] = "UnexpectedAdmissionError"
+    site.snapshot.pod_event("MODIFIED", item)
+    site.snapshot.pod_event("DELETED", item)
+
+
+def next_of(site: Site, uid: str = "next", name: str = "q-0") -> Any:
+    item = stateful(name, uid)
+    site.snapshot.pod_event("ADDED", item)
+    return read_pod(item)
+
+
+@pytest.mark.parametrize(
+    ("tier", "passed", "source"),
+    [("object", 61, "q"), ("object", 601, ""), ("nvme", 61, "")],
+)
+def test_a_controller_that_was_away_when_it_failed_costs_no_state(
+    site: Site, clock: Clock, tier: str, passed: int, source: str
+) -> None:
+    """The pod that failed is gone when the controller is back, and it makes no request."""
+    saved = [{**SAVED, "tier": tier, "bytes": 7}]
+    site.snapshot.node_event("MODIFIED", gpu_node("n1", saved=saved))
+    failed_at_once(site, "q")
+    failed_at_once(site, "other", "q-1")
+    second = next_of(site)
+    with pytest.raises(RetryableError):
+        site.known.claim(second)
+    clock.now += passed
+    assert site.known.claim(second) == source
+
+
+def test_of_several_that_failed_the_last_with_an_artifact_is_continued(
+    site: Site, clock: Clock
+) -> None:
+    rows = [
+        {**SAVED, "uid": uid, "artifact": f"default/a@20260101T00000{at}Z-00000001", "bytes": 7}
+        for at, uid in enumerate(("q", "r"))
+    ]
+    site.snapshot.node_event("MODIFIED", gpu_node("n1", saved=rows))
+    for uid in ("q", "r", "never-ran"):
+        failed_at_once(site, uid)
+    clock.now += 61
+    assert site.known.claim(next_of(site)) == "r"
+
+
+def test_what_the_controller_has_said_of_it_counts(site: Site, clock: Clock) -> None:
+    site.snapshot.node_event("MODIFIED", gpu_node("n1", saved=[{**SAVED, "bytes": 7}]))
+    failed_at_once(site, "q")
+    lost(site, "PodEnded", done=True)
+    item = site.api.items["lost-q"]
+    item["status"]["owner"] = next_of(site).succession
+    site.told(site.known)
+    clock.now += 61
+    assert site.known.claim(next_of(site)) == ""
+
+
 def test_it_is_waited_for_whatever_fails_of_another_tenant(site: Site) -> None:
     node(site)
     item = leaver(site, phase="Failed", reason="UnexpectedAdmissionError")
