@@ -255,7 +255,7 @@ class _Decision:
         (seat,) = (one for one in self._view.seats if one.uid == riser)
         while seat.tier is not Tier.RAM:
             above = Tier.NVME if seat.tier is Tier.OBJECT else Tier.RAM
-            if not self._will_have(above, seat.cost(above), _FIRST, seat):
+            if seat.stranded or not self._will_have(above, seat.cost(above), _FIRST, seat):
                 return False
             self._take(above, seat.cost(above))
             seat = replace(seat, tier=above)

@@ -45,6 +45,21 @@ def steps(*seats, limits=LIMITS, policy=POLICY, now=1000.0, **more):
     return [(action.step.value, action.uid) for action in decide(view, policy, now)]
 
 
+@pytest.mark.parametrize("tier", [NVME, OBJECT])
+def test_what_a_lost_gpu_strands_stays_whoever_wants_it_and_nobody_makes_room_for_it(tier):
+    for wish in ({"turn": 0}, {"asked": RAM}, {"prefetch": 0.0}):
+        assert steps(seat("a", tier=tier, **wish)), "it would come up"
+        assert steps(seat("a", tier=tier, stranded=True, **wish)) == []
+    for stranded in (False, True):
+        view = TierView((seat("a", tier=tier, stranded=stranded),), LIMITS)
+        assert tiering.lodges(view, (), 1000.0, PodUid("a")) is not stranded
+
+
+def test_what_is_stranded_may_sink():
+    asked = seat("a", tier=NVME, asked=OBJECT, stranded=True)
+    assert steps(asked) == [("pack", "a")]
+
+
 def test_nothing_is_moved_while_there_is_room():
     assert steps(seat("a"), seat("b")) == []
     assert steps(seat("a"), coming=(coming("x", 60),)) == []
