@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -26,6 +26,7 @@ from tests.kit.clients.kubectl import Kubectl
 from tests.kit.clients.models import Models
 from tests.kit.howto import Page
 from tests.kit.pods import PODS, SeatPod, ready
+from tests.simgpu import Faults
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -439,10 +440,19 @@ def has_ended(site: Site, name: str) -> bool:
         return False
 
 
-def test_a_successor_whose_plugin_ends_before_it_is_admitted_is_marked_and_the_next_continues(
-    site: Site, seats: Pods, deployment: str
-) -> None:
-    """Its node's kubelet stands still from before it is bound until the plugin is gone."""
+class Sent(NamedTuple):
+    """A pod that has counted to two and whose state is put away, and the pod in its place: bound to
+    `node`, another one, whose kubelet knows nothing of it yet."""
+
+    uid: str
+    was_on: str
+    successor: str
+    node: str
+
+
+@pytest.fixture
+def sent(site: Site, seats: Pods, deployment: str) -> Iterator[Sent]:
+    """The kubelet stands still until it gets SIGCONT."""
     first = the_pod(seats)
     uid, name = (first["metadata"][key] for key in ("uid", "name"))
     node = first["spec"]["nodeName"]
@@ -452,23 +462,75 @@ def test_a_successor_whose_plugin_ends_before_it_is_admitted_is_marked_and_the_n
     site.cluster.kubectl("cordon", node)
     assert not evicted(site, name)
     wait_until(lambda: has_ended(site, f"evict-{uid}-1"), 60, "its state is not put away")
-    kubelet, plugin = site.cluster.node(other).kubelet, site.cluster.node(other).plugin
+    kubelet = site.cluster.node(other).kubelet
     kubelet.signal(signal.SIGSTOP)
     try:
         wait_until(lambda: evicted(site, name), 20, "it may not go")
-        second = bound(seats, other)
-        plugin.stop()
-        kubelet.signal(signal.SIGCONT)
-        wait_until(lambda: over(seats.get(second)), 60, "it runs without a seat")
-        wait_until(lambda: marked(seats.get(second)), 30, "nobody is told that it is replaced")
+        yield Sent(uid, node, bound(seats, other), other)
     finally:
         kubelet.signal(signal.SIGCONT)
-        plugin.start()
 
-    third = the_pod(seats, but=uid)
-    assert third["metadata"]["annotations"][keys.RESTORE_FROM] == f"pod/{uid}"
+
+def is_failed_and_marked(site: Site, seats: Pods, sent: Sent) -> None:
+    """Once its kubelet runs again."""
+    site.cluster.node(sent.node).kubelet.signal(signal.SIGCONT)
+    wait_until(lambda: over(seats.get(sent.successor)), 60, "it runs without a seat")
+    wait_until(lambda: marked(seats.get(sent.successor)), 30, "nobody is told that it is replaced")
+
+
+def continues(site: Site, seats: Pods, sent: Sent) -> Json:
+    """The pod that serves at last, which counts on from two."""
+    third = the_pod(seats, but=sent.uid)
+    assert third["metadata"]["annotations"][keys.RESTORE_FROM] == f"pod/{sent.uid}"
     told = site.sentence(third["metadata"]["name"], "RestoreRefused")
     assert counts(third, 1) == 3, told
+    return third
+
+
+def test_a_successor_whose_plugin_ends_before_it_is_admitted_is_marked_and_the_next_continues(
+    site: Site, seats: Pods, sent: Sent
+) -> None:
+    plugin = site.cluster.node(sent.node).plugin
+    plugin.stop()
+    try:
+        is_failed_and_marked(site, seats, sent)
+    finally:
+        plugin.start()
+    continues(site, seats, sent)
+
+
+FELL_OFF_THE_BUS = 79
+
+
+@contextmanager
+def off_the_bus(site: Site, node: str, *lost: int) -> Iterator[None]:
+    """These GPUs of the node are lost to the driver, as its agent knows; they come back."""
+    faults = Faults(site.cluster.simgpu_root(node))
+    try:
+        for index in lost:
+            faults.lose_gpu(index)
+            faults.xid(index, FELL_OFF_THE_BUS)
+        wait_until(lambda: ill(site, node) == {*lost}, 30, "nobody notices it")
+        yield
+    finally:
+        for index in lost:
+            faults.lose_gpu(index, lost=False)
+    wait_until(lambda: not ill(site, node), 60, "they are not in use again")
+
+
+def ill(site: Site, node: str) -> set[int]:
+    status = site.cluster.api().get(f"{keys.GPU_NODES_PATH}/{node}")["status"]
+    return {gpu["index"] for gpu in status["gpus"] if not gpu["healthy"]}
+
+
+def test_a_successor_whose_gpus_fall_off_the_bus_is_marked_and_the_next_continues_on_another(
+    site: Site, seats: Pods, sent: Sent
+) -> None:
+    with off_the_bus(site, sent.node, 0, 1):
+        is_failed_and_marked(site, seats, sent)
+        site.cluster.kubectl("uncordon", sent.was_on)
+        third = continues(site, seats, sent)
+        assert third["spec"]["nodeName"] == sent.was_on
 
 
 def bound(seats: Pods, node: str) -> str:
