@@ -81,9 +81,9 @@ class DoorSide:
             return
         if hello.phase is GatePhase.WAITING and self._node.world.offloading is not None:
             # Whether TCP is held back from its pod since an earlier life, not every record tells,
-            # nor what was dumped of that.
+            # nor what was dumped of that; but what comes for it is no rest of an earlier life.
             self._life.aside(self._offload.gates.reopen(seat))
-            if seat.state is SeatState.WAITING:
+            if seat.state is SeatState.WAITING and not self._offload.ahead.knows(seat.uid):
                 self._life.aside(self._offload.lazies.abandon(seat))
         try:
             if hello.phase is GatePhase.WAITING or not seat.tree.handle:

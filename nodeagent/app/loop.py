@@ -85,14 +85,16 @@ class Loop:
         departures = Departures()
         self.succession = Succession(node, self.custody, self.reports, departures)
         ground = Ground(node, self.steps, self.life, self.kick)
-        self.offload = Offload(ground, self._requested, self.custody, self.succession, departures)
+        newest = Newest(node, self.registry, self.custody)
+        self.claims = Claims(node, self.registry, self.reports, newest)
+        kept = self.custody, self.succession, departures, self.claims
+        self.offload = Offload(ground, self._requested, *kept)
+        node.observe(self.offload.ahead)
         self.tiers = Tiers(node, self.offload, self.policy, self.kick)
         self.pressure = self._pressure(memory) if memory is not None else None
         self.refusals: Callable[[Iterable[Seat]], Mapping[PodUid, str]]
         self.refusals = self.pressure or (lambda _seats: {})
         self.places = Places(node, self.custody)
-        newest = Newest(node, self.registry, self.custody)
-        self.claims = Claims(node, self.registry, self.reports, newest)
         gates, transfers = self.offload.gates, self.offload.transfers
         self.adoptions = Adoptions(
             node, self.life, self.kick, gates, transfers, self.claims, newest
@@ -303,6 +305,7 @@ class Loop:
         """The watch shows a pod again."""
         seat = self.node.seats.get(facts.ref.uid)
         if seat is None:
+            self._bound(facts)
             return
         self.declared(seat, facts)
         if facts.ip and facts.ip != seat.contact.pod_ip:
@@ -318,6 +321,14 @@ class Loop:
         elif facts.deleting and not seat.ending.asked:
             self.life.end(seat)
 
+    def _bound(self, facts: PodFacts) -> None:
+        """A pod that has no seat yet: what it continues from may come before it has one."""
+        wish = facts.restore
+        if facts.deleting or facts.over:
+            self.offload.ahead.leave(facts.ref.uid)
+        elif facts.group is not None and wish is not None and wish.succeeds:
+            self.offload.ahead.expect(facts.ref, wish.uid)
+
     def declared(self, seat: Seat, now: Declared) -> None:
         """What the seat's pod, or the file that has its model, says of it now."""
         if seat.wishes.declared(now):
@@ -327,6 +338,7 @@ class Loop:
 
     def pod_gone(self, uid: PodUid) -> None:
         """The pod no longer exists, or has ended for good."""
+        self.offload.ahead.leave(uid)
         seat = self.node.seats.get(uid)
         if seat is None or seat.ending.deleted:
             return

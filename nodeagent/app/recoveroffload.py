@@ -95,7 +95,7 @@ async def clear_of_the_gone(loop: Loop) -> None:
 
 
 def _is_known(loop: Loop, uid: PodUid) -> bool:
-    return uid in loop.node.seats
+    return uid in loop.node.seats or loop.offload.ahead.knows(uid)
 
 
 async def _finish_dump(loop: Loop, seat: Seat) -> None:

@@ -14,6 +14,7 @@ from nodeagent.artifacts.reports import Kind, Report
 if TYPE_CHECKING:
     from kybernate.core.artifacts.manifest import Manifest
     from kybernate.ports import Registry
+    from kybernate.types import PodRef
     from nodeagent.artifacts.newest import Newest
     from nodeagent.artifacts.reports import ReportQueue
     from nodeagent.seat.node import Node
@@ -77,6 +78,17 @@ class Claims:
         self._newest.see_kept(ArtifactId(manifest.id))
         await registry.claim(facts.namespace, uid, ArtifactId(manifest.id), seat.uid, CALL_S)
         return line.node == self._node.settings.node
+
+    async def claimable(self, pod: PodRef, uid: PodUid) -> ArtifactId:
+        """The newest state of the stopped pod `uid`, which this pod may claim unless another one
+        does before. Raises RefusedError, RetryableError, NotFoundError, DeadlineError, OSError."""
+        offloading = self._node.world.offloading
+        line = await self._registry.line(pod.namespace, uid, CALL_S)
+        if offloading is None or line.successor not in ("", pod.uid) or line.ended:
+            raise RefusedError(f"pod {pod} can't continue in the place of pod {uid}")
+        if line.successor != pod.uid and not line.stopped:
+            raise RetryableError(f"nothing proves that pod {uid} has stopped")
+        return await self._newest.find(offloading, pod.namespace, uid)
 
     async def _see_newest(self, seat: Seat, manifest: Manifest, offloading: Offloading) -> None:
         """Raise RetryableError if its pod was to be given the newest state and this is none any

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kybernate.core.seat.seats import TIER_OF
 from kybernate.types import SeatState, Tier
 from nodeagent.artifacts.store import Sealer
+from nodeagent.offload.ahead import Ahead
 from nodeagent.offload.dumps import Dumps
 from nodeagent.offload.gates import OFFLOADED, Gates
 from nodeagent.offload.lazies import Lazies
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from nodeagent.artifacts.holds import Custody
     from nodeagent.artifacts.succession import Succession
+    from nodeagent.offload.ahead import Claimable
     from nodeagent.offload.departures import Departures
     from nodeagent.offload.ground import Ground
     from nodeagent.seat.record import Seat
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
 
 class Offload:
     """All that carries out the tier manager's steps. `request_wake` is told of what arrives at a
-    shut gate; `departures`: seats whose workloads go to other nodes."""
+    shut gate; `departures`: seats whose workloads go to other nodes; `claims`: what pods may
+    continue from."""
 
     def __init__(
         self,
@@ -34,6 +37,7 @@ class Offload:
         custody: Custody,
         succession: Succession,
         departures: Departures,
+        claims: Claimable,
     ) -> None:
         self.ground = ground
         self._succession = succession
@@ -42,16 +46,18 @@ class Offload:
         self.sealer = Sealer(custody)
         self.gates = Gates(ground, request_wake)
         self.lazies = Lazies(ground.node, ground.life, ground.kick)
-        self.transfers = Transfers(ground, self.lazies.pays)
+        self.ahead = Ahead(ground, self.lazies, claims, self.others_in)
+        self.transfers = Transfers(ground, self.lazies.pays, self.ahead)
         self.restores = Restores(ground, self.gates, self.lazies, self.transfers)
         self.dumps = Dumps(ground, self.gates, self.lazies, self.sealer, succession, departures)
 
     def others_in(self, tier: Tier) -> int:
-        """Bytes of it that no seat has: what is on its way from other nodes, and what is held."""
+        """Bytes of it that no seat has: what is on its way for seats to come, and what is held."""
         offloading = self.ground.world.offloading
         inbox = offloading.inbox if offloading else None
         coming = inbox.room.taken if inbox is not None and tier is Tier.NVME else 0
-        return coming + self.custody.bytes_in(tier)
+        ahead = self.ahead.taken if tier is Tier.NVME else 0
+        return coming + ahead + self.custody.bytes_in(tier)
 
     def forget(self, seat: Seat, why: str) -> None:
         """The seat runs on, or has ended: its artifact is worth nothing any more."""

@@ -16,6 +16,7 @@ from kybernate.errors import (
     RefusedError,
     RetryableError,
 )
+from kybernate.lib.deadline import CALL_S
 from kybernate.types import ArtifactId, Tier
 from nodeagent import metrics
 from nodeagent.offload.retries import pause
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from kybernate.core.artifacts.into import Into
     from kybernate.types import PodUid
+    from nodeagent.offload.ahead import Ahead, Coming
     from nodeagent.offload.ground import Ground
     from nodeagent.seat.record import Seat
 
@@ -42,10 +44,11 @@ believed and the state given up."""
 class Transfers:
     """Copies, fetches and drops artifacts as the tier manager says."""
 
-    def __init__(self, ground: Ground, lazily: Callable[[Seat], bool]) -> None:
+    def __init__(self, ground: Ground, lazily: Callable[[Seat], bool], ahead: Ahead) -> None:
         """`lazily`: whether the seat's tree is to run before its memory is in."""
         self._ground = ground
         self._lazily = lazily
+        self._ahead = ahead
         self._coming: dict[PodUid, tuple[Path, asyncio.Task[None]]] = {}
 
     def begin_pack(self, seat: Seat, why: str) -> None:
@@ -160,21 +163,21 @@ class Transfers:
         """Its images into a folder of its own, and what they need: the place where that is written
         may be away when they are restored. Raises like `Vault.begin` and `Vault.fetch`."""
         self.stop(seat)
-        images = await self._ground.offloading.vault.begin(seat.uid)
-        await self._bring(seat, into, images)
+        images, ahead = await self._begin_in(seat, into)
+        await self._bring(seat, into, images, ahead)
 
     async def begin_bring(self, seat: Seat, into: Into) -> tuple[Path, asyncio.Task[None]]:
         """As `bring`, but returns once a restore may begin from that folder: its tree may run when
         the task has ended well. Who is given it cancels it, or sees it to its end."""
         self.stop(seat)
-        images = await self._ground.offloading.vault.begin(seat.uid)
-        loop, may_begin = asyncio.get_running_loop(), asyncio.Event()
+        images, ahead = await self._begin_in(seat, into)
+        loop, may_begin = asyncio.get_running_loop(), ahead.may_begin if ahead else asyncio.Event()
 
         def laid_out() -> None:
             with contextlib.suppress(RuntimeError):  # the agent has ended
                 loop.call_soon_threadsafe(may_begin.set)
 
-        coming = asyncio.create_task(self._bring(seat, into, images, laid_out))
+        coming = asyncio.create_task(self._bring(seat, into, images, ahead, laid_out))
 
         def ended(task: asyncio.Task[None]) -> None:
             may_begin.set()
@@ -189,14 +192,34 @@ class Transfers:
             raise
         return images, coming
 
+    async def _begin_in(self, seat: Seat, into: Into) -> tuple[Path, Coming | None]:
+        """An empty folder, or one with what has been fetched ahead, as far as that is."""
+        vault, ahead = self._ground.offloading.vault, self._ahead.take(seat)
+        if ahead is None or ahead.images is None:
+            return await vault.begin(seat.uid), None
+        try:
+            await vault.admit(ahead.artifact, into, CALL_S)
+        except BaseException:
+            ahead.cancel()
+            raise
+        return ahead.images, ahead
+
     async def _bring(
-        self, seat: Seat, into: Into, images: Path, laid_out: Callable[[], None] | None = None
+        self,
+        seat: Seat,
+        into: Into,
+        images: Path,
+        ahead: Coming | None,
+        laid_out: Callable[[], None] | None = None,
     ) -> None:
         settings, artifact = self._ground.node.settings, ArtifactId(seat.saved.artifact)
         fetch = self._ground.offloading.vault.fetch
         given = settings.transfer_deadline_s, into, self._progress(seat), laid_out
         try:
-            manifest = await fetch(artifact, images, *given)
+            if ahead is not None and ahead.coming is not None:
+                manifest = await ahead.coming
+            else:
+                manifest = await fetch(artifact, images, *given)
         except (NotFoundError, CorruptError) as error:
             self._see_lacking(seat, error)
             raise

@@ -63,6 +63,7 @@ class Pod:
             weight=plan.weight,
             idle=plan.idle,
             ready_within=plan.ready_within,
+            restore=plan.restore,
         )
 
     def identity(self) -> SeatIdentity:
@@ -103,8 +104,10 @@ class Cluster:
     def create(self, plan: PodPlan) -> None:
         """A pod is bound to this node."""
         uid = PodUid(f"uid-{plan.name}")
-        self.pods[uid] = Pod(plan, uid)
+        pod = self.pods[uid] = Pod(plan, uid)
         self.machine.apps[uid] = App(plan.group.gpus, plan.size, delay=plan.delay, ranks=plan.ranks)
+        if plan.restore is not None:
+            self._soon(0.1, lambda agent: agent.pod_changed(pod.facts()))
 
     def delete(self, pod: Pod, now: float, *, force: bool) -> None:
         """As `kubectl delete` does, or without waiting for anything."""
@@ -174,6 +177,9 @@ class Cluster:
             if pod is None or pod.gone:
                 agent.pod_gone(uid)
             elif pod.deleting:
+                agent.pod_changed(pod.facts())
+        for pod in self.pods.values():
+            if pod.plan.restore is not None and pod.uid not in agent.node.seats and not pod.gone:
                 agent.pod_changed(pod.facts())
         self.synced = True
 

@@ -50,6 +50,11 @@ class RestoreWish:
             return f"{OF_TEMPLATE}{self.template}"
         return self.artifact or f"{OF_POD}{self.uid}"
 
+    @property
+    def succeeds(self) -> bool:
+        """Whether it takes the place of a pod that it names, rather than a state or a template."""
+        return self.kind is RestoreAs.SUCCESSOR and bool(self.uid)
+
     def namespace(self, own: str) -> str:
         """Whose state it is; `own` is the pod's namespace."""
         return layout.parse_id(self.artifact).namespace if self.artifact else own
