@@ -71,11 +71,11 @@ class Lease:
         return self.held is Held.NONE or self.generation == generation
 
     def grant(self, generation: int) -> Lease:
-        """Its agent grants it, anew or again; that ends a drain."""
+        """Its agent grants it, also again; that ends a drain."""
         return Lease(Held.GRANTED, generation)
 
     def drain(self, generation: int) -> Lease:
-        """Its agent wants it back. One that was given back is no more offered, but asked for."""
+        """Its agent wants it back, also if it was given back unasked."""
         return Lease(Held.DRAINING, generation) if self.is_meant(generation) else self
 
     def revoke(self, generation: int) -> Lease:
