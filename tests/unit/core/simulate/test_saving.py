@@ -107,6 +107,6 @@ def test_the_decision_is_the_products(monkeypatch):
     def nobody(*_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(ours, "decide", nobody)
+    monkeypatch.setattr(ours, "decided", nobody)
     with pytest.raises(ZeroDivisionError):
         save([workload("a", DAY), workload("b", NIGHT)], COSTS)
