@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from kybernate import keys
 from kybernate.api.pods import read_pod
 from tests.kit.pods import SeatPod, admitted, ready
 
@@ -83,7 +84,7 @@ class Unit:
         known = list(pods)
         if any(ready(pod) and not _failed(pod) for pod in known):
             return Fate.READY
-        if self.owner is Owner.NOBODY and known and all(map(_failed, known)):
+        if self.owner is Owner.NOBODY and known and all(read_pod(pod).over for pod in known):
             kubelet = all(map(failed_by_kubelet, known))
             return Fate.FAILED_BY_KUBELET if kubelet else Fate.FAILED
         return Fate.PENDING
@@ -97,8 +98,14 @@ class Unit:
 
 
 def failed_by_kubelet(pod: Mapping[str, Any]) -> bool:
-    """Whether its kubelet failed it for good, since it had no seat to give at that moment."""
-    return read_pod(pod).refused_seat is not None
+    """Whether its kubelet failed it for good, since it had no seat to give at that moment.
+
+    A container that ran meanwhile, and ends well as the kubelet ends it, has the pod's status say
+    Succeeded and no reason in the end: what was told of it before counts.
+    """
+    found = read_pod(pod)
+    told = found.condition(keys.REPLACE_CONDITION) or {}
+    return found.refused_seat is not None or told.get("reason") == "SeatsNotThere"
 
 
 def _failed(pod: Mapping[str, Any]) -> bool:

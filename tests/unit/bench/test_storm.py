@@ -29,6 +29,14 @@ REFUSED = {
     "message": "Allocate failed due to no healthy devices present; cannot allocate unhealthy "
     f"devices {SEAT}, which is unexpected",
 }
+COMPLETED = {
+    "phase": "Succeeded",
+    "startTime": "2026-01-02T03:04:05Z",
+    "conditions": [{"type": "Ready", "status": "False", "reason": "PodCompleted"}],
+}
+TOLD = {"type": "kyb.ai/replace", "status": "True", "reason": "SeatsNotThere"}
+"""The agent saw it refused; its container, which ran meanwhile, then exited with 0."""
+REFUSED_THEN_COMPLETED = COMPLETED | {"conditions": [TOLD]}
 EVICTED = {"phase": "Failed", "reason": "Evicted", "startTime": "2026-01-02T03:04:05Z"}
 OTHER = REFUSED | {"message": "Allocate failed due to no healthy devices present: example.com/nic"}
 
@@ -51,6 +59,9 @@ BARE, OWNED = (Owner.NOBODY,), (Owner.REPLICA_SET, Owner.JOB)
         ((*BARE, *OWNED), [STARTING], Fate.PENDING),
         ((*BARE, *OWNED), [READY], Fate.READY),
         (BARE, [REFUSED], Fate.FAILED_BY_KUBELET),
+        (BARE, [REFUSED_THEN_COMPLETED], Fate.FAILED_BY_KUBELET),
+        (BARE, [COMPLETED], Fate.FAILED),
+        (OWNED, [REFUSED_THEN_COMPLETED], Fate.PENDING),
         (BARE, [EVICTED], Fate.FAILED),
         (BARE, [OTHER], Fate.FAILED),
         # Whoever owns a pod makes another one: only that it never comes is a loss.
@@ -88,6 +99,9 @@ def test_a_restart_waits_for_whoever_is_between_bind_and_admission(
 def test_only_the_kubelets_refusal_of_a_seat_is_the_kubelets() -> None:
     assert [failed_by_kubelet(pod(one)) for one in (REFUSED, OTHER, EVICTED, READY)] == [
         *(True, False, False, False)
+    ]
+    assert [failed_by_kubelet(pod(one)) for one in (REFUSED_THEN_COMPLETED, COMPLETED)] == [
+        *(True, False)
     ]
 
 
