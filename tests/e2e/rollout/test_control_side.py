@@ -45,6 +45,11 @@ SPEC = ClusterSpec(
 )
 CALL_S = 30.0
 RESTARTS = "{.items[*].status.containerStatuses[0].restartCount}"
+SAMPLES = REPOSITORY / "config" / "samples"
+RUNS = {"Deployment": "Available", "Pod": "Ready"}
+"""The condition of what runs; of all else somebody says how it stands."""
+READ_ONLY = "ArtifactGrant"
+"""A kind that is read, and has no status."""
 PORTS = {"proxy_port": "18080", "extender_port": "19444"}
 """Of this machine, where port-forwards of pages lead from."""
 
@@ -215,7 +220,7 @@ def test_the_first_sample_of_the_installation_runs(
 ) -> None:
     """docs/how-to/install/install.md, step 7, and what let-clients-in.md and watch-models.md have
     of the proxy."""
-    sample = REPOSITORY / "config" / "samples" / "two-models.yaml"
+    sample = SAMPLES / "two-models.yaml"
     names = [one["metadata"]["name"] for one in yaml.safe_load_all(sample.read_text())]
     assert "n1" in install("kubectl -n kyb-system exec ds/kyb-agent")
     install("sed s,localhost/kybernate")
@@ -280,3 +285,50 @@ def test_five_models_of_40_gb_share_a_gpu_of_80(
             assert '"choices"' in page('curl -s -H "Authorization')
     finally:
         side.kubectl("delete", "-f", str(sample), "--wait=true", limit=90)
+
+
+@pytest.fixture
+def samples(side: Cluster, seats: Pods) -> Iterator[list[dict[str, Any]]]:
+    """All of config/samples by one command; they and their pods are gone afterwards."""
+    texts = [file.read_text() for file in sorted(SAMPLES.glob("*.yaml"))]
+    found = [one for text in texts for one in yaml.safe_load_all(text)]
+    spaces = {one["metadata"].get("namespace", "default") for one in found} - {"default"}
+    for space in spaces:
+        side.kubectl("create", "namespace", space)
+    try:
+        said = side.kubectl("apply", "-f", str(SAMPLES))
+        assert said.count(" created\n") == len(found), said
+        yield found
+    finally:
+        side.kubectl("delete", "--wait=false", "--ignore-not-found", "-f", str(SAMPLES))
+        for space in spaces:
+            side.kubectl("delete", "namespace", space, "--wait=false")
+        wait_until(lambda: not seats.all(), 90, "pods of the samples stay")
+
+
+def test_pods_of_all_samples_run_and_what_they_ask_for_is_answered(
+    side: Cluster, samples: list[dict[str, Any]]
+) -> None:
+    waiting = [named(one) for one in samples]
+
+    def settled() -> bool:
+        found = json.loads(side.kubectl("get", "-f", str(SAMPLES), "-o", "json"))["items"]
+        waiting[:] = [named(one) for one in found if not answered(one)]
+        return not waiting
+
+    def late() -> str:
+        return f"nothing came of {', '.join(waiting)}\n{side.kubectl('get', 'pods')}"
+
+    wait_until(settled, 150, late, every=1.0)
+
+
+def named(sample: dict[str, Any]) -> str:
+    return f"{sample['kind']} {sample['metadata']['name']}"
+
+
+def answered(sample: dict[str, Any]) -> bool:
+    """Whether its pods run, or its status says how it stands."""
+    kind, conditions = sample["kind"], sample.get("status", {}).get("conditions", [])
+    if kind in RUNS:
+        return any((one["type"], one["status"]) == (RUNS[kind], "True") for one in conditions)
+    return kind == READ_ONLY or any(one.get("message") for one in conditions)
