@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING, NamedTuple
 
+from kybernate.api.pods import is_alone
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -55,6 +57,8 @@ class Replaced:
         if pod.failed:
             # A StatefulSet deletes it at once, before anybody has said whether it is lost.
             self._remember(key, _Goes(pod, known.since if known else self._clock()))
+        elif kind == "DELETED" and is_alone(pod.succession):
+            self._pass(key)
 
     def of(self, namespace: str, succession: str, within: float) -> tuple[SeatPod, ...]:
         """Those of a succession that are being deleted, or that failed in the last `within`
@@ -77,6 +81,16 @@ class Replaced:
         self._number += 1
         if self._number > self._most:
             self._forget(max(self._shares, key=lambda one: len(self._shares[one])))
+
+    def _pass(self, key: Key) -> None:
+        """A pod that came after those that are gone has ended in another way: whoever comes after
+        it continues from none of them."""
+        passed = self._gone.pop(key, None)
+        if passed:
+            self._number -= len(passed)
+            left = deque(one for one in self._shares.pop(key[0]) if one != key)
+            if left:
+                self._shares[key[0]] = left
 
     def _forget(self, namespace: str) -> None:
         key = self._shares[namespace].popleft()

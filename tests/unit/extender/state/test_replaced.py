@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,11 +22,13 @@ def replaced(clock: Clock) -> Replaced:
     return Replaced(clock, MOST)
 
 
-def goes(name: str, namespace: str = "a", owner: str = "o", **status: Any) -> SeatPod:
+def goes(
+    name: str, namespace: str = "a", owner: str = "o", kind: str = "ReplicaSet", **status: Any
+) -> SeatPod:
     """One that its kubelet has failed, unless its status says otherwise."""
     item = pod(name, node="n1", phase="Failed")
     item["metadata"]["namespace"] = namespace
-    reference = {"controller": True, "kind": "ReplicaSet", "uid": owner}
+    reference = {"controller": True, "kind": kind, "uid": owner}
     item["metadata"]["ownerReferences"] = [reference]
     item["status"] |= {"reason": "UnexpectedAdmissionError", **status}
     return read_pod(item)
@@ -69,3 +72,16 @@ def test_each_succession_has_its_own(replaced: Replaced, clock: Clock) -> None:
     assert (names(replaced, first), names(replaced, other)) == (["q"], ["r"])
     clock.now += WITHIN_S + 1
     assert names(replaced, first) == []
+
+
+def test_who_has_had_a_successor_that_somebody_deleted_is_forgotten(replaced: Replaced) -> None:
+    first, other = (fails(replaced, goes(name, kind="StatefulSet")) for name in ("q", "r"))
+    waits = goes("q", kind="StatefulSet", phase="Pending")
+    replaced.take("DELETED", replace(waits, node=None))
+    assert replaced.gone("a", first.succession, WITHIN_S) == (first.ref.uid,)
+    replaced.take("DELETED", goes("q", kind="StatefulSet", phase="Running", reason=""))
+    assert replaced.gone("a", first.succession, WITHIN_S) == ()
+    assert replaced.gone("a", other.succession, WITHIN_S) == (other.ref.uid,)
+    for number in range(2 * MOST):
+        fails(replaced, goes(f"p{number}", "b"))
+    assert len(names(replaced, goes("p", "b"))) == MOST - 1
