@@ -108,7 +108,8 @@ class Deleted(Checkpoint):
             self.world.api.delete(self.world.path(self.plural, self.name))
 
     def over(self) -> bool:
-        every = [one for one in self.world.plane.door.operations.values() if one.uid == self._uid]
+        known = [*self.world.plane.door.operations.values()]  # its threads add more
+        every = [one for one in known if one.uid == self._uid]
         return bool(every) and all(one.state == "cancelled" for one in every)
 
 
