@@ -70,9 +70,9 @@ class Coming:
 
     def cancel(self) -> None:
         """Nobody needs it any more."""
-        for one in (self.task, self.coming):
-            if one is not None:
-                one.cancel()
+        for ahead in (self.task, self.coming):
+            if ahead is not None:
+                ahead.cancel()
 
 
 class Ahead:
@@ -102,13 +102,13 @@ class Ahead:
         if offloading is None or Tier.OBJECT not in offloading.limits:
             return
         if pod.uid not in self._all and pod.uid not in self._node.seats:
-            one = self._all[pod.uid] = Coming(pod, uid, asyncio.Event())
-            one.task = asyncio.create_task(self._see_to(one, offloading))
+            ahead = self._all[pod.uid] = Coming(pod, uid, asyncio.Event())
+            ahead.task = asyncio.create_task(self._see_to(ahead, offloading))
 
     def leave(self, uid: PodUid) -> None:
         """The pod has ended, or is ending. Idempotent."""
-        if (one := self._all.get(uid)) is not None:
-            self._drop(one, "its pod ends")
+        if (ahead := self._all.get(uid)) is not None:
+            self._drop(ahead, "its pod ends")
 
     def knows(self, uid: PodUid) -> bool:
         """Whether something is brought for this pod, or is there."""
@@ -117,35 +117,36 @@ class Ahead:
     @property
     def taken(self) -> int:
         """Bytes of NVMe that are taken for pods whose seats don't count them yet."""
-        return sum(one.size for one in self._all.values() if not self._counts(one))
+        return sum(ahead.size for ahead in self._all.values() if not self._counts(ahead))
 
-    def _counts(self, one: Coming) -> bool:
-        seat = self._node.seats.get(one.pod.uid)
+    def _counts(self, ahead: Coming) -> bool:
+        seat = self._node.seats.get(ahead.pod.uid)
         return seat is not None and seat.state not in AT_GATE
 
     def take(self, seat: Seat) -> Coming | None:
         """What is brought for the seat, if that is what it is parked on: the taker sees to its end.
         Else there is nothing any more."""
-        one = self._all.pop(seat.uid, None)
-        if one is None:
+        ahead = self._all.pop(seat.uid, None)
+        if ahead is None:
             return None
-        failed = one.coming is None or (
-            one.coming.done() and (one.coming.cancelled() or one.coming.exception() is not None)
+        failed = ahead.coming is None or (
+            ahead.coming.done()
+            and (ahead.coming.cancelled() or ahead.coming.exception() is not None)
         )
-        if failed or one.artifact != seat.saved.artifact:
-            one.cancel()
+        if failed or ahead.artifact != seat.saved.artifact:
+            ahead.cancel()
             return None
-        if one.task is not None:
-            one.task.cancel()  # its fetch is the taker's now
-        return one
+        if ahead.task is not None:
+            ahead.task.cancel()  # its fetch is the taker's now
+        return ahead
 
     # --- seats, see `node.Observer` -------------------------------------------------------------
 
     def seat_changed(self, seat: Seat) -> None:
         """See `node.Observer`."""
-        one = self._all.get(seat.uid)
-        if one is not None and not _waits(seat, one):
-            self._drop(one, "its seat doesn't wait for it")
+        ahead = self._all.get(seat.uid)
+        if ahead is not None and not _waits(seat, ahead):
+            self._drop(ahead, "its seat doesn't wait for it")
 
     def seat_gone(self, seat: Seat) -> None:
         """See `node.Observer`."""
@@ -154,21 +155,21 @@ class Ahead:
     def told(self, seat: Seat, kind: str, reason: str, sentence: str) -> None:
         """Events change nothing here."""
 
-    # --- one ------------------------------------------------------------------------------------
+    # --- one --------------------------------------------------------------------------------------
 
-    async def _see_to(self, one: Coming, offloading: Offloading) -> None:
+    async def _see_to(self, ahead: Coming, offloading: Offloading) -> None:
         wait = self._node.settings.restore_wait_s
         try:
             async with asyncio.timeout(wait):
                 artifact = await retry(
-                    lambda: self._claims.claimable(one.pod, one.uid),
+                    lambda: self._claims.claimable(ahead.pod, ahead.uid),
                     quietly,
                     on=OUTSIDE,
                     but=(RefusedError, ConflictError),
                     pauses=_AGAIN,
                 )
             async with self._turns:
-                coming = await self._begin(one, artifact, offloading)
+                coming = await self._begin(ahead, artifact, offloading)
                 await asyncio.wait({coming})
                 await coming
             await asyncio.sleep(wait)
@@ -177,12 +178,12 @@ class Ahead:
             why = f"{error}" or "its predecessor has not stopped"
         except Exception as error:
             why = f"{error}"
-            log.exception("what pod %s continues from is not fetched ahead", one.pod)
-        if self._all.get(one.pod.uid) is one:
-            self._drop(one, why)
+            log.exception("what pod %s continues from is not fetched ahead", ahead.pod)
+        if self._all.get(ahead.pod.uid) is ahead:
+            self._drop(ahead, why)
 
     async def _begin(
-        self, one: Coming, artifact: ArtifactId, offloading: Offloading
+        self, ahead: Coming, artifact: ArtifactId, offloading: Offloading
     ) -> asyncio.Task[Manifest]:
         """It comes. Raises RefusedError for what NVMe has already, or has no room for; and as
         `Vault.begin` and `Vault.manifest`."""
@@ -193,49 +194,49 @@ class Ahead:
             raise RefusedError(f"{artifact} is on NVMe already")
         if manifest.total > (room := self._room(offloading)):
             raise RefusedError(f"{artifact} takes {manifest.total} bytes, NVMe has {room} free")
-        one.artifact, one.size = artifact, manifest.total
-        one.images = await vault.begin(one.pod.uid)
-        loop, may_begin = asyncio.get_running_loop(), one.may_begin
+        ahead.artifact, ahead.size = artifact, manifest.total
+        ahead.images = await vault.begin(ahead.pod.uid)
+        loop, may_begin = asyncio.get_running_loop(), ahead.may_begin
 
         def laid_out() -> None:
             with contextlib.suppress(RuntimeError):  # the agent has ended
                 loop.call_soon_threadsafe(may_begin.set)
 
         # Of the predecessor's own state alone; whether the pod may have it is seen when it claims.
-        own = Into(one.pod.namespace, one.uid)
-        fetch = vault.fetch(artifact, one.images, deadline, own, None, laid_out)
-        one.coming = asyncio.create_task(fetch)
+        own = Into(ahead.pod.namespace, ahead.uid)
+        fetch = vault.fetch(artifact, ahead.images, deadline, own, None, laid_out)
+        ahead.coming = asyncio.create_task(fetch)
 
         def ended(task: asyncio.Task[Manifest]) -> None:
             may_begin.set()
             if not task.cancelled():
                 task.exception()  # or asyncio would tell of one that nobody waits for any more
 
-        one.coming.add_done_callback(ended)
-        log.info("%s is fetched ahead for pod %s", artifact, one.pod)
-        return one.coming
+        ahead.coming.add_done_callback(ended)
+        log.info("%s is fetched ahead for pod %s", artifact, ahead.pod)
+        return ahead.coming
 
     def _room(self, offloading: Offloading) -> int:
         seats = self._node.seats.values()
         used = sum(seat.saved.size for seat in seats if Tier.NVME in seat.saved.copies)
         return offloading.limits.get(Tier.NVME, 0) - used - self._others_in(Tier.NVME)
 
-    def _drop(self, one: Coming, why: str) -> None:
-        uid = one.pod.uid
+    def _drop(self, ahead: Coming, why: str) -> None:
+        uid = ahead.pod.uid
         del self._all[uid]
-        one.cancel()
-        log.info("nothing is fetched ahead for pod %s: %s", one.pod, why)
+        ahead.cancel()
+        log.info("nothing is fetched ahead for pod %s: %s", ahead.pod, why)
         if (seat := self._node.seats.get(uid)) is not None:
             # One that got its state otherwise may use its folder already.
-            if one.images is not None:
+            if ahead.images is not None:
                 self._ground.life.aside(self._lazies.abandon(seat))
             return
         again = self._lazies.remove(uid, lambda: uid in self._all or uid in self._node.seats)
         self._ground.life.aside(again)
 
 
-def _waits(seat: Seat, one: Coming) -> bool:
+def _waits(seat: Seat, ahead: Coming) -> bool:
     """Whether the seat may still take it."""
     if seat.ending.asked or seat.state in AT_GATE:
         return seat.awaits_state and not seat.ending.asked
-    return seat.state is SeatState.PARKED_OBJECT and seat.saved.artifact == one.artifact
+    return seat.state is SeatState.PARKED_OBJECT and seat.saved.artifact == ahead.artifact
