@@ -533,6 +533,24 @@ def test_a_successor_whose_gpus_fall_off_the_bus_is_marked_and_the_next_continue
         assert third["spec"]["nodeName"] == sent.was_on
 
 
+def test_a_successor_whose_kubelet_admits_it_to_a_lost_gpu_keeps_its_state_until_that_is_back(
+    site: Site, seats: Pods, sent: Sent
+) -> None:
+    """A kubelet gives it the ID of another GPU's seat, for it doesn't know which group it has."""
+    group = seats.get(sent.successor)["metadata"]["annotations"][keys.ASSIGNED_GROUP]
+    with off_the_bus(site, sent.node, int(group.removeprefix("G"))):
+        site.cluster.node(sent.node).kubelet.signal(signal.SIGCONT)
+        seat: Json = {}
+
+        def waits() -> bool:
+            seat.update(site.seat(sent.node, sent.successor))
+            return bool(seat.get("movable"))
+
+        wait_until(waits, 60, "it is not told that it can't wake")
+        assert seat["tier"] == "object"
+    continues(site, seats, sent)
+
+
 def bound(seats: Pods, node: str) -> str:
     """The name of the pod that is bound to the node, once there is one."""
     found: list[str] = []
