@@ -56,7 +56,7 @@ class Claimable(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Coming:
-    """One fetch. `coming` is there once it has begun, `images` is where it goes; `may_begin` is set
+    """One fetch. `coming` is there once it has begun, `folder` is where it goes; `may_begin` is set
     once a restore may begin from there."""
 
     pod: PodRef
@@ -64,7 +64,7 @@ class Coming:
     may_begin: asyncio.Event
     artifact: ArtifactId = ArtifactId("")
     size: int = 0
-    images: Path | None = None
+    folder: Path | None = None
     coming: asyncio.Task[Manifest] | None = None
     task: asyncio.Task[None] | None = None
 
@@ -195,7 +195,7 @@ class Ahead:
         if manifest.total > (room := self._room(offloading)):
             raise RefusedError(f"{artifact} takes {manifest.total} bytes, NVMe has {room} free")
         ahead.artifact, ahead.size = artifact, manifest.total
-        ahead.images = await vault.begin(ahead.pod.uid)
+        ahead.folder = await vault.begin(ahead.pod.uid)
         loop, may_begin = asyncio.get_running_loop(), ahead.may_begin
 
         def laid_out() -> None:
@@ -204,7 +204,7 @@ class Ahead:
 
         # Of the predecessor's own state alone; whether the pod may have it is seen when it claims.
         own = Into(ahead.pod.namespace, ahead.uid)
-        fetch = vault.fetch(artifact, ahead.images, deadline, own, None, laid_out)
+        fetch = vault.fetch(artifact, ahead.folder, deadline, own, None, laid_out)
         ahead.coming = asyncio.create_task(fetch)
 
         def ended(task: asyncio.Task[Manifest]) -> None:
@@ -228,7 +228,7 @@ class Ahead:
         log.info("nothing is fetched ahead for pod %s: %s", ahead.pod, why)
         if (seat := self._node.seats.get(uid)) is not None:
             # One that got its state otherwise may use its folder already.
-            if ahead.images is not None:
+            if ahead.folder is not None:
                 self._ground.life.aside(self._lazies.abandon(seat))
             return
         again = self._lazies.remove(uid, lambda: uid in self._all or uid in self._node.seats)

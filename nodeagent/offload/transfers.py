@@ -195,14 +195,14 @@ class Transfers:
     async def _begin_in(self, seat: Seat, into: Into) -> tuple[Path, Coming | None]:
         """An empty folder, or one with what has been fetched ahead, as far as that is."""
         vault, ahead = self._ground.offloading.vault, self._ahead.take(seat)
-        if ahead is None or ahead.images is None:
+        if ahead is None or ahead.folder is None:
             return await vault.begin(seat.uid), None
         try:
             await vault.admit(ahead.artifact, into, CALL_S)
         except BaseException:
             ahead.cancel()
             raise
-        return ahead.images, ahead
+        return ahead.folder, ahead
 
     async def _bring(
         self,

@@ -56,6 +56,11 @@ def _says(act: Callable[[], Any]) -> Any:
         return type(error)
 
 
+def _alike(one: object, other: object) -> bool:
+    """Both are there at the same time: of one that is gone the next may have the address."""
+    return hash(one) == hash(other)
+
+
 ACTS: dict[str, Callable[[Any], Any]] = {
     "a default": lambda kind: repr(kind("a")),
     "by place": lambda kind: repr(kind("a", 2, ["x"], 3)),
@@ -74,7 +79,7 @@ ACTS: dict[str, Callable[[Any], Any]] = {
     "not less": lambda kind: kind("a", 2) <= kind("a", 1),
     "hashed": lambda kind: isinstance(hash(kind("a", tags=())), int),
     "hashed with a list inside": lambda kind: isinstance(hash(kind("a")), int),
-    "hashed alike": lambda kind: hash(kind("a", tags=())) == hash(kind("a", 1, (), 5)),
+    "hashed alike": lambda kind: _alike(kind("a", tags=()), kind("a", 1, (), 5)),
     "set": lambda kind: setattr(kind("a"), "name", "b"),
     "deleted": lambda kind: delattr(kind("a"), "name"),
     "replaced": lambda kind: repr(replace(kind("a"), size=4)),
