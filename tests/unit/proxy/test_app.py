@@ -546,6 +546,7 @@ def test_an_alias_and_an_adapter_lead_to_their_model_and_to_no_namesake(play):
         await stage.seat()
         namesake = {"uid": "b", "name": "b", "namespace": "x", "model": "best", "state": "active"}
         stage.agent.order(seat=agent_pb2.Seat(**namesake))
+        await stage.seats(lambda seats: len({one["seat"] for one in seats}) == 2)
         for name, seen in (("best", "m"), ("sql", "sql")):
             status, *_ = await stage.asked(model=name)
             assert status == 200
