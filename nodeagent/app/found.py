@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from nodeagent.offload.offload import Offload
     from nodeagent.seat.lifecycle import Lifecycle
-    from nodeagent.seat.node import Node
+    from nodeagent.seat.node import Inventory, Node
     from nodeagent.seat.offloading import Offloading
     from nodeagent.seat.record import Seat
     from nodeagent.seat.steps import Steps
@@ -57,8 +57,7 @@ class Found:
         """
         await self._heal(seat)
         self._node.world.freezer.thaw(seat.tree.handle)
-        while self._node.inventory is None:  # noqa: ASYNC110 - it is no event here
-            await asyncio.sleep(_INVENTORY_POLL)
+        await self._inventory()
         for _ in range(_PARK_TRIES):
             states = await self._found_states(seat)
             checkpointed = states == {ProcessState.CHECKPOINTED}
@@ -81,10 +80,16 @@ class Found:
             return
         raise Broken("found running without a record where it has no room, and it can't be parked")
 
+    async def _inventory(self) -> Inventory:
+        while self._node.inventory is None:  # noqa: ASYNC110 - it is no event here
+            await asyncio.sleep(_INVENTORY_POLL)
+        return self._node.inventory
+
     async def locate(self, seat: Seat) -> None:
-        """Where a tree is that may be on several GPUs, if its record may be lost. Raises Broken for
-        one that is parked: the driver doesn't say from which GPU its memory came."""
-        if len(self._node.places(seat)) <= 1:
+        """Where a tree is that may be on several GPUs, if its record may be lost; it may have been
+        on one that is lost now, too. Raises Broken for one that is parked: the driver doesn't say
+        from which GPU its memory came."""
+        if not seat.identity.anywhere or len((await self._inventory()).gpus) <= 1:
             return
         try:
             states, gpus = await self._steps.states(seat), await self._steps.find_gpus(seat)

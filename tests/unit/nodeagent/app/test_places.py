@@ -137,9 +137,14 @@ async def test_a_running_tree_without_a_record_is_found_on_its_gpu(rig, proxy):
     assert r.node.seats[b].identity.gpus == (B,)
 
 
-async def test_a_parked_tree_of_unknown_place_is_started_again(rig, proxy):
+LOST = replace(GPUS[1], healthy=False)
+
+
+@pytest.mark.parametrize("gpus", [GPUS, (GPUS[0], LOST)], ids=["both there", "one lost"])
+async def test_a_parked_tree_of_unknown_place_is_started_again(rig, proxy, gpus):
     """Any map would be a guess: it could come back on a GPU that is somebody else's."""
     r, _, (a, b, _) = await three(rig, proxy)
+    r.loop.inventory_reported(replace(INVENTORY, gpus=gpus))
     before, r.machine.journal_damage = r.machine.inits[a], "1 of the journal's lines can't be read"
     again = rig(r.machine, lease_break_s=1.0, **QUICK)
     await again.recover()
