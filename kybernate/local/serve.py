@@ -12,7 +12,7 @@ import aiohttp
 
 from kybernate.adapters.nvml import Nvml
 from kybernate.core.doctor.doctor import OLDEST_DRIVER, parks
-from kybernate.core.simulate.ours import CALLS_HOLD
+from kybernate.core.simulate.hostram import CALLS_HOLD
 from kybernate.core.simulate.world import Costs
 from kybernate.errors import DriverError, RefusedError
 from kybernate.local.engine import Engine

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from kybernate.core.seat.seats import OCCUPYING, TIER_OF
 from kybernate.core.swap.swap import ram_order, wants
 from kybernate.core.tiers.tiering import (
-    Coming,
     Parked,
     Step,
     TierPolicy,
@@ -29,9 +28,8 @@ from kybernate.types import SeatState, Tier
 from nodeagent import metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
-    from kybernate.core.swap.swap import RamOrder
     from kybernate.core.swap.swapview import SwapPolicy
     from kybernate.core.tiers.tiering import TierAction
     from kybernate.types import PodUid
@@ -106,13 +104,14 @@ class Tiers:
         """All that there is, with everybody's turn."""
         node, view = self._node, self._node.standing or self._standing()
         ram = ram_order(node.swap_view(), self._swap, now)
-        return replace(
+        asking = {uid for uid, seat in node.seats.items() if wants(seat.view(drained=False))}
+        view = replace(
             view,
-            seats=tuple(self._with_turn(one, ram) for one in view.seats),
-            coming=tuple(self._coming(ram)),
+            seats=tuple(map(self._as_deep_as_asked, view.seats)),
             free_ram=node.free_ram,
-            parking=tuple(self._with_turn(one, ram) for one in view.parking),
+            parking=tuple(map(self._as_deep_as_asked, view.parking)),
         )
+        return ram.given_to(view, asking)
 
     def _standing(self) -> TierView:
         node, seats = self._node, self._node.seats.values()
@@ -133,16 +132,9 @@ class Tiers:
         """Bytes of it that no seat has, and that none of them can make room of."""
         return self._offload.others_in(tier)
 
-    def _with_turn(self, one: Parked, ram: RamOrder) -> Parked:
-        seat = self._node.seats[one.uid]
-        return replace(
-            one,
-            turn=ram.turns.get(one.uid, len(ram.turns))
-            if wants(seat.view(drained=False))
-            else None,
-            deepest=Tier(seat.wishes.park_tier),
-            behind=ram.behind.get(one.uid, 0),
-        )
+    def _as_deep_as_asked(self, one: Parked) -> Parked:
+        """A dump that was refused is tried again."""
+        return replace(one, deepest=Tier(self._node.seats[one.uid].wishes.park_tier))
 
     def _parked(self, seat: Seat) -> Parked:
         tier, to = TIER_OF.get(seat.state, Tier.RAM), _GOES.get(seat.state, seat.saved.sinks_to)
@@ -197,12 +189,6 @@ class Tiers:
             weight = offloading.weigh(seat)
             self._weights[seat.uid] = seat.history.since, weight
         return max(weight, self._node.park_size(seat)) if weight else 0
-
-    def _coming(self, ram: RamOrder) -> Iterable[Coming]:
-        """Seats in GPU memory that somebody waits to see parked."""
-        for uid, turn in ram.parks.items():
-            seat = self._node.seats[uid]
-            yield Coming(uid, str(seat), self._node.park_size(seat), turn)
 
     # --- what is done ---------------------------------------------------------------------------
 

@@ -4,13 +4,19 @@ The standard case: 32 models of 8, 16, 40 and 70 GB, one 80 GB GPU for each if n
 conversations as Azure's, models by Zipf's law; swaps at 20 GB/s each way. A rate is sustained if
 99 % of the requests, on average over the seeds, begin within 2 s and twice their model's own wake.
 
+With `--ram 0.5` host RAM has room for half of the models' bytes, and the rest is on NVMe, at 3 GB/s
+each way. Then only what is in time at the standard case's rate is asked. Others are asked once more
+on a node that writes to NVMe in no time: who ends a model instead of parking it writes nothing.
+
 With `--kept` each answer is written to that file at once, and a second start asks only for those
 that are missing.
 """
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,11 +26,12 @@ import click
 
 from bench.placement.policy.kept import Kept
 from bench.placement.policy.search import ALL, Trial, beyond, in_time, needed, sustained
-from bench.placement.policy.workload import Case
+from bench.placement.policy.workload import SIZES, Case
 from bench.report import emit, say, skip
+from kybernate.core.simulate.world import Costs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from bench.placement.policy.kept import Found
 
@@ -77,10 +84,23 @@ class Asked:
         """See the function; 0 if it is unknown."""
         return self._ask(f"bound above {rate:g}", "", partial(beyond, self._trial, rate))
 
+    def each(self) -> Rates:
+        """What of the case's requests each policy has in time."""
+        trial = self._trial
+        rate, found = trial.case.rate, {}
+        for name in ALL:
+            find = partial(in_time, trial, rate, name)
+            found[name] = self._ask(f"in time at {rate:g}", name, find)
+            say(f"  {trial.case.name()}: {name} has {found[name]:.2%} in time")
+        return found
+
     def _ask(self, what: str, name: str, find: Callable[[], Found]) -> float:
         trial = self._trial
         rates = [trial.rates[0], trial.rates[-1]] if what == "rate" else None
-        asked = {"gpus": trial.gpus, "seeds": len(trial.seeds), "rates": rates}
+        asked: dict[str, object] = {"gpus": trial.gpus, "seeds": len(trial.seeds), "rates": rates}
+        costs = trial.costs
+        if costs.ram_gb < math.inf:
+            asked |= {"ram_gb": costs.ram_gb, "writes": costs.nvme.write < math.inf}
         question = {"what": what, "case": trial.case.name(), "policy": name, **asked}
         return Kept(self._kept).answer(question, find) or 0.0
 
@@ -93,6 +113,9 @@ class Asked:
 @click.option("--most", default=RATES[-1], help="The highest rate to try.")
 @click.option("--poisson", is_flag=True, help="Needs no data: random arrivals.")
 @click.option("--jobs", default=1, help="Processes.")
+@click.option(
+    "--ram", "parts", type=click.FloatRange(0, 1), multiple=True, help="Part of the models in RAM."
+)
 @click.option("--data", type=click.Path(path_type=Path), default=DATA, help="The conversations.")
 @click.option("--kept", type=click.Path(path_type=Path), help="Write answers there as they come.")
 def main(  # noqa: PLR0913 - its options
@@ -104,6 +127,7 @@ def main(  # noqa: PLR0913 - its options
     most: float,
     poisson: bool,
     jobs: int,
+    parts: tuple[float, ...],
     data: Path,
     kept: Path | None,
 ) -> None:
@@ -112,6 +136,10 @@ def main(  # noqa: PLR0913 - its options
         skip("policy", f"{data} is not here; name the trace of conversations by --data")
         return
     standard = Case(cv=1.0) if poisson else Case()
+    if parts:
+        trial = Trial(standard, available, range(count), (), data)
+        emit("policy", *_with_limited_ram(trial, parts, jobs, kept), as_json=as_json)
+        return
     rates = [rate for rate in RATES if rate <= most]
     trials = [
         Trial(case, available, range(count), rates, data)
@@ -131,6 +159,32 @@ def main(  # noqa: PLR0913 - its options
     metrics = _metrics(standard, gpus.result(), cases, shares.result(), least)
     metrics["cpu_s"] = (cpu_s, "s")
     emit("policy", metrics, {"gpus": gpus.result(), "rates": cases}, as_json=as_json)
+
+
+def _with_limited_ram(
+    trial: Trial, parts: Sequence[float], jobs: int, kept: Path | None
+) -> tuple[dict[str, tuple[float, str]], dict[str, Rates]]:
+    """What is in time at the case's rate where RAM has room for these parts of the models."""
+    case = trial.case
+    every = sum(SIZES[n % len(SIZES)] for n in range(case.models))
+    asked: dict[str, Trial] = {}
+    for part in parts:
+        costs = Costs(ram_gb=part * every)
+        asked[f"ram_{part:g}"] = replace(trial, costs=costs)
+        unwritten = replace(costs, nvme=replace(costs.nvme, write=math.inf))
+        asked[f"ram_{part:g}_unwritten"] = replace(trial, costs=unwritten)
+    with TemporaryDirectory() as folder, ProcessPoolExecutor(jobs) as pool:
+        answers = kept or Path(folder) / "answers.jsonl"
+        played = {name: pool.submit(Asked(one, answers).each) for name, one in asked.items()}
+        found = {name: one.result() for name, one in played.items()}
+    metrics: dict[str, tuple[float, str]] = {}
+    for name, shares in found.items():
+        metrics[f"{name}_ours"] = shares["ours"], "ratio"
+        metrics[f"{name}_best_other"] = (
+            max(share for one, share in shares.items() if one != "ours"),
+            "ratio",
+        )
+    return metrics, found
 
 
 def _metrics(

@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING
 
 from bench.placement.policy.queued import Queued
-from kybernate.core.simulate.fifo import Fifo, first
+from kybernate.core.simulate.fifo import Fifo
 from kybernate.core.simulate.world import Where
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Edf(Queued):
     def order(self, world: World) -> list[int]:
         """See `Queued.order`."""
         those = [m for m in world.waiting if world.state[m] is Where.PARKED]
-        start = {m: first(world, m) + world.within[m] - world.wakes_in[m] for m in those}
+        start = {m: world.asks_since(m) + world.within[m] - world.wakes_in[m] for m in those}
         return sorted(those, key=lambda m: (start[m] < world.now, start[m]))
 
     def leaves(self, world: World, m: int, whom: int) -> bool:
@@ -99,7 +99,7 @@ class Edf(Queued):
         if world.idle(m):
             return True
         started = world.now >= world.active_since[m] + 1.0
-        start = first(world, whom) + world.within[whom] - world.wakes_in[whom]
+        start = world.asks_since(whom) + world.within[whom] - world.wakes_in[whom]
         soon = world.now <= start <= world.now + world.parks_in[m] + 0.5
         return started and not world.queue[m] and soon
 

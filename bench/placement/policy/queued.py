@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from kybernate.core.simulate.fifo import fewest, first
+from kybernate.core.simulate.fifo import fewest
 from kybernate.core.simulate.world import Where
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Queued:
     def order(self, world: World) -> list[int]:
         """Who is served, first to last."""
         those = [m for m in world.waiting if world.state[m] is Where.PARKED]
-        return sorted(those, key=lambda m: first(world, m))
+        return sorted(those, key=world.asks_since)
 
     def worth(self, world: World, m: int) -> float:
         """The smaller, the sooner it leaves."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from bench.placement.policy.baselines import BASELINES
@@ -33,6 +33,7 @@ class Trial:
     seeds: Sequence[int]
     rates: Sequence[float]
     data: Path
+    costs: Costs = field(default_factory=Costs)
 
 
 def sustained(trial: Trial, name: str, near: float | None = None) -> float:
@@ -59,7 +60,7 @@ def sustains(trial: Trial, rate: float, name: str) -> bool:
     spare = (1 - _SHARE) * len(trial.seeds) + 1e-9
     for seed in trial.seeds:
         trace = trace_of(replace(trial.case, rate=rate), seed, trial.data)
-        spare -= late_share(trace, trial.gpus, Costs(), ALL[name], spare)
+        spare -= late_share(trace, trial.gpus, trial.costs, ALL[name], spare)
         if spare < 0:
             return False
     return True
@@ -71,7 +72,7 @@ def in_time(trial: Trial, rate: float, name: str) -> float:
         return 0.0
     traces = [trace_of(replace(trial.case, rate=rate), s, trial.data) for s in trial.seeds]
     policy = {**ALL, **POLICIES}[name]
-    return statistics.mean(simulate(one, trial.gpus, Costs(), policy).in_time for one in traces)
+    return statistics.mean(simulate(one, trial.gpus, trial.costs, policy).in_time for one in traces)
 
 
 def needed(trial: Trial, name: str) -> float:
@@ -79,7 +80,7 @@ def needed(trial: Trial, name: str) -> float:
     most = 1
     for seed in trial.seeds:
         trace = trace_of(trial.case, seed, trial.data)
-        most = gpus_needed(trace, Costs(), ALL[name], _SHARE, most) or trial.case.models
+        most = gpus_needed(trace, trial.costs, ALL[name], _SHARE, most) or trial.case.models
     return most
 
 
@@ -91,7 +92,7 @@ def beyond(trial: Trial, sustained: float) -> float | None:
     def over(steps: int) -> bool:
         case = replace(trial.case, rate=steps * _FINE)
         traces = (trace_of(case, seed, trial.data) for seed in trial.seeds)
-        return all(_too_late(one, trial.gpus) for one in traces)
+        return all(_too_late(one, trial) for one in traces)
 
     low = max(1, int(sustained / _FINE))
     high = 2 * low
@@ -105,6 +106,6 @@ def beyond(trial: Trial, sustained: float) -> float | None:
     return high * _FINE
 
 
-def _too_late(trace: Trace, gpus: int) -> bool:
+def _too_late(trace: Trace, trial: Trial) -> bool:
     enough = (1 - _SHARE) * len(trace.at)
-    return late(trace, gpus, Costs(), enough) > enough
+    return late(trace, trial.gpus, trial.costs, enough) > enough

@@ -14,6 +14,7 @@ from kybernate.core.simulate.world import Costs
 
 _POSITIVE = click.FloatRange(min=0, min_open=True)
 _DEFAULT = Costs()
+_GB = 1e9
 cost_options = together(
     click.option("--costs", type=click.File("r"), help="What kybernate calibrate wrote of a node."),
     click.option(
@@ -42,6 +43,29 @@ cost_options = together(
     ),
 )
 """The options that `costs_of` reads."""
+tier_options = together(
+    click.option(
+        "--ram-gb",
+        type=_POSITIVE,
+        help="Host memory for parked models, in GB; what it has no room for is on NVMe. Without it "
+        "all of them have room.",
+    ),
+    click.option(
+        "--nvme-write",
+        type=_POSITIVE,
+        default=_DEFAULT.nvme.write / _GB,
+        show_default=True,
+        help="GB/s from RAM to NVMe.",
+    ),
+    click.option(
+        "--nvme-read",
+        type=_POSITIVE,
+        default=_DEFAULT.nvme.read / _GB,
+        show_default=True,
+        help="GB/s from NVMe to RAM.",
+    ),
+)
+"""Of a node whose RAM has a limit; `costs_of` reads them, too."""
 
 
 def costs_of(ctx: click.Context, options: dict[str, Any]) -> Costs:
@@ -53,4 +77,16 @@ def costs_of(ctx: click.Context, options: dict[str, Any]) -> Costs:
         for name in ("gpu_gb", "wake", "park")
         if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
     }
-    return replace(costs, slots=options["slots"], slack=options.get("within", costs.slack), **said)
+    nvme = {
+        name: options[f"nvme_{name}"] * _GB
+        for name in ("write", "read")
+        if ctx.get_parameter_source(f"nvme_{name}") is ParameterSource.COMMANDLINE
+    }
+    return replace(
+        costs,
+        slots=options["slots"],
+        slack=options.get("within", costs.slack),
+        ram_gb=options.get("ram_gb") or costs.ram_gb,
+        nvme=replace(costs.nvme, **nvme),
+        **said,
+    )

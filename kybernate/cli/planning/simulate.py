@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,7 +10,7 @@ import orjson
 import rich.table
 from rich.console import Console
 
-from kybernate.cli.planning.costs import cost_options, costs_of
+from kybernate.cli.planning.costs import cost_options, costs_of, tier_options
 from kybernate.core.simulate.outcome import POLICIES, gpus_needed, simulate
 from kybernate.core.simulate.trace import read_models, read_trace
 from kybernate.core.simulate.world import Costs
@@ -52,6 +53,7 @@ _DEFAULT = Costs()
     help="In time: begun within these seconds and twice the model's own wake.",
 )
 @cost_options
+@tier_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 @click.pass_context
 def command(
@@ -77,6 +79,12 @@ def command(
                 f"{models.name}: model {model!r} has {size:g} GB, and a GPU {costs.gpu_gb:g} "
                 "(--gpu-gb); models on several GPUs can't be simulated yet"
             )
+    largest = max(sizes, key=lambda model: sizes[model])
+    if sizes[largest] > costs.ram_gb:
+        raise click.ClickException(
+            f"{models.name}: model {largest!r} has {sizes[largest]:g} GB, and RAM {costs.ram_gb:g} "
+            "(--ram-gb): it could never be parked"
+        )
     played = read_trace(trace, trace.name, sizes, options["tokens_per_s"])
     names = list(POLICIES) if options["policy"] == "all" else [options["policy"]]
     found: dict[str, Outcome | None] = {}
@@ -87,10 +95,12 @@ def command(
         rows = {name: one.record() if one else None for name, one in found.items()}
         click.echo(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode())
     else:
-        _show(found, played.sizes, Console())
+        _show(found, played.sizes, costs, Console())
 
 
-def _show(found: dict[str, Outcome | None], sizes: Sequence[float], console: Console) -> None:
+def _show(
+    found: dict[str, Outcome | None], sizes: Sequence[float], costs: Costs, console: Console
+) -> None:
     table = rich.table.Table(
         "policy", "GPUs", "in time", "wait p50", "p99", "longest", "swaps/h", "worst model", "Jain"
     )
@@ -111,3 +121,6 @@ def _show(found: dict[str, Outcome | None], sizes: Sequence[float], console: Con
         )
     console.print(table)
     console.print(f"one GPU for each model: {len(sizes)}", markup=False)
+    if costs.ram_gb < math.inf:
+        times = ", ".join(f"{name} {one.restores}" for name, one in found.items() if one)
+        console.print(f"brought back from NVMe: {times} times", markup=False)

@@ -24,7 +24,7 @@ class Fifo:
         """See `world.Policy`."""
         taken: set[int] = set()
         those = [m for m in world.waiting if world.state[m] is Where.PARKED]
-        for m in sorted(those, key=lambda m: first(world, m)):
+        for m in sorted(those, key=world.asks_since):
             spot = _spot(world, m, taken)
             if spot is None:
                 continue
@@ -35,11 +35,6 @@ class Fifo:
             if world.fits(m, world.on[gpu]):
                 world.wake(m, gpu)
         return math.inf
-
-
-def first(world: World, m: int) -> float:
-    """When the oldest request that waits came; those interrupted count as of their last wake."""
-    return world.queue[m][0] if world.queue[m] else world.active_since[m] + 10.0
 
 
 def _spot(world: World, m: int, taken: set[int]) -> tuple[int, list[int]] | None:

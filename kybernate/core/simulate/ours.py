@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from kybernate.core.simulate.hostram import CALLS_HOLD
 from kybernate.core.simulate.world import Where
-from kybernate.core.swap.swap import ActionKind, decided, next_check
+from kybernate.core.swap.swap import ActionKind, decided, next_check, ram_order
 from kybernate.core.swap.swapview import SPARE, SeatView, SwapPolicy, SwapView
-from kybernate.types import GpuUuid, GroupName, PodUid, SeatName, SeatState
+from kybernate.types import GpuUuid, GroupName, PodUid, SeatName, SeatState, Tier
 
 if TYPE_CHECKING:
     from kybernate.core.simulate.world import World
@@ -20,10 +22,14 @@ _STATES = {
     Where.ACTIVE: SeatState.ACTIVE,
     Where.PARKING: SeatState.PARKING,
 }
+_PARKED = {
+    (Tier.RAM, None): SeatState.PARKED,
+    (Tier.RAM, Tier.NVME): SeatState.DUMPING,
+    (Tier.NVME, None): SeatState.PARKED_NVME,
+    (Tier.NVME, Tier.RAM): SeatState.RESTORING,
+}
 _GROUP = GroupName("all")
 _GB = 10**9
-CALLS_HOLD: Final = 10.0
-"""Seconds between two looks at how often models are called, whatever happens meanwhile."""
 
 
 class Ours:
@@ -45,6 +51,10 @@ class Ours:
         self._seats: dict[int, SeatView] = {}
         self._calls = [0.0] * len(world.size)
         self._renews_at = 0.0
+        # Where the host's memory is counted nothing found may be kept.
+        self._keep = self._recall if world.ram is None else None
+        if world.ram is not None:
+            world.ram.order = lambda: ram_order(self._view(world), self._policy, world.now)
 
     def act(self, world: World) -> float:
         """See `world.Policy`. Nothing is looked at where nothing could be decided: no model waits
@@ -53,7 +63,7 @@ class Ours:
             self._renew(world)
         while self._is_asked(world) or self._may_empty(world):
             view = self._view(world)
-            found = decided(view, self._policy, world.now, self._recall)
+            found = decided(view, self._policy, world.now, self._keep)
             if not found.actions:
                 when = next_check(view, self._policy, world.now, found)
                 return math.inf if when is None else when
@@ -121,7 +131,11 @@ class Ours:
                 self._seats[m] = self._seat(world, m)
         seats = tuple([self._seats[m] for m in there])
         absent = len(there) < len(world.size)
-        return SwapView(seats, self._memory, self._slots, absent=absent)
+        view, ram = SwapView(seats, self._memory, self._slots, absent=absent), world.ram
+        if ram is None:
+            return view
+        parks = {ram.uids[m]: ram.bytes[m] for those in world.on for m in those}
+        return replace(view, park_room=ram.room(), park_bytes=parks, tiers=ram.view())
 
     def _seat(self, world: World, m: int) -> SeatView:
         where, running, queue = world.state[m], world.running[m], world.queue[m]
@@ -135,7 +149,7 @@ class Ours:
             group=_GROUP,
             gpus=self._places[self._fixed[m]] if self._fixed else gpus,
             vram=int(world.need[m] * _GB),
-            state=SeatState.DRAINING if world.closed[m] else _STATES[where],
+            state=SeatState.DRAINING if world.closed[m] else _state(world, m),
             bound_at=0.0,
             active_since=world.active_since[m] if active else None,
             idle_since=None if in_flight or waiting else world.used_at[m],
@@ -146,10 +160,23 @@ class Ours:
             drain_since=self._drains.get(m),
             places=() if self._fixed else self._places,
             within=world.within[m],
-            wakes_in=world.wakes_in[m],
+            wakes_in=_wakes_in(world, m),
             parks_in=world.parks_in[m],
             calls=self._calls[m],
         )
+
+
+def _state(world: World, m: int) -> SeatState:
+    where, ram = world.state[m], world.ram
+    if where is not Where.PARKED or ram is None:
+        return _STATES[where]
+    return _PARKED[ram.tier[m], ram.to[m]]
+
+
+def _wakes_in(world: World, m: int) -> float:
+    ram = world.ram
+    below = ram is not None and world.state[m] is Where.PARKED and ram.tier[m] is Tier.NVME
+    return world.wakes_in[m] + (ram.from_nvme(m) if ram is not None and below else 0.0)
 
 
 def _free_to_leave(seat: SeatView, policy: SwapPolicy) -> tuple[float, ...]:

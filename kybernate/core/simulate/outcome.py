@@ -30,7 +30,8 @@ class Outcome:
     """`in_time`: the share of requests whose answer began within their limit. Waits in seconds from
     arrival to the start of the work. `worst_model` has the longest `worst_wait` at its 99th
     percentile. `fairness`: Jain's index of the models' shares in time, 1 if all are alike.
-    `interrupted`: requests that were parked in flight."""
+    `interrupted`: requests that were parked in flight. `restores`: how often a model came back from
+    NVMe."""
 
     requests: int
     gpus: int
@@ -43,6 +44,7 @@ class Outcome:
     worst_model: str
     worst_wait: float
     fairness: float
+    restores: int = 0
 
     def record(self) -> dict[str, object]:
         """As JSON has it."""
@@ -110,6 +112,7 @@ def outcome_of(world: World) -> Outcome:
         world.trace.names[worst],
         tails[worst],
         sum(good.values()) ** 2 / (len(good) * squares) if squares else 0.0,
+        world.ram.restores if world.ram else 0,
     )
 
 

@@ -3,7 +3,8 @@
 A model's requests start at once while it is active, up to `Costs.slots` side by side; each takes
 its own time. Which model is in GPU memory is the policy's. A swap takes the model's bytes over its
 GPU's bus: out and in are separate ways, each of them used by one model at a time. A model that is
-parked with requests in flight continues them when it is active again.
+parked with requests in flight continues them when it is active again. Where host RAM has a limit
+(`Costs.ram_gb`), what it has no room for is on NVMe: see `hostram`.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from collections import deque
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
+from kybernate.core.simulate.hostram import HostRam
 from kybernate.core.swap.activity import Recorder
+from kybernate.core.tiers.tiers import Speed
 from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from kybernate.core.simulate.trace import Trace
 
@@ -36,12 +39,18 @@ class _Event(IntEnum):
     DONE = 0
     PARKED = 1
     WOKEN = 2
+    MOVED = 3
+    """Between RAM and NVMe."""
+
+
+NVME: Final = Speed(write=3e9, read=3e9)
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
     """What a node can do: GB of a GPU, GB per second in (`wake`) and out (`park`) of its memory,
-    seconds that each swap takes besides (`fixed`), requests of a model at once (`slots`).
+    seconds that each swap takes besides (`fixed`), requests of a model at once (`slots`). Host RAM
+    has room for `ram_gb` GB of parked models, and below it is `nvme`.
 
     Beside others a model needs `room` (a share of its size) more, for its caches. A request is in
     time if its answer begins within `slack` seconds plus `wakes` times its model's own wake.
@@ -55,6 +64,8 @@ class Costs:
     slots: int = 16
     slack: float = 2.0
     wakes: float = 2.0
+    ram_gb: float = math.inf
+    nvme: Speed = NVME
 
 
 class Policy(Protocol):
@@ -65,6 +76,11 @@ class Policy(Protocol):
 
 
 _TINY: Final = 1e-9
+
+
+def _host_ram(costs: Costs, sizes: Sequence[float], seen: Sequence[Recorder]) -> HostRam | None:
+    limited = costs.ram_gb < math.inf
+    return HostRam(sizes, costs.ram_gb, costs.nvme, seen) if limited else None
 
 
 class World:
@@ -109,6 +125,8 @@ class World:
         self._serial = 0
         self._out = [0.0] * gpus
         self._in = [0.0] * gpus
+        self.ram = _host_ram(costs, self.size, self.seen)
+        """Where parked models are; None: all of them have room in RAM."""
 
     # --- what a policy asks -------------------------------------------------------------------
 
@@ -147,6 +165,10 @@ class World:
         self.touched.add(model)
         if self.queue[model] or self.left[model]:
             self.waiting.add(model)
+        if self.ram is None or self.ram.takes(model):
+            self._leave(model)
+
+    def _leave(self, model: int) -> None:
         gpu = self.gpu[model]
         self._out[gpu] = max(self.now, self._out[gpu]) + self.parks_in[model]
         self._push(self._out[gpu], _Event.PARKED, model)
@@ -159,6 +181,11 @@ class World:
         self.touched.add(model)
         self.on[gpu].add(model)
         self.swaps += 1
+        if self.ram is None or self.ram.gives(model):
+            self._enter(model)
+
+    def _enter(self, model: int) -> None:
+        gpu = self.gpu[model]
         self._in[gpu] = max(self.now, self._in[gpu]) + self.wakes_in[model]
         self._push(self._in[gpu], _Event.WOKEN, model)
 
@@ -181,7 +208,10 @@ class World:
             else:
                 changed = True
             if changed:
-                check = max(policy.act(self), self.now + 1e-6)
+                again = policy.act(self)
+                if self.ram is not None:
+                    again = min(again, self._look_at(self.ram))
+                check = max(again, self.now + 1e-6)
 
     def _arrive(self, number: int) -> bool:
         """Whether the arrival is something that a policy should look at."""
@@ -207,13 +237,37 @@ class World:
         self.touched.add(m)
         if event is _Event.DONE:
             return self._done(m, serial)
-        if event is _Event.PARKED:
+        if event is _Event.MOVED:
+            self._moved(m)
+        elif event is _Event.PARKED:
             self.state[m] = Where.PARKED
             self.on[self.gpu[m]].discard(m)
             self.gpu[m] = -1
+            if self.ram is not None:
+                self.ram.parked(m, self.now)
         else:
             self._woken(m)
-        return bool(self.waiting)
+        # Where RAM has a limit, who left it may have made room for a park.
+        return bool(self.waiting) or self.ram is not None
+
+    def _moved(self, m: int) -> None:
+        if self.ram is not None and self.ram.moved(m, self.now):
+            self._enter(m)
+
+    def _look_at(self, ram: HostRam) -> float:
+        """Have parked models go where they should be; returns when to look again (s)."""
+        begun = ram.look(sorted(self.waiting, key=self.asks_since), self.now)
+        for m in begun.parks:
+            self._leave(m)
+        for m, when in begun.moves:
+            self.touched.add(m)
+            self._push(when, _Event.MOVED, m)
+        return begun.again
+
+    def asks_since(self, model: int) -> float:
+        """When the oldest request that waits came; of interrupted ones, as of their last wake."""
+        queue = self.queue[model]
+        return queue[0] if queue else self.active_since[model] + 10.0
 
     def _done(self, m: int, serial: int) -> bool:
         if self._ends[m].pop(serial, None) is None:
@@ -232,6 +286,8 @@ class World:
         self.state[m] = Where.ACTIVE
         self.active_since[m] = self.used_at[m] = self.now
         self.waiting.discard(m)
+        if self.ram is not None:
+            self.ram.woken(m)
         left, self.left[m], self.running[m] = self.left[m], [], 0
         for work in left:
             self._start(m, work)

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Final
 
 from kybernate.core.seat.seats import OCCUPYING, TIER_OF
 from kybernate.core.swap.swapview import Claim
-from kybernate.core.tiers.tiering import lodges
+from kybernate.core.tiers.tiering import RamOrder, lodges
 from kybernate.dataclass import dataclass
 from kybernate.types import SeatState, Tier
 
@@ -128,18 +128,6 @@ def next_check(view: SwapView, policy: SwapPolicy, now: float, found: Decided) -
             times += _turning_points(seat, view, policy, parks, now)
     soonest = min([time for time in times if time > now], default=math.inf)
     return soonest if soonest < math.inf else None
-
-
-@dataclass(frozen=True, slots=True)
-class RamOrder:
-    """Who gets the host's memory next. `turns`: the place of each seat that asks for its turn, 0
-    for the next; `parks`: the place at which each seat that is to be parked needs room in RAM: that
-    of the seat which waits for it, -1 if it must leave in any case. `behind`: bytes that others
-    must park before a seat can wake, where that isn't decided yet."""
-
-    turns: Mapping[PodUid, int]
-    parks: Mapping[PodUid, int]
-    behind: Mapping[PodUid, int]
 
 
 def ram_order(view: SwapView, policy: SwapPolicy, now: float) -> RamOrder:

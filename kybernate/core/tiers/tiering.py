@@ -20,7 +20,7 @@ from kybernate.dataclass import dataclass
 from kybernate.types import Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from kybernate.types import PodUid
 
@@ -143,6 +143,38 @@ class TierView:
     parking: tuple[Parked, ...] = ()
     awake: tuple[Parked, ...] = ()
     quotas: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RamOrder:
+    """Who gets the host's memory next. `turns`: the place of each seat that asks for its turn, 0
+    for the next; `parks`: the place at which each seat that is to be parked needs room in RAM: that
+    of the seat which waits for it, -1 if it must leave in any case. `behind`: bytes that others
+    must park before a seat can wake, where that isn't decided yet."""
+
+    turns: Mapping[PodUid, int]
+    parks: Mapping[PodUid, int]
+    behind: Mapping[PodUid, int]
+
+    def given_to(self, view: TierView, asking: Collection[PodUid]) -> TierView:
+        """The node with everybody's turn. `asking`: the seats that want theirs, of which those that
+        have none here come last."""
+        awake = {one.uid: one for one in view.awake}
+        coming = [
+            Coming(uid, awake[uid].name, awake[uid].size, turn) for uid, turn in self.parks.items()
+        ]
+        last = len(self.turns)
+
+        def with_turn(one: Parked) -> Parked:
+            turn = self.turns.get(one.uid, last) if one.uid in asking else None
+            return replace(one, turn=turn, behind=self.behind.get(one.uid, 0))
+
+        return replace(
+            view,
+            seats=tuple(map(with_turn, view.seats)),
+            coming=tuple(coming),
+            parking=tuple(map(with_turn, view.parking)),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,3 +36,23 @@ def test_a_model_larger_than_a_gpu_is_refused(files):
     found = CliRunner().invoke(main, ["simulate", *files, "--gpu-gb", "24"])
     assert found.exit_code == 1
     assert "'llama' has 40 GB, and a GPU 24" in found.output
+
+
+def test_ram_with_a_limit_sends_what_it_has_no_room_for_to_nvme(files):
+    def found(*words):
+        done = CliRunner().invoke(main, ["simulate", *files, "--gpus", "1", *words])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    slow = json.loads(found("--ram-gb", "45", "--nvme-read", "2", "--json"))
+    assert slow["fifo"]["restores"] == 1
+    quick = json.loads(found("--ram-gb", "45", "--nvme-read", "8", "--json"))
+    assert slow["fifo"]["wait_max"] > quick["fifo"]["wait_max"] + 5
+    assert "brought back from NVMe: ours 1" in " ".join(found("--ram-gb", "45").split())
+    assert "NVMe" not in found()
+
+
+def test_ram_too_small_for_a_model_is_refused(files):
+    done = CliRunner().invoke(main, ["simulate", *files, "--ram-gb", "39"])
+    assert done.exit_code == 1
+    assert "'llama' has 40 GB, and RAM 39" in done.output

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from kybernate.core.seat.seats import OCCUPYING, TIER_OF
 from kybernate.core.swap.swap import (
     ActionKind,
-    RamOrder,
     decide,
     decided,
     obstacle,
@@ -192,18 +191,11 @@ class Node:
 
     def _tier_view(self):
         ram = ram_order(self._swap_view(), SWAP, self.now)
-        stand = self._standing()
-        return replace(
-            stand,
-            seats=tuple(self._parked(self.pods[one.uid], ram) for one in stand.seats),
-            coming=tuple(Coming(u, u, self.pods[u].size, turn) for u, turn in ram.parks.items()),
-            parking=tuple(self._parked(self.pods[one.uid], ram) for one in stand.parking),
-        )
+        asking = {uid for uid, pod in self.pods.items() if wants(pod.view())}
+        return ram.given_to(self._standing(), asking)
 
-    def _parked(self, pod, ram=None):
+    def _parked(self, pod):
         tier = TIER_OF.get(pod.state, Tier.RAM)
-        wanted = ram is not None and wants(pod.view())
-        ram = ram or RamOrder({}, {}, {})
         return Parked(
             pod.uid,
             pod.uid,
@@ -211,10 +203,8 @@ class Node:
             tier,
             GOES.get(pod.state, pod.to),
             moved_at=pod.moved_at,
-            turn=ram.turns.get(pod.uid, len(ram.turns)) if wanted else None,
             deepest=Tier.RAM if pod.pinned else Tier.OBJECT,
             copies=pod.copies,
-            behind=ram.behind.get(pod.uid, 0),
         )
 
     # --- what is done ----------------------------------------------------------------------------
