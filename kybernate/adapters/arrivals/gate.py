@@ -181,15 +181,17 @@ class NetworkGate:
 
 
 def _open_again(queue: socket.socket | None) -> int:
-    dropped = 0
-    with suppress(OSError):  # a number for people holds nobody back
-        dropped = nftables.dropped()
-    if queue is not None:
-        nftables.let_pass()
+    """How many packets were not let through at once."""
+    if queue is None:
+        return nftables.open_again()
+    waited = 0
+
+    def let_go() -> None:
+        nonlocal waited
         with suppress(OSError):  # it would be sent again
-            dropped += held.let_go(queue)
-    nftables.open_again()
-    return dropped
+            waited = held.let_go(queue)
+
+    return nftables.open_again(let_go) + waited
 
 
 def _space_of(pid: int, expected: int | None = None) -> int:

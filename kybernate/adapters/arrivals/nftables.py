@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from kybernate.adapters.arrivals.closing import close_aside
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 TABLE = "kyb-gate"
 _ANSWER = 2.0
@@ -55,9 +55,7 @@ QUEUE = 0x6B79
 
 def shut(ports: Iterable[int]) -> None:
     """Make the table again. Raises OSError; nothing was changed then."""
-    open_again()
-    wanted = frozenset(ports)
-    table = [_create(_NEWTABLE, _text(1, TABLE)), *_set_of(wanted)]
+    table = [*_removed(), _created(), *_set_of(frozenset(ports))]
     for way in tuple(_ways):
         with opened() as netlink:
             try:
@@ -78,26 +76,26 @@ def is_shut() -> bool:
         return bool(_rules(netlink))
 
 
-def dropped() -> int:
+def dropped(netlink: socket.socket) -> int:
     """Packets that the table has dropped; 0 if it isn't there. Raises OSError."""
-    with opened() as netlink:
-        return sum(_counted(rule) for rule in _rules(netlink))
+    return sum(_counted(rule) for rule in _rules(netlink))
 
 
-def let_pass() -> None:
-    """Remove the rules and leave the table: with it the kernel would drop what is held. Idempotent.
-    Raises OSError."""
-    with opened() as netlink, suppress(FileNotFoundError):
-        _batch(netlink, [_message(_DELRULE, _text(1, TABLE), _ACK)])
-
-
-def open_again() -> None:
-    """Remove the table; idempotent. Raises OSError."""
-    with opened() as netlink:
-        try:
-            _batch(netlink, [_message(_DELTABLE, _text(1, TABLE), _ACK)])
-        except FileNotFoundError:
-            return
+def open_again(let_go: Callable[[], object] | None = None) -> int:
+    """Remove the table, and return how many packets it has dropped, as far as that can be told;
+    idempotent. Raises OSError. `let_go` is called while the table is there without rules: with the
+    table the kernel drops what is held."""
+    count = 0
+    # Closed together, in the end: a close waits for all that was removed, and the next change for
+    # that close.
+    with opened() as looking, opened() as netlink:
+        with suppress(OSError):  # a number for people holds nobody back
+            count = dropped(looking)
+        if let_go is not None:
+            _batch(netlink, [_created(), _message(_DELRULE, _text(1, TABLE), _ACK)])
+            let_go()
+        _batch(netlink, _removed())
+    return count
 
 
 @contextmanager
@@ -113,6 +111,15 @@ def opened() -> Iterator[socket.socket]:
 
 
 # --- what is asked for --------------------------------------------------------------------------
+
+
+def _created() -> bytes:
+    return _create(_NEWTABLE, _text(1, TABLE))
+
+
+def _removed() -> Iterable[bytes]:
+    """No table. It is made first: of one that isn't there the kernel takes 14 ms to say so."""
+    return _created(), _message(_DELTABLE, _text(1, TABLE), _ACK)
 
 
 def _set_of(ports: Iterable[int]) -> Iterable[bytes]:
