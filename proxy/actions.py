@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING
 
 from kybernate.core.seat.seats import shown
 from kybernate.dataclass import dataclass
+from kybernate.types import PodUid
 
 if TYPE_CHECKING:
-    from kybernate.types import NodeName, PodUid, SeatState
+    from kybernate.types import NodeName, SeatState
+
+NOBODY = PodUid("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,8 @@ class SeatInfo:
     `model` is what its pod calls it; another namespace may call its own the same. Of a parked seat:
     `tier` is where its state is, `size` its bytes, and `wake` how long a wake from there is
     expected to take (s; 0.0 is unknown). `awaited`: requests wait for it, here or at other proxies.
-    `weight`: of a seat that takes turns; 0.0 of one that waits for requests.
+    `weight`: of a seat that takes turns; 0.0 of one that waits for requests. `predecessor`: the pod
+    that it has taken the place of; empty if of none.
     """
 
     uid: PodUid
@@ -106,6 +110,7 @@ class SeatInfo:
     wake: float = 0.0
     awaited: bool = False
     weight: float = 0.0
+    predecessor: PodUid = NOBODY
 
     @property
     def route(self) -> str:

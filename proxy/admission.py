@@ -139,7 +139,10 @@ class Admission:
         return actions
 
     def seat(self, info: SeatInfo, now: float) -> list[Action]:
-        """A seat exists or changed."""
+        """A seat exists or changed. One in whose place another one is gets nothing more: its agent
+        may be the last to hear of that, as when it was cut off."""
+        if self._seats.has_successor(info):
+            return self._replaced(info.uid, now)
         seat = self._seats.get(info.uid)
         if seat is None:
             seat = self._add(info)
@@ -148,7 +151,17 @@ class Admission:
         old, seat.confirmed = seat.info.route, True
         self._seats.change(seat, info)
         actions = self._settle(info.route, now)
+        before = self._seats.get(info.predecessor) if info.predecessor else None
+        if before is not None and self._seats.has_successor(before.info):
+            actions += self._replaced(before.info.uid, now)
         return actions + (self._settle(old, now) if old != info.route else [])
+
+    def _replaced(self, uid: PodUid, now: float) -> list[Action]:
+        seat = self._seats.get(uid)
+        if seat is None:
+            return []
+        reason = f"Another pod continues with what the seat {seat.info.name} had."
+        return [*end(seat, reason), *self.gone(uid, now)]
 
     def gone(self, uid: PodUid, now: float) -> list[Action]:
         """A seat is no more. What is in flight there ends by itself, with its connection."""

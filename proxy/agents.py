@@ -406,6 +406,7 @@ def seat_info(node: NodeName, seat: agent_pb2.Seat) -> SeatInfo:
         wake=seat.wake_seconds,
         awaited=seat.waiting > 0,
         weight=seat.weight,
+        predecessor=PodUid(seat.predecessor),
     )
 
 

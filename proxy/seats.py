@@ -211,6 +211,11 @@ class Seats:
         """Those of one node."""
         return self._of(_NODE, node)
 
+    def has_successor(self, info: SeatInfo) -> bool:
+        """Whether another one of the same model has taken this one's place."""
+        after = self._of(_PREDECESSOR, info.uid)
+        return any(one.info.route == info.route and one.info.uid != info.uid for one in after)
+
     def _of(self, what: str, name: str) -> Collection[Seat]:
         return tuple(self._by.get((what, name), {}).values())
 
@@ -225,11 +230,12 @@ class Seats:
                 del self._by[key]
 
 
-_ROUTE, _MODEL, _NODE = "route", "model", "node"
+_ROUTE, _MODEL, _NODE, _PREDECESSOR = "route", "model", "node", "predecessor"
 
 
 def _found_by(info: SeatInfo) -> tuple[tuple[str, str], ...]:
-    return (_ROUTE, info.route), (_MODEL, info.model), (_NODE, info.node)
+    found = (_ROUTE, info.route), (_MODEL, info.model), (_NODE, info.node)
+    return (*found, (_PREDECESSOR, info.predecessor)) if info.predecessor else found
 
 
 @dataclass(slots=True)

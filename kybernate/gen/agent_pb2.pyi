@@ -139,7 +139,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Seat(_message.Message):
-    __slots__ = ("uid", "name", "group", "namespace", "pod", "model", "state", "address", "in_flight", "waiting", "wakes", "last_wake_ms", "active_seconds", "requests", "reason", "generation", "movable", "movable_reason", "since", "held_bytes", "unparkable", "leave", "tier", "saved_bytes", "undumpable", "wake_seconds", "refused", "weight")
+    __slots__ = ("uid", "name", "group", "namespace", "pod", "model", "state", "address", "in_flight", "waiting", "wakes", "last_wake_ms", "active_seconds", "requests", "reason", "generation", "movable", "movable_reason", "since", "held_bytes", "unparkable", "leave", "tier", "saved_bytes", "undumpable", "wake_seconds", "refused", "weight", "predecessor")
     UID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -168,6 +168,7 @@ class Seat(_message.Message):
     WAKE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    PREDECESSOR_FIELD_NUMBER: _ClassVar[int]
     uid: str
     name: str
     group: str
@@ -196,7 +197,8 @@ class Seat(_message.Message):
     wake_seconds: float
     refused: str
     weight: float
-    def __init__(self, uid: _Optional[str] = ..., name: _Optional[str] = ..., group: _Optional[str] = ..., namespace: _Optional[str] = ..., pod: _Optional[str] = ..., model: _Optional[str] = ..., state: _Optional[str] = ..., address: _Optional[str] = ..., in_flight: _Optional[int] = ..., waiting: _Optional[int] = ..., wakes: _Optional[int] = ..., last_wake_ms: _Optional[float] = ..., active_seconds: _Optional[float] = ..., requests: _Optional[int] = ..., reason: _Optional[str] = ..., generation: _Optional[int] = ..., movable: _Optional[bool] = ..., movable_reason: _Optional[str] = ..., since: _Optional[float] = ..., held_bytes: _Optional[int] = ..., unparkable: _Optional[str] = ..., leave: _Optional[str] = ..., tier: _Optional[str] = ..., saved_bytes: _Optional[int] = ..., undumpable: _Optional[str] = ..., wake_seconds: _Optional[float] = ..., refused: _Optional[str] = ..., weight: _Optional[float] = ...) -> None: ...
+    predecessor: str
+    def __init__(self, uid: _Optional[str] = ..., name: _Optional[str] = ..., group: _Optional[str] = ..., namespace: _Optional[str] = ..., pod: _Optional[str] = ..., model: _Optional[str] = ..., state: _Optional[str] = ..., address: _Optional[str] = ..., in_flight: _Optional[int] = ..., waiting: _Optional[int] = ..., wakes: _Optional[int] = ..., last_wake_ms: _Optional[float] = ..., active_seconds: _Optional[float] = ..., requests: _Optional[int] = ..., reason: _Optional[str] = ..., generation: _Optional[int] = ..., movable: _Optional[bool] = ..., movable_reason: _Optional[str] = ..., since: _Optional[float] = ..., held_bytes: _Optional[int] = ..., unparkable: _Optional[str] = ..., leave: _Optional[str] = ..., tier: _Optional[str] = ..., saved_bytes: _Optional[int] = ..., undumpable: _Optional[str] = ..., wake_seconds: _Optional[float] = ..., refused: _Optional[str] = ..., weight: _Optional[float] = ..., predecessor: _Optional[str] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
     __slots__ = ("node", "gpus", "links", "groups", "seats", "used_bytes", "park_budget_bytes", "parked_bytes", "draining", "version", "tiers")

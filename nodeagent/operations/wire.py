@@ -133,6 +133,7 @@ def seat_message(seat: Seat, stranded: str = "") -> pb.Seat:
         wake_seconds=expected_wake(seat),
         refused=seat.backoff.refused,
         weight=seat.wishes.turn_weight,
+        predecessor=seat.saved.predecessor,
     )
 
 

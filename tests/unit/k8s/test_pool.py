@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import http.client
+import json
+import socket
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import urllib3
 
+from kybernate.adapters.k8s import Api
 from kybernate.adapters.k8s.pool import Pool
+from kybernate.errors import KybernateError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 SECONDS = 10.0
 
@@ -83,3 +89,39 @@ def test_a_server_that_is_away_is_an_error_of_the_library() -> None:
     pool = Pool(urllib3.PoolManager(), "http://127.0.0.1:1")
     with pytest.raises(urllib3.exceptions.HTTPError):
         ask(pool)
+
+
+def test_that_nobody_is_behind_a_quiet_connection_is_noticed_in_half_a_minute(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While nothing is sent the kernel asks; else a watch would wait for its own time-out."""
+    kubeconfig, found = tmp_path / "kubeconfig", []
+    told = {
+        "current-context": "one",
+        "contexts": [{"name": "one", "context": {"cluster": "one", "user": "one"}}],
+        "clusters": [{"name": "one", "cluster": {"server": url}}],
+        "users": [{"name": "one", "user": {}}],
+    }
+    kubeconfig.write_text(json.dumps(told))
+    send = http.client.HTTPConnection.send
+
+    def noted(self: http.client.HTTPConnection, data: bytes) -> None:
+        send(self, data)
+        found.append([self.sock.getsockopt(*option) for option in OPTIONS])
+
+    monkeypatch.setattr(http.client.HTTPConnection, "send", noted)
+    with suppress(KybernateError):
+        Api(kubeconfig, "test").post("/api", {})
+    asks, idle, every, times, whole = found[0]
+    assert asks
+    assert idle + every * times <= 30
+    assert whole, "no request waits for an answer to its first half"
+
+
+OPTIONS = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT),
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY),
+]

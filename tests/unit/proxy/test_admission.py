@@ -129,6 +129,49 @@ def test_a_granted_seat_is_served_at_once_under_its_generation(admission):
     assert (serve.seat.uid, serve.generation, serve.held) == (A, 7, 0.0)
 
 
+N2 = NodeName("n2")
+
+
+@pytest.mark.parametrize("old_first", [True, False])
+def test_a_seat_in_whose_place_another_is_gets_nothing_though_its_agent_comes_back(
+    admission, old_first
+):
+    old = seat(state=SeatState.ACTIVE)
+    new = replace(seat(B, node=N2, state=SeatState.ACTIVE), predecessor=A)
+    for info in (old, new) if old_first else (new, old):
+        admission.seat(info, 0)
+    admission.grant(B, 1, 0)
+    for now in (1, 2):
+        admission.disconnected(N1, now)
+        admission.connected(N1)
+        admission.seat(old, now)
+        admission.grant(A, now, now)
+        (serve,) = of(admission.arrive(now, "m", now), Serve)
+        assert serve.seat.uid == B
+    assert not admission.knows(A)
+
+
+def test_what_is_in_flight_at_a_seat_ends_once_another_is_in_its_place(admission):
+    admission.seat(seat(state=SeatState.ACTIVE), 0)
+    admission.grant(A, 1, 0)
+    assert of(admission.arrive(1, "m", 0), Serve)
+    actions = admission.seat(replace(seat(B, node=N2), predecessor=A), 1)
+    assert [one.ticket for one in of(actions, Abort)] == [1]
+    assert of(actions, Close) == [Close(A)]
+    assert "Another pod continues" in of(actions, Abort)[0].reason
+    assert of(admission.leave(1, 2), Serve) == []
+    assert of(admission.arrive(2, "m", 2), Report)[-1].uid == B
+
+
+@pytest.mark.parametrize("uid", [A, B])
+def test_nobody_takes_the_place_of_a_seat_of_another_model_or_its_own(admission, uid):
+    admission.seat(seat(state=SeatState.ACTIVE), 0)
+    admission.grant(A, 1, 0)
+    model = "m" if uid == A else "other"
+    admission.seat(replace(seat(uid, model=model, node=N2), predecessor=A), 1)
+    assert admission.knows(A)
+
+
 def test_an_unknown_model_is_refused_and_the_known_ones_are_not_told(admission):
     admission.seat(seat(model="n-secret"), 0)
     (reject,) = admission.arrive(1, "x", 0)

@@ -14,11 +14,13 @@ from kybernate.core.artifacts.grants import Grant
 from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
 from kybernate.errors import NotFoundError, RefusedError, RetryableError
 from kybernate.ports import ProcessState
-from kybernate.types import SeatState, Tier
+from kybernate.types import NodeName, SeatState, Tier
 from nodeagent.kube.pods import PodFacts
+from nodeagent.operations.wire import seat_message
 from nodeagent.seat.node import SEAT
 from nodeagent.seat.parts.saved import Begins
 from nodeagent.seat.record import Seat, from_record
+from proxy.agents import seat_info
 from tests.kit.clock import run_virtual
 from tests.kit.machine import Crash
 from tests.unit.nodeagent.offloading import (
@@ -65,6 +67,8 @@ async def test_a_successor_goes_on_where_the_other_was_and_never_executes_its_co
         assert went(r, new) == []
         assert "Adopted" in reasons(r)
         await when(lambda r=r: r.machine.vault == {})
+        told = seat_info(NodeName("n1"), seat_message(r.node.seats[new]))
+        assert told.predecessor == cold, "proxies ask that one no more"
         p = proxy(r.loop)
         p.request(new)
         await asyncio.sleep(2)
@@ -226,6 +230,7 @@ async def test_copies_need_no_claim_and_leave_the_state(rig, groups):
         r.loop.operators.request_wake(uid, "a test")
         await r.until(uid, ACTIVE)
         assert app_of(r, uid).inner == inner
+        assert not seat_info(NodeName("n1"), seat_message(r.node.seats[uid])).predecessor
         r.loop.operators.send_away(uid, "a test")
     assert artifact in r.machine.vault
     r.check()
