@@ -54,6 +54,7 @@ class Site:
     def __init__(self, cluster: Cluster, registry: Server, objects: Path) -> None:
         self.cluster = cluster
         self.registry = registry.client()
+        self.registry_port, self.registry_probe = registry.port, registry.probe
         self.objects, self.keys = objects, objects.parent / "keys"
 
     def seat(self, node: str, pod: str) -> Json:
