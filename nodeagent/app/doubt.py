@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from kybernate.core.seat.seats import AT_GATE, OCCUPYING
+from kybernate.core.seat.seats import AT_GATE, OCCUPYING, SeatEvent
 from kybernate.core.swap.swap import fits
 from kybernate.types import SeatState
 from nodeagent import metrics
@@ -25,8 +25,6 @@ log = logging.getLogger(__name__)
 CONDITION = "JournalIntact"
 
 _SURE_ON_GPUS = (SeatState.ACTIVE, SeatState.DRAINING)
-_BETWEEN_TIERS = (SeatState.DUMPING, SeatState.RESTORING)
-"""Asked by their own way, whatever the record says."""
 
 
 def doubt(node: Node) -> None:
@@ -44,7 +42,9 @@ def doubt(node: Node) -> None:
     node.notice(CONDITION, "LinesLost", message, ok=False)
     for seat in impossible(node):
         log.warning("%s: its record says %s, which can't be; it is asked", seat, seat.state)
-        seat.forgotten("its record can't be true; it is asked where it is")
+        seat.tree.unknown()
+        why = "its record can't be true; it is asked where it is"
+        node.transition(seat, SeatEvent.DISBELIEVED, why)
     for seat in node.seats.values():
         if seat.state in AT_GATE and _lives(node, seat):
             seat.contact.doubted()
@@ -62,9 +62,7 @@ def impossible(node: Node) -> tuple[Seat, ...]:
         return ()
     view = node.swap_view()
     clashing = [
-        seat
-        for seat in node.seats.values()
-        if seat.state in OCCUPYING and seat.state not in _BETWEEN_TIERS and not fits(view, seat.uid)
+        seat for seat in node.seats.values() if seat.state in OCCUPYING and not fits(view, seat.uid)
     ]
     on_their_way = [seat for seat in clashing if seat.state not in _SURE_ON_GPUS]
     return tuple(on_their_way or clashing)

@@ -1,6 +1,6 @@
 """The node's state: its seats, its inventory, its leases. The loop owns it; no locks.
 
-Every change of a seat's state goes through `move`: table, journal, observers, in that order.
+Every change of a seat's state goes through `transition`: table, journal, observers, in that order.
 """
 
 from __future__ import annotations

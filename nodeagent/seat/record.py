@@ -192,13 +192,6 @@ class Seat:
         self.goes_to(tuple(self.tree.gpu_map) or self.identity.gpus)
         self.tree.is_tied(why)
 
-    def forgotten(self, why: str) -> None:
-        """As if no record had ever told of its tree; its kyb-init will. No transition: nothing has
-        happened to the seat, and its record names a state that it can't have been in."""
-        self.state = SeatState.WAITING
-        self.history.explained(why)
-        self.tree.unknown()
-
     def is_device(self, device_id: str) -> None:
         """The kubelet gave its container this device."""
         self.identity = replace(self.identity, device_id=device_id)

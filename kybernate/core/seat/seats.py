@@ -2,7 +2,8 @@
 
 The states say who may hold GPU memory: in `OCCUPYING` states the seat's processes hold theirs, or
 might, so nobody else may be given it. A seat leaves them only by an event that says its memory
-is confirmed free.
+is confirmed free, or by `disbelieved`, since it may never have been in them: then its GPUs go to
+nobody until its kyb-init has said where it is.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class SeatEvent(StrEnum):
     FOUND = "found"
     FOUND_RUNNING = "found-running"
     FOUND_PARKED = "found-parked"
+    DISBELIEVED = "disbelieved"
 
 
 EVENT_MEANING: Mapping[SeatEvent, str] = MappingProxyType(
@@ -84,6 +86,7 @@ EVENT_MEANING: Mapping[SeatEvent, str] = MappingProxyType(
         SeatEvent.FOUND: "it has processes, and no record tells of them for certain",
         SeatEvent.FOUND_RUNNING: "it is on its GPUs, or has room there: it runs on",
         SeatEvent.FOUND_PARKED: "it holds no device memory, and is frozen",
+        SeatEvent.DISBELIEVED: "lines of the journal are lost, and its record clashes with another",
     }
 )
 
@@ -190,6 +193,8 @@ _TABLE: dict[tuple[SeatState, SeatEvent], SeatState] = {
 _TABLE |= {(s, SeatEvent.FAIL): SeatState.FAILED for s in _LIVE if s not in TIER_OF}
 _TABLE |= {(state, SeatEvent.ENDED): SeatState.WAITING for state in _LIVE}
 _TABLE |= {(state, SeatEvent.DELETE): SeatState.GONE for state in _LIVE}
+# Only records of seats that would hold GPU memory can clash.
+_TABLE |= {(s, SeatEvent.DISBELIEVED): SeatState.WAITING for s in SeatState if s in OCCUPYING}
 
 TRANSITIONS: Mapping[tuple[SeatState, SeatEvent], SeatState] = MappingProxyType(_TABLE)
 
@@ -230,11 +235,12 @@ def render_markdown() -> str:
         "```",
         "",
         "From every state with a process, `ended` leads to waiting, and `fail` to failed unless it",
-        "is parked; from every state, `delete` leads to gone. GPUNode status and API call a",
-        "seat parked whichever tier its state is in, and name the tier beside it; one that is",
-        "unverified or adopting they call waiting. A seat that fails while it is parked or",
-        "unverified stays what it is until its processes are gone, and its GPUs go to nobody",
-        "meanwhile.",
+        "is parked; from every state, `delete` leads to gone. From every state that holds GPU",
+        "memory, `disbelieved` leads to waiting, and its GPUs go to nobody until its kyb-init has",
+        "said where it is. GPUNode status and API call a seat parked whichever tier its state",
+        "is in, and name the tier beside it; one that is unverified or adopting they call waiting.",
+        "A seat that fails while it is parked or unverified stays what it is until its processes",
+        "are gone, and its GPUs go to nobody meanwhile.",
         "",
         "| state | holds GPU memory | tier | meaning |",
         "|---|---|---|---|",
@@ -258,7 +264,7 @@ def _id(state: SeatState) -> str:
 
 
 def _drawn(state: SeatState, event: SeatEvent) -> bool:
-    everywhere = {SeatEvent.FAIL, SeatEvent.ENDED, SeatEvent.DELETE}
+    everywhere = {SeatEvent.FAIL, SeatEvent.ENDED, SeatEvent.DELETE, SeatEvent.DISBELIEVED}
     return event not in everywhere or state in {SeatState.ACTIVE, SeatState.FAILED}
 
 

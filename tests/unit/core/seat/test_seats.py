@@ -58,7 +58,8 @@ def test_memory_is_taken_and_given_back_by_few_events_only(events):
             assert event in (SeatEvent.GO, SeatEvent.WAKE, SeatEvent.FOUND_RUNNING)
         if before in OCCUPYING and state not in OCCUPYING:
             confirmed = {SeatEvent.PARKED, SeatEvent.WAKE_REVERTED}
-            assert event in confirmed | {SeatEvent.ENDED, SeatEvent.DELETE}
+            ends = {SeatEvent.ENDED, SeatEvent.DELETE}
+            assert event in confirmed | ends | {SeatEvent.DISBELIEVED}
 
 
 @pytest.mark.parametrize("state", [s for s in SeatState if s is not SeatState.GONE])
@@ -100,6 +101,11 @@ def test_what_no_record_tells_of_is_asked_before_it_is_believed():
     }
     assert SeatState.UNVERIFIED not in OCCUPYING | TIER_OF.keys()
     assert shown(SeatState.UNVERIFIED) == "waiting"
+
+
+def test_what_is_disbelieved_is_a_record_that_would_hold_gpu_memory():
+    doubted = {state: to for (state, e), to in TRANSITIONS.items() if e is SeatEvent.DISBELIEVED}
+    assert doubted == dict.fromkeys(OCCUPYING, SeatState.WAITING)
 
 
 def test_people_see_the_same_word_for_every_tier():

@@ -90,9 +90,46 @@ def test_the_seat_itself_is_changed_by_its_own_module_and_the_table() -> None:
         for of, value in writes
         if of == "seat" and value in own
     }
-    assert writers <= {
+    assert writers == {
         "nodeagent/seat/node.py",
     }
+
+
+def methods(path: str, name: str) -> dict[str, set[tuple[str, str]]]:
+    """By method of a class what it writes to."""
+    tree = ast.parse((ROOT / path).read_text())
+    one = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name)
+    return {
+        method.name: set(written(method))
+        for method in one.body
+        if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+
+
+def test_the_state_is_changed_by_the_table_alone() -> None:
+    """The seat's own methods begin it, and then know no other state: each change is an event."""
+    within = {
+        method
+        for method, writes in methods("nodeagent/seat/record.py", "Seat").items()
+        if ("self", "state") in writes
+    }
+    assert within == {"__init__"}
+    through = {
+        method
+        for method, writes in methods("nodeagent/seat/node.py", "Node").items()
+        if ("seat", "state") in writes
+    }
+    assert through == {"transition"}
+
+
+def test_a_seat_s_own_methods_change_what_it_is_and_no_part() -> None:
+    found = {
+        value
+        for method, writes in methods("nodeagent/seat/record.py", "Seat").items()
+        for of, value in writes
+        if of == "self" and method != "__init__"
+    }
+    assert found == {"identity", "_shown"}
 
 
 def test_nothing_is_changed_from_outside_by_more_than_three_modules() -> None:
