@@ -17,11 +17,10 @@ from controller.base.worker import Shift
 from controller.checkpoints.agents import forget
 from kybernate import keys
 from kybernate.api import pods
-from kybernate.api.lenient import mapping, mappings, text, texts
+from kybernate.api.lenient import text
 from kybernate.api.policies import dump_policy_status, read_policy
-from kybernate.api.templates.pod import slim_pod as of_templates
 from kybernate.core.policy.balance import Pod
-from kybernate.core.policy.effective import SPOKEN_OF, Policy, PutAway, governing, in_order
+from kybernate.core.policy.effective import Policy, PutAway, governing, in_order
 from kybernate.core.policy.findings import (
     Findings,
     Labelled,
@@ -59,13 +58,6 @@ _LOOK_S = 30.0
 _AGAIN_S = 60.0
 """Seconds until what an agent could not do is asked of it again."""
 _WAITS = STUCK | {Reason.AGENT_UNREACHABLE}
-_OF_META = (
-    *("namespace", "name", "uid", "resourceVersion", "labels", "ownerReferences"),
-    *("deletionTimestamp", "deletionGracePeriodSeconds"),
-)
-_OF_SPEC = ("nodeName", "priority", "preemptionPolicy")
-_NOTES = (*SPOKEN_OF, keys.PARK_TIER, keys.MODEL, keys.ASSIGNED_GROUP)
-"""Annotations that are looked at."""
 
 
 class Owner(NamedTuple):
@@ -268,42 +260,8 @@ class PolicyWorker(Shift):
         write_lasting(self._cluster, seen, status, self._fence)
 
 
-def slim_pod(item: Json) -> Json:
-    """What matters of a pod: its labels, its seat, and since when it runs or is ready; and more of
-    those that have to do with SnapshotTemplates."""
-    meta, spec, status = item["metadata"], mapping(item.get("spec")), mapping(item.get("status"))
-    notes = texts(meta.get("annotations"))
-    containers = [
-        {"name": one.get("name"), "resources": {"limits": _limits(one)}}
-        for one in mappings(spec.get("containers"))
-    ]
-    found = {
-        "metadata": {name: meta[name] for name in _OF_META if name in meta}
-        | {"annotations": {name: notes[name] for name in _NOTES if name in notes}},
-        "spec": {"containers": containers, **{name: spec.get(name) for name in _OF_SPEC}},
-        "status": {name: status.get(name) for name in ("phase", "reason", "startTime")}
-        | _conditions(status),
-    }
-    if status.get("phase") == "Failed":
-        found["metadata"]["managedFields"] = [
-            {name: one.get(name) for name in ("subresource", "time")}
-            for one in mappings(meta.get("managedFields"))
-        ]
-    return of_templates(item, found)
-
-
-def _conditions(status: Json) -> Json:
-    known = mappings(status.get("conditions"))
-    return {"conditions": [one for one in known if one.get("type") in ("Ready", "PodScheduled")]}
-
-
-def _limits(container: Json) -> Json:
-    return mapping(mapping(container.get("resources")).get("limits"))
-
-
 def _seated(pod: pods.Pod) -> Seated:
-    runs = pod.status.get("phase") == "Running" and not pod.leaving
-    since = pods.seconds(text(pod.status.get("startTime"))) if runs else None
+    since = pod.runs_since() if not pod.leaving else None
     owner = pod.owner or {}
     return Seated(
         Labelled(pod.ref.uid, pod.ref.name, pod.labels),

@@ -95,9 +95,7 @@ class Waiters:
 
 
 def _read(pod: pods.Pod) -> Waiter:
-    told = pod.condition("PodScheduled") or {}
-    found = told.get("status") == "False" and told.get("reason") == "Unschedulable"
-    since = pods.seconds(text(told.get("lastTransitionTime"))) if found else None
+    since = pod.unschedulable_since()
     return Waiter(pod.ref.uid, pod.namespace, pod.ref.name, pod.priority, since)
 
 

@@ -5,20 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from controller.base.kinds import CHECKPOINT, REBALANCE, RESTORE
-from controller.base.known import Nodes, PodsSeen, Requests, slim_node, slim_request
+from controller.base.known import Nodes, PodsSeen, Requests
 from controller.base.queue import Queue
 from controller.checkpoints.lost import LostPods
 from controller.placements import Placements
 from controller.placements import slim_node as slim_placed_node
-from controller.policies import MANAGED, Policies, slim_pod
+from controller.policies import MANAGED, Policies
 from controller.preempts import Waiters
 from controller.rebalances import have_looked_at
-from controller.restoring.artifacts import Artifacts, slim_artifact
+from controller.restoring.artifacts import Artifacts
 from controller.templates import Templates
 from controller.zero import SETTLE_S
 from kybernate import keys
 from kybernate.adapters.k8s import OF_USERS, Api, Watcher
 from kybernate.api import pods
+from kybernate.api.nodefacts import slim_node
+from kybernate.api.slim import slim_artifact, slim_pod, slim_request
 from kybernate.runtime.grants import ArtifactGrants
 
 if TYPE_CHECKING:

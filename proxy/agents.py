@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from kybernate.api.nodefacts import agent_address
 from kybernate.core.seat.seats import RESTING
 from kybernate.gen import agent_pb2
 from kybernate.lib import rpc
@@ -109,7 +110,7 @@ class Agents:
     def on_node(self, kind: str, item: Mapping[str, Any]) -> None:
         """An event of the GPUNode watch."""
         name = str(item["metadata"]["name"])
-        address = str(((item.get("status") or {}).get("agent") or {}).get("address") or "")
+        address = agent_address(item)
         if kind == "DELETED":
             self.remove(name)
         elif address:

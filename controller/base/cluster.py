@@ -12,6 +12,7 @@ from controller.base.kinds import CHECKPOINT, kind_of
 from kybernate import keys
 from kybernate.api import events, pods
 from kybernate.api.lenient import mapping, mappings, text, whole
+from kybernate.api.nodefacts import SeatFacts, read_seat
 from kybernate.api.requests import DEPLOYMENT, regular
 from kybernate.core.rate import Bucket
 from kybernate.core.reasons import Standing
@@ -86,14 +87,13 @@ class Cluster:
         path = pods.path(pod["metadata"]["namespace"], "")[:-1]
         return self._api.post(path, pod, timeout=self._timeout)
 
-    def seat(self, node: str, uid: str) -> Json:
-        """What the node's GPUNode tells of the seat of the pod with this UID; empty if nothing."""
+    def seat(self, node: str, uid: str) -> SeatFacts:
+        """What the node's GPUNode tells of the seat of the pod with this UID."""
         try:
             found = self._api.get(f"{keys.GPU_NODES_PATH}/{node}", timeout=self._timeout)
         except NotFoundError:
-            return {}
-        seats = mappings(mapping(found.get("status")).get("seats"))
-        return next((one for one in seats if one.get("uid") == uid), {})
+            return SeatFacts()
+        return read_seat(found, uid)
 
     def is_off(self, node: str) -> str:
         """How it is known that nothing runs on the node any more, in a sentence; empty if it may:

@@ -47,7 +47,6 @@ log = logging.getLogger(__name__)
 MOST_WRITES = 100
 """Calls to the API server in one round; the rest waits for the next one."""
 _PAGE = 500
-_LABELS = ("namespace", "name", "uid", "resourceVersion", "labels")
 
 
 class Artifacts:
@@ -204,13 +203,6 @@ def listed(entry: wire.Entry) -> Listed:
             for copy in deep[:MOST_COPIES]
         ),
     )
-
-
-def slim_artifact(item: Json) -> Json:
-    """What matters of an Artifact."""
-    meta = item["metadata"]
-    found = {name: meta[name] for name in _LABELS if name in meta}
-    return {"metadata": found, "status": item.get("status")}
 
 
 def _without_null(one: Listed) -> Json:

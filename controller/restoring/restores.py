@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from controller.base.worker import RequestWorker
 from kybernate.adapters.registry import wire
-from kybernate.api.lenient import text, whole
+from kybernate.api.lenient import text
+from kybernate.api.nodefacts import SeatFacts
 from kybernate.api.pods import read_pod
 from kybernate.api.restoring.copies import is_made_for, pod_to_make
 from kybernate.core.artifacts.grants import why_not
 from kybernate.core.artifacts.restores import RestoreAs
-from kybernate.core.requests.asked import Copied
 from kybernate.core.requests.restore import (
     MAKE,
     MadePod,
@@ -22,7 +22,6 @@ from kybernate.core.requests.restore import (
     Source,
     decide,
 )
-from kybernate.core.seat.seats import shown
 from kybernate.errors import (
     ConflictError,
     KybernateError,
@@ -30,7 +29,7 @@ from kybernate.errors import (
     RefusedError,
     RetryableError,
 )
-from kybernate.types import ArtifactId, SeatState
+from kybernate.types import ArtifactId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
 
 _REGISTRY_S = 4.0
 _QUOTA = "exceeded quota"
-_ACTIVE = shown(SeatState.ACTIVE)
 
 
 class Sources:
@@ -271,22 +269,14 @@ class RestoreWorker(RequestWorker[RestoreRequest]):
     def _seen(self, request: RestoreRequest, item: Json) -> MadePod:
         pod = read_pod(item)
         node, ours = pod.node or "", is_made_for(request, item)
-        seat = self._cluster.seat(node, pod.ref.uid) if node and ours else {}
-        restored = seat.get("state") == _ACTIVE or whole(seat.get("wakes")) > 0
-        doing = text(seat.get("reason"))
+        seat = self._cluster.seat(node, pod.ref.uid) if node and ours else SeatFacts()
         scheduled = pod.condition("PodScheduled") or {}
         return MadePod(
             pod.ref.uid,
             node,
             ours,
             pod.over or pod.leaving,
-            restored,
-            doing or ("" if node else text(scheduled.get("message"))),
-            _copied(seat),
+            seat.restored,
+            seat.reason or ("" if node else text(scheduled.get("message"))),
+            seat.copied,
         )
-
-
-def _copied(seat: Json) -> Copied | None:
-    """How much of its artifact has come to the node, if some of it is on its way."""
-    done, total = seat.get("copiedBytes"), whole(seat.get("savedBytes"))
-    return Copied(done, total) if total and type(done) is int else None

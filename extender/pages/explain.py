@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from extender import metrics
 from extender.bind.events import NO_SEAT
-from kybernate.api.pods import read_pod
+from kybernate.api.pods import is_true, read_pod
 from kybernate.core.views.explain import FITS, NO_NODE, document, explain, kinds, summarize
 from kybernate.errors import KybernateError, RefusedError
 from kybernate.lib.rounds import rounds_blocking
@@ -181,6 +181,6 @@ def _waits(pod: SeatPod) -> bool:
 def _condition(pod: Json) -> str | None:
     """What the kube-scheduler says of the pod."""
     one = read_pod(pod).condition("PodScheduled")
-    if one is None or one.get("status") == "True":
+    if one is None or is_true(one):
         return None
     return str(one.get("message") or one.get("reason") or "")

@@ -272,8 +272,8 @@ class Pod(NamedTuple):
     def failed_by_kubelet(self) -> bool:
         """Whether its kubelet has ended it, such as after a reboot, and not its workload: then the
         pod itself has a reason. One that had its time is not meant."""
-        reason = text(self.status.get("reason"))
-        return self.status.get("phase") == "Failed" and reason not in ("", _HAD_ITS_TIME)
+        failed = self.status.get("phase") == "Failed"
+        return failed and self.reason not in ("", _HAD_ITS_TIME)
 
     def failed_at(self) -> float | None:
         """When its status was last written, which of a failed pod is when it failed, in seconds
@@ -294,6 +294,41 @@ class Pod(NamedTuple):
         """Its address, empty until it has one."""
         return text(self.status.get("podIP"))
 
+    @property
+    def reason(self) -> str:
+        """Why it is as it is, in a word of its kubelet's; empty if it doesn't say."""
+        return text(self.status.get("reason"))
+
+    @property
+    def ready(self) -> bool:
+        """Whether it may get requests."""
+        return is_true(self.condition("Ready"))
+
+    def runs_since(self) -> float | None:
+        """When its kubelet took it up, in seconds since 1970; None if it isn't running, or that
+        isn't known."""
+        running = self.status.get("phase") == "Running"
+        return seconds(text(self.status.get("startTime"))) if running else None
+
+    def unschedulable_since(self) -> float | None:
+        """Since when its scheduler has found no node for it, in seconds since 1970; None if it has,
+        or hasn't looked."""
+        told = self.condition("PodScheduled") or {}
+        if (told.get("status"), told.get("reason")) != ("False", "Unschedulable"):
+            return None
+        return seconds(text(told.get("lastTransitionTime")))
+
+    @property
+    def burstable(self) -> bool:
+        """Whether its requests are lower than its limits."""
+        return self.status.get("qosClass") == "Burstable"
+
+    def allocated(self, container: str) -> Mapping[str, str]:
+        """What its kubelet has reserved for the container, as quantities by resource."""
+        known = mappings(self.status.get("containerStatuses"))
+        found = next((one for one in known if one.get("name") == container), {})
+        return texts(found.get("allocatedResources"))
+
     def condition(self, kind: str) -> Json | None:
         """The condition of this type, if its status has it."""
         found = mappings(self.status.get("conditions"))
@@ -302,7 +337,7 @@ class Pod(NamedTuple):
     @property
     def refused_seat(self) -> str | None:
         """The seat resource for want of which the kubelet failed it for good."""
-        if self.status.get("phase") != "Failed" or self.status.get("reason") != _NOT_ADMITTED:
+        if self.status.get("phase") != "Failed" or self.reason != _NOT_ADMITTED:
             return None
         message = text(self.status.get("message"))
         named = (ask.resource for ask in self.asks if ask.resource in message)
@@ -320,6 +355,11 @@ class Pod(NamedTuple):
         return any(
             "/" in name and not keys.seat_resource_size(name) for one in found for name in one
         )
+
+
+def is_true(condition: Json | None) -> bool:
+    """Whether there is this condition, and it holds."""
+    return condition is not None and condition.get("status") == "True"
 
 
 def is_alone(succession: str) -> bool:
@@ -400,6 +440,6 @@ def why_away(node: Mapping[str, Any]) -> str:
     heard of; empty if it is well."""
     found = mappings(mapping(node.get("status")).get("conditions"))
     ready = next((one for one in found if one.get("type") == "Ready"), {})
-    if ready.get("status") == "True":
+    if is_true(ready):
         return why_off(node)
     return f"node {mapping(node.get('metadata')).get('name')} is not ready"

@@ -11,6 +11,7 @@ import grpc
 
 from kybernate import keys
 from kybernate.api import pods
+from kybernate.api.nodefacts import agent_address
 from kybernate.errors import (
     CorruptError,
     DeadlineError,
@@ -183,7 +184,7 @@ class GrpcPeers:
         if why := self._revoked(node):
             raise RefusedError(why)
         found = await self._get(f"{keys.GPU_NODES_PATH}/{node}", deadline)
-        address = found.get("status", {}).get("agent", {}).get("address", "")
+        address = agent_address(found)
         if not address:
             raise RetryableError(f"node {node} tells no address of its agent yet")
         known, like = self._channels.get(node), (address, self._identity.stamp())

@@ -68,7 +68,7 @@ class Replacements:
             return
         if found.asks and found.failed_by_kubelet and uid not in self._told:
             self._told.add(uid)
-            self._failed(ref, f"its kubelet has failed it: {found.status.get('reason')}")
+            self._failed(ref, f"its kubelet has failed it: {found.reason}")
         resource = found.refused_seat
         marked = uid in self._marked or found.condition(keys.REPLACE_CONDITION) is not None
         if resource is None or marked:

@@ -63,7 +63,7 @@ def lowered(pod: pods.Pod, container: str) -> Requests | None:
         for one in mappings(found.get("resizePolicy"))
     )
     # Those of a Guaranteed pod are its limits, too, which the workload would wake to.
-    if restarts or pod.status.get("qosClass") != "Burstable":
+    if restarts or not pod.burstable:
         return None
     now = requests_of(pod, container)
     least = {name: _lesser(name, amount) for name, amount in now.items()}
@@ -90,11 +90,9 @@ def why_not_there(pod: pods.Pod, container: str, wanted: Requests) -> str:
     """Why the container does not have these requests yet, in a sentence; empty once its kubelet has
     reserved them."""
     waits = pod.condition("PodResizePending")
-    if waits is not None and waits.get("status") == "True":
+    if waits is not None and pods.is_true(waits):
         return f"{text(waits.get('reason'))}: {text(waits.get('message'))}"
-    known = mappings(pod.status.get("containerStatuses"))
-    status = next((one for one in known if one.get("name") == container), {})
-    there = texts(status.get("allocatedResources"))
+    there = pod.allocated(container)
     if all(_number(there.get(name, "")) == _number(wanted[name]) for name in wanted):
         return ""
     return "its kubelet has not reserved them yet"

@@ -10,7 +10,7 @@ from kybernate import keys
 from kybernate.api.events import stamp
 from kybernate.api.gpunodes import read_status
 from kybernate.api.placements.status import read_placed
-from kybernate.api.pods import read_pod
+from kybernate.api.pods import is_true, read_pod
 from kybernate.api.restoring.artifacts import read_artifact
 from kybernate.cli.output import Listing, Row, age, human
 from kybernate.core.policy.effective import SPOKEN_OF, Source
@@ -178,7 +178,7 @@ def _artifact(item: Json, one: Listed, now: datetime, kept: str) -> Row:
     nodes = sorted({copy.node for copy in one.copies if copy.node})
     cells = (
         *(meta["namespace"], meta["name"], one.pod, one.tier or "-", human(one.size)),
-        age(item["status"]["takenAt"], now),
+        age(stamp(one.created_ms / 1000), now),
         *(",".join(nodes) or "-", one.model or "-", one.policy or "-", kept or "-"),
         one.artifact,
     )
@@ -308,7 +308,7 @@ def _of_pod(pod: Pod) -> SeatLine:
 
 def _state(wakeable: Json) -> str:
     """What a pod tells of its seat to who may not read the node's own word."""
-    return "wakeable" if wakeable.get("status") == "True" else _STARTING
+    return "wakeable" if is_true(wakeable) else _STARTING
 
 
 def _seat_cells(line: SeatLine, now: datetime) -> tuple[str, ...]:

@@ -8,17 +8,12 @@ import pytest
 
 from controller.base.kinds import CHECKPOINT
 from controller.base.known import Requests
-from controller.policies import Policies, slim_pod
-from controller.restoring.artifacts import (
-    MOST_WRITES,
-    Artifacts,
-    Projection,
-    describing,
-    slim_artifact,
-)
+from controller.policies import Policies
+from controller.restoring.artifacts import MOST_WRITES, Artifacts, Projection, describing
 from kybernate import keys
 from kybernate.adapters.registry import wire
 from kybernate.api.restoring.artifacts import dump_artifact, read_artifact
+from kybernate.api.slim import slim_artifact, slim_pod
 from kybernate.core.artifacts.listed import Listed, object_name
 from kybernate.errors import DeadlineError, NotFoundError, RefusedError, RetryableError
 from kybernate.runtime.lead import Open

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from controller.balances import Balances
 from controller.base.kinds import CHECKPOINT, REBALANCE
-from controller.base.known import Nodes, Requests, slim_node, slim_request
+from controller.base.known import Nodes, Requests
 from controller.base.queue import Queue
-from controller.policies import Policies, PolicyWorker, slim_pod
+from controller.policies import Policies, PolicyWorker
 from kybernate import keys
+from kybernate.api.nodefacts import slim_node
+from kybernate.api.slim import slim_pod, slim_request
 from kybernate.errors import RefusedError
 from kybernate.runtime.lead import Open
 

@@ -12,10 +12,10 @@ from controller.base.kinds import CHECKPOINT
 from controller.base.known import Requests
 from controller.base.queue import Queue
 from controller.checkpoints.lost import LostPods, LostWorker, Remains
-from controller.policies import slim_pod
 from kybernate import keys
 from kybernate.adapters.registry import wire
 from kybernate.api.requests import dump_status, to_evict
+from kybernate.api.slim import slim_pod
 from kybernate.core.requests.checkpoint import (
     Mode,
     Outcome,

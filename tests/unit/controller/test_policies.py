@@ -8,10 +8,11 @@ import pytest
 
 from controller.balances import Balances
 from controller.base.kinds import CHECKPOINT, REBALANCE
-from controller.base.known import Nodes, Requests, slim_request
+from controller.base.known import Nodes, Requests
 from controller.base.queue import Queue
-from controller.policies import Policies, PolicyWorker, slim_pod
+from controller.policies import Policies, PolicyWorker
 from kybernate import keys
+from kybernate.api.slim import slim_pod, slim_request
 from kybernate.core.policy.effective import PutAway
 from kybernate.core.requests import rebalance
 from kybernate.core.requests.checkpoint import Mode, Request, Status, Target

@@ -8,15 +8,17 @@ from types import SimpleNamespace
 import pytest
 
 from controller.base.kinds import RESTORE
-from controller.base.known import Requests, slim_request
+from controller.base.known import Requests
 from controller.base.queue import Queue
-from controller.restoring.artifacts import Artifacts, slim_artifact
+from controller.restoring.artifacts import Artifacts
 from controller.restoring.restores import RestoreWorker, Sources
 from controller.templates import Templates
 from kybernate import keys
 from kybernate.adapters.registry import wire
+from kybernate.api.nodefacts import read_seat
 from kybernate.api.restoring.artifacts import dump_artifact
 from kybernate.api.restoring.requests import dump_restore
+from kybernate.api.slim import slim_artifact, slim_request
 from kybernate.core.artifacts.grants import Grant
 from kybernate.core.artifacts.listed import Listed, object_name
 from kybernate.core.requests.restore import RestoreReason
@@ -78,7 +80,8 @@ class World:
         return self.pods[key]
 
     def seat(self, node, uid):
-        return self.seats.get((node, uid), {})
+        row = self.seats.get((node, uid), {})
+        return read_seat({"status": {"seats": [{"uid": uid, **row}]}}, uid)
 
     def is_off(self, node):
         assert node == "n1"

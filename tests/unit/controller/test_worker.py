@@ -10,12 +10,13 @@ import pytest
 
 from controller import seen, service
 from controller.base.kinds import CHECKPOINT
-from controller.base.known import Requests, slim_request
+from controller.base.known import Requests
 from controller.base.queue import Queue
 from controller.checkpoints.agents import Sweep
 from controller.checkpoints.worker import Worker
 from kybernate import keys
 from kybernate.api.requests import dump_status
+from kybernate.api.slim import slim_request
 from kybernate.core.policy.effective import Policy, PutAway
 from kybernate.core.requests.checkpoint import (
     Operation,

@@ -7,11 +7,13 @@ from prometheus_client import REGISTRY
 
 from controller.base.cluster import Replicas
 from controller.base.kinds import CHECKPOINT
-from controller.base.known import Nodes, Requests, slim_node, slim_request
+from controller.base.known import Nodes, Requests
 from controller.base.queue import Queue
-from controller.policies import Policies, slim_pod
+from controller.policies import Policies
 from controller.zero import ZeroWorker
 from kybernate import keys
+from kybernate.api.nodefacts import slim_node
+from kybernate.api.slim import slim_pod, slim_request
 from kybernate.errors import RefusedError
 from kybernate.runtime.lead import Open
 from tests.unit.controller.test_policies import pod, policy

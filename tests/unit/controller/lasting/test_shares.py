@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from controller.base.known import Nodes, slim_node
+from controller.base.known import Nodes
 from controller.shares import Shares
 from kybernate.api.events import stamp
+from kybernate.api.nodefacts import slim_node
 from kybernate.errors import ConflictError
 from kybernate.runtime.lead import Open
 

@@ -9,12 +9,13 @@ import json
 import pytest
 
 from controller.base.kinds import CHECKPOINT
-from controller.base.known import Nodes, Requests, slim_node, slim_request
+from controller.base.known import Nodes, Requests
 from controller.base.queue import Queue
-from controller.policies import slim_pod
 from controller.templates import Templates, TemplateWorker
 from kybernate import keys
 from kybernate.api.events import stamp
+from kybernate.api.nodefacts import slim_node
+from kybernate.api.slim import slim_pod, slim_request
 from kybernate.core.requests.template import KEPT_S, TemplateReason
 from kybernate.errors import ConflictError, RefusedError, RetryableError
 from kybernate.runtime.lead import Open
