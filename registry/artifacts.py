@@ -111,16 +111,16 @@ class Artifacts:
             _see_not_handed_on(connection, found, node, which.store)
             copies = connection.execute(select(COPIES).where(COPIES.c.artifact == artifact)).all()
             spot = (which.place, which.node, which.store)
-            going = [one for one in copies if (one.place, one.node, one.store) == spot]
-            kept = [one for one in copies if one not in going]
-            if going and not which.forget:
+            dropped = [one for one in copies if (one.place, one.node, one.store) == spot]
+            others = [one for one in copies if one not in dropped]
+            if dropped and not which.forget:
                 pod = fetch(connection, (found.namespace, found.pod_uid))
-                _check_not_last(artifact, going[0], kept, pod)
-            if going:
+                _check_not_last(artifact, dropped[0], others, pod)
+            if dropped:
                 connection.execute(delete(COPIES).where(_at(artifact, *spot)))
-            if not kept:
+            if not others:
                 connection.execute(delete(ARTIFACTS).where(ARTIFACTS.c.id == artifact))
-            return {"dropped": bool(going), "copies": len(kept)}
+            return {"dropped": bool(dropped), "copies": len(others)}
 
     def signers(self, artifact: str) -> Json:
         """Whose signature is believed of it, and the newest token that one of them had. Raises
@@ -310,15 +310,15 @@ def _put_copy(connection: Connection, artifact: str, held: Copy, created: int, n
 
 
 def _check_not_last(
-    artifact: str, going: Row[Any], kept: Sequence[Row[Any]], pod: succession.PodRecord | None
+    artifact: str, dropped: Row[Any], others: Sequence[Row[Any]], pod: succession.PodRecord | None
 ) -> None:
     """`pod`: the one whose state it is, None if nothing is known of it. A copy that a TierPlacement
     wants on another node may go at any time, and that it is there is that node's word alone."""
-    if going.state != CopyState.VERIFIED:
+    if dropped.state != CopyState.VERIFIED:
         return
     lasting = (
         one
-        for one in kept
+        for one in others
         if one.store or not one.node or pod is None or succession.may_speak(pod, one.node)
     )
     # Of what a rebuild found, nobody has said since that it was read back.

@@ -21,12 +21,12 @@ _STEP = 1 << 20
 
 
 class Measured:
-    """Implements `node.Observer`. `kept` has the bytes by the names of models' seats: a model that
-    is started otherwise has another one, and is measured again."""
+    """Implements `node.Observer`. `numbers` has the bytes by the names of models' seats: a model
+    that is started otherwise has another one, and is measured again."""
 
-    def __init__(self, kept: Numbers, node: Node) -> None:
-        self._kept, self._node = kept, node
-        self._known = kept.read()
+    def __init__(self, numbers: Numbers, node: Node) -> None:
+        self._numbers, self._node = numbers, node
+        self._known = numbers.read()
         self._unsaid: frozenset[PodUid] = frozenset()
 
     def of(self, uid: PodUid) -> int | None:
@@ -51,9 +51,9 @@ class Measured:
         self._known[seat.uid] = most
         log.info("%s takes %d MiB of each of its GPUs: measured", seat, most >> 20)
         try:
-            self._kept.write(self._known)
+            self._numbers.write(self._known)
         except OSError as error:
-            log.warning("%s can't be written: %s", self._kept.path, error)
+            log.warning("%s can't be written: %s", self._numbers.path, error)
 
     def _room(self, seat: Seat) -> int:
         inventory, reserve = self._node.inventory, self._node.settings.reserve_bytes

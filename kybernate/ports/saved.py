@@ -44,13 +44,15 @@ class Dumper(Protocol):
         ...
 
     async def dump(
-        self, init: int, handle: str, images: Path, deadline: float, *, goes_on: bool = False
+        self, init: int, handle: str, images: Path, deadline: float, *, continues: bool = False
     ) -> Phases:
         """Write the tree, frozen before and after, without its executing one instruction.
 
-        The images are complete then, and not yet synced. `goes_on`: the tree will not be ended, so
-        that connections which it has not accepted yet may stay its alone. Raises DumpRefusedError
-        (untouched and frozen), DumpError (frozen as before unless it is `suspect`), DeadlineError.
+        The images are complete then, and not yet synced. `continues`: the tree will not be ended,
+        so that connections which it has not accepted yet may stay its alone.
+
+        Raises DumpRefusedError (untouched and frozen), DumpError (frozen as before unless it is
+        `suspect`), DeadlineError.
         """
         ...
 

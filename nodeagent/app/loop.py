@@ -87,8 +87,8 @@ class Loop:
         ground = Ground(node, self.steps, self.life, self.kick)
         newest = Newest(node, self.registry, self.custody)
         self.claims = Claims(node, self.registry, self.reports, newest)
-        kept = self.custody, self.succession, departures, self.claims
-        self.offload = Offload(ground, self._requested, *kept)
+        custodians = self.custody, self.succession, departures, self.claims
+        self.offload = Offload(ground, self._requested, *custodians)
         node.observe(self.offload.ahead)
         self.tiers = Tiers(node, self.offload, self.policy, self.kick)
         self.pressure = self._pressure(memory) if memory is not None else None

@@ -90,8 +90,8 @@ def _thaw_the_forgotten(loop: Loop, frozen: frozenset[str], dying: frozenset[Pod
     """Frozen trees that no seat keeps frozen, or whose container is ending, must be able to die."""
     world = loop.node.world
     seats = (seat for seat in loop.node.seats.values() if seat.uid not in dying)
-    kept = {seat.tree.handle for seat in seats if seat.state in _KEEP_FROZEN}
-    for handle in frozen - kept:
+    stay = {seat.tree.handle for seat in seats if seat.state in _KEEP_FROZEN}
+    for handle in frozen - stay:
         log.warning("thawing %s: no seat keeps it frozen", handle)
         world.freezer.thaw(handle)
 
@@ -155,7 +155,7 @@ def _work(loop: Loop, seat: Seat, what: Resume) -> Coroutine[object, object, Non
         Resume.AWAIT_START: lambda: loop.life.await_started(seat),
         Resume.FINISH_PARK: lambda: _finish_park(loop, seat),
         Resume.FINISH_WAKE: lambda: _finish_wake(loop, seat),
-        Resume.KEEP_BELOW: lambda: resume_offloaded(loop, seat),
+        Resume.KEEP_OFFLOADED: lambda: resume_offloaded(loop, seat),
         Resume.KILL: lambda: loop.life.kill(seat),
     }[what]()
 

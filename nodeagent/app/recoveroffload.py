@@ -192,11 +192,11 @@ async def drop_unnoticed(loop: Loop, seat: Seat) -> None:
     line of the journal named is not unnoticed."""
     if loop.node.world.journal.damage:
         return
-    kept, sealer = await _sealed(loop, seat), loop.offload.sealer
+    sealed, sealer = await _sealed(loop, seat), loop.offload.sealer
     while sealer.is_sealing(seat.uid):
         await asyncio.sleep(_AGAIN)
-        kept = await _sealed(loop, seat)
-    for artifact in (one for one in kept if not sealer.has_sealed(one)):
+        sealed = await _sealed(loop, seat)
+    for artifact in (one for one in sealed if not sealer.has_sealed(one)):
         loop.custody.see_held(artifact, "the agent was restarted before it was needed")
 
 

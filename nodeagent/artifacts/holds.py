@@ -83,8 +83,10 @@ class Custody:
         """After a restart, before anything is held or dropped. What an agent that died had no time
         to delete must not come back with the next one."""
         self._all = holds.of_records(records)
-        kept = {key for one in self._all.values() for key in holds.records(one)}
-        for key in [key for key in records if key.startswith(holds.PREFIXES) and key not in kept]:
+        recorded = {key for one in self._all.values() for key in holds.records(one)}
+        for key in [
+            key for key in records if key.startswith(holds.PREFIXES) and key not in recorded
+        ]:
             self._journal.delete(key)
 
     def begin(self) -> None:
@@ -142,12 +144,12 @@ class Custody:
 
     def forget(self, operation: str, why: str) -> str:
         """What this operation has kept is not kept any more: the artifact, empty for none."""
-        kept = self.kept_by(operation)
-        if kept is None:
+        hold = self.kept_by(operation)
+        if hold is None:
             return ""
-        one = self.of(kept.artifact)
+        one = self.of(hold.artifact)
         self._become(holds.forget(one, self._use(one), why))
-        return kept.artifact
+        return hold.artifact
 
     def listed(self, tier: Tier, found: Iterable[Sealed]) -> None:
         """What is in the tier: people may have deleted some of what was kept for them."""

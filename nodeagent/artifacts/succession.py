@@ -173,10 +173,8 @@ class Succession:
         """Its container has ended: whether what it leaves is kept for a successor."""
         keep, pod = self._node.keeps_orphaned(seat), seat.identity.pod
         # What the successor was handed by way of the object store it may be fetching still.
-        handed_over = (
-            bool(self._departures.where(seat.uid)) and Tier.OBJECT not in seat.saved.copies
-        )
-        if seat.state not in _SAVED or not keep or handed_over:
+        migrated = bool(self._departures.where(seat.uid)) and Tier.OBJECT not in seat.saved.copies
+        if seat.state not in _SAVED or not keep or migrated:
             return False
         places = {tier.value: seat.saved.size for tier in seat.saved.copies}
         until = self._node.world.wall() + keep
@@ -192,7 +190,7 @@ class Succession:
         self._unused(seat, artifact)
         wish = seat.wishes.restore
         again = not _spent(seat) or (wish is not None and wish.waits)
-        seat.saved.unused(Begins.OPEN if again else Begins.ANEW)
+        seat.saved.unused(Begins.OPEN if again else Begins.AGAIN)
 
     def _unused(self, seat: Seat, artifact: str) -> None:
         """What this node has for it is kept: if the same seat continues from it later, that
@@ -265,8 +263,8 @@ def outlast_boot(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[
     found = {key: record for key, record in records.items() if key.startswith(UNTOLD)}
     for key, record in records.items():
         if key.startswith(SEAT):
-            kept = {name: record[name] for name in ("namespace", "pod", "uid")}
-            found[f"{UNTOLD}{record['uid']}"] = kept
+            named = {name: record[name] for name in ("namespace", "pod", "uid")}
+            found[f"{UNTOLD}{record['uid']}"] = named
     return found
 
 

@@ -124,8 +124,8 @@ class Evacuations:
 
     def _earlier(self, uid: PodUid) -> str:
         """Its newest snapshot in the object store."""
-        kept = (one for one in self._agent.custody.persons() if one.uid == uid)
-        there = [one.artifact for one in kept if Tier.OBJECT in one.places]
+        holds = (one for one in self._agent.custody.persons() if one.uid == uid)
+        there = [one.artifact for one in holds if Tier.OBJECT in one.places]
         return max(there, key=lambda artifact: artifact.rpartition("@")[2], default="")
 
     def _to_send(self, seat: Seat) -> int:

@@ -138,22 +138,22 @@ class SourceWork:
         async def keep(artifact: ArtifactId) -> None:
             await self._deliver(one, artifact)
 
-        going = self._departures.going[seat.uid] = Departure(send, keep)
+        departure = self._departures.under_way[seat.uid] = Departure(send, keep)
         one.say(f"it is parked, written down and handed to {one.note.successor} on {_node(one)}")
         operators.send_away(seat.uid, words(one.operation), stays_away=True)
         try:
             if seat.state is not SeatState.PARKED_OBJECT:
                 operators.ask_for_tier(seat.uid, Tier.NVME)
                 seat.backoff.move_at_once()
-                await self._parked(one, going)
+                await self._parked(one, departure)
             if one.at.state is State.LEAVING:
                 await self._deliver_as_it_lies(one)
         finally:
-            if self._departures.going.get(seat.uid) is going:
-                del self._departures.going[seat.uid]
+            if self._departures.under_way.get(seat.uid) is departure:
+                del self._departures.under_way[seat.uid]
         return Happened(Event.TREE_ENDED)
 
-    async def _parked(self, one: Move, going: Departure) -> None:
+    async def _parked(self, one: Move, departure: Departure) -> None:
         """Until it is offloaded. Raises RefusedError if it won't be."""
         while True:
             one.changed.clear()
@@ -168,8 +168,8 @@ class SourceWork:
             if stays and not seat.wishes.tier_asked:
                 # It was being woken when that was asked for, and whoever wakes is asked no more.
                 self._agent.operators.ask_for_tier(seat.uid, Tier.NVME)
-            if stays and (going.problem or seat.saved.undumpable):
-                raise RefusedError(going.problem or seat.saved.undumpable)
+            if stays and (departure.problem or seat.saved.undumpable):
+                raise RefusedError(departure.problem or seat.saved.undumpable)
             if seat.backoff.unparkable and seat.state in OCCUPYING:
                 one.say(f"it can't be parked now: {seat.backoff.unparkable}")
             await one.changed.wait()

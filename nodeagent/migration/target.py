@@ -141,9 +141,9 @@ class Target:
 
     def _state(self, call: _Call, *, continues: bool = False) -> State:
         hold = self._custody.of(call.artifact).transfer
-        arrived = hold is not None and hold.successor == call.successor
+        delivered = hold is not None and hold.successor == call.successor
         parts = self.coming.has_begun(call.successor)
-        return found_target(parts=parts, arrived=arrived, continues=continues)
+        return found_target(parts=parts, delivered=delivered, continues=continues)
 
     # --- acts -----------------------------------------------------------------------------------
 

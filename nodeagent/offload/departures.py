@@ -62,7 +62,7 @@ class Departures:
     """All of this node's, by their pods' UIDs. Lives on the loop."""
 
     def __init__(self) -> None:
-        self.going: dict[PodUid, Departure] = {}
+        self.under_way: dict[PodUid, Departure] = {}
         self._handed: set[PodUid] = set()
         self._elsewhere: dict[PodUid, str] = {}
         self._successors: dict[PodUid, str] = {}
@@ -77,7 +77,7 @@ class Departures:
 
     def stay(self, uid: PodUid) -> None:
         """It continues here."""
-        self.going.pop(uid, None)
+        self.under_way.pop(uid, None)
         self._handed.discard(uid)
 
     def leave(self, uid: PodUid, where: str, successor: str = "") -> None:

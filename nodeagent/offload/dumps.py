@@ -133,7 +133,7 @@ class Dumps:
         now = self._ground.world.now
         began = now()
         # One that is wake-requested goes where nobody would get on else: it comes back.
-        called = seat.demand.called or seat.uid in self._departures.going
+        called = seat.demand.called or seat.uid in self._departures.under_way
         dump = _Dump(seat, seat.uid, called=called)
         try:
             await written
@@ -256,10 +256,10 @@ class Dumps:
         seat, offloading, began = dump.seat, self._ground.offloading, self._ground.world.now()
         deadline = self._ground.node.settings.dump_deadline_s
         dumping = offloading.dumper.dump(
-            init_of(seat), seat.tree.handle, dump.folder, deadline, goes_on=dump.stays
+            init_of(seat), seat.tree.handle, dump.folder, deadline, continues=dump.stays
         )
-        going = self._departures.going.get(dump.key)
-        phases = await (going.follow(dump.folder, dumping) if going else dumping)
+        departure = self._departures.under_way.get(dump.key)
+        phases = await (departure.follow(dump.folder, dumping) if departure else dumping)
         seat.saved.written(offloading.first(dump.folder))
         return {**phases, "dump": self._ground.world.now() - began}
 
@@ -303,8 +303,8 @@ class Dumps:
 
     async def _deliver(self, dump: _Dump) -> Phases:
         await _see_uncalled(dump)
-        if going := self._departures.going.get(dump.seat.uid):
-            await going.deliver(dump.artifact)
+        if departure := self._departures.under_way.get(dump.seat.uid):
+            await departure.deliver(dump.artifact)
         return {}
 
     async def _note(self, dump: _Dump) -> Phases:

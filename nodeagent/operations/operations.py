@@ -390,9 +390,9 @@ class Operations:
             elif not self._judge(operation):
                 log.info("operation %s continues", operation)
                 self._begin(operation, again=True)
-        for kept in self._custody.persons():
-            if self._is_spare(kept.operation):
-                self.forget(kept.operation, "its eviction has ended")
+        for hold in self._custody.persons():
+            if self._is_spare(hold.operation):
+                self.forget(hold.operation, "its eviction has ended")
         self._arm()
 
     def _review(self) -> None:

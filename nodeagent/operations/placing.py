@@ -227,19 +227,19 @@ class Placing:
             return
         blocking = self._node.world.blocking
         here = await blocking(copies.here, _SHORT_S)
-        going = {one: _UNWANTED for one in here if not self._wanted.wants(one, node)}
-        kept = [one for one in here if one not in going]
+        surplus = {one: _UNWANTED for one in here if not self._wanted.wants(one, node)}
+        wanted = [one for one in here if one not in surplus]
         cut = [one for one in copies.cut_short() if not self._wanted.wants(one, node)]
-        if not (going or cut) and await self.room() < 0:
+        if not (surplus or cut) and await self.room() < 0:
             # One at a time: what they share shows only then. What isn't whole comes first.
             cut = [*copies.cut_short()]
-            going = {kept[-1]: _NO_ROOM} if kept and not cut else {}
-        for artifact, why in going.items():
+            surplus = {wanted[-1]: _NO_ROOM} if wanted and not cut else {}
+        for artifact, why in surplus.items():
             log.info("the placed copy of %s goes: %s", artifact, why)
             self._tell(Told.DROPPED, artifact, why)
-        if going or cut or not self._swept:
+        if surplus or cut or not self._swept:
             # The last agent, too, may have left packs of a copy that never was whole.
-            await blocking(lambda: copies.drop(tuple(going)), _SHORT_S)
+            await blocking(lambda: copies.drop(tuple(surplus)), _SHORT_S)
             self._swept = True
 
     def _tell(self, kind: Told, artifact: str, why: str = "") -> None:

@@ -118,10 +118,10 @@ class Saves:
         seat = self._node.seats.get(operation.uid)
         goal = keeping_tier(self._facts(seat), operation.tier) if seat else Tier.NVME
         one = self._all[operation.name] = _Save(operation, goal, again=again)
-        kept = self._offload.custody.kept_by(operation.name)
-        if kept is not None:
-            operation.artifact, one.phase = kept.artifact, Phase.COPYING
-            self._life.aside(self._copy(one, kept))
+        hold = self._offload.custody.kept_by(operation.name)
+        if hold is not None:
+            operation.artifact, one.phase = hold.artifact, Phase.COPYING
+            self._life.aside(self._copy(one, hold))
         elif seat is not None and self._node.world.offloading is not None:
             seat.wishes.ask_for_copy(wanted=True)
             self._life.aside(self._see_room(one, seat))
@@ -134,9 +134,9 @@ class Saves:
         if one is not None:
             save = SaveFacts(one.phase, one.goal, operation.artifact, one.why)
             return judge_save(seat, save)
-        kept = self._offload.custody.kept_by(operation.name)
-        phase = Phase.COPYING if kept else Phase.WANTED
-        return judge_save(seat, SaveFacts(phase, Tier.OBJECT, kept.artifact if kept else ""))
+        hold = self._offload.custody.kept_by(operation.name)
+        phase = Phase.COPYING if hold else Phase.WANTED
+        return judge_save(seat, SaveFacts(phase, Tier.OBJECT, hold.artifact if hold else ""))
 
     def drop(self, operation: Operation) -> None:
         """Take the wish back. What is written is thrown away, what is sealed stays. A pre-copy is
@@ -302,8 +302,8 @@ class Saves:
             size = next((s.size for s in await vault.ls(Tier.NVME) if s.id == artifact), 0)
             one.phases["seal"] = self._node.world.now() - began
             metrics.observe_step("save", one.phases, size)
-            kept = PersonHold(artifact, one.operation.name, uid, {Tier.NVME: size})
-            await self._keep(one, kept)
+            hold = PersonHold(artifact, one.operation.name, uid, {Tier.NVME: size})
+            await self._keep(one, hold)
         except (KybernateError, OSError) as error:
             self._fail(one, f"it was written down and could not be sealed: {error}")
         finally:
@@ -314,51 +314,51 @@ class Saves:
         if Tier.OBJECT in seat.saved.copies:
             one.goal = Tier.OBJECT
         places = dict.fromkeys(seat.saved.copies, seat.saved.size)
-        kept = PersonHold(ArtifactId(seat.saved.artifact), one.operation.name, seat.uid, places)
-        self._put(kept)
-        return kept
+        hold = PersonHold(ArtifactId(seat.saved.artifact), one.operation.name, seat.uid, places)
+        self._put(hold)
+        return hold
 
-    def _put(self, kept: PersonHold) -> Awaitable[None]:
-        return asyncio.ensure_future(self._offload.custody.keep(kept))
+    def _put(self, hold: PersonHold) -> Awaitable[None]:
+        return asyncio.ensure_future(self._offload.custody.keep(hold))
 
-    async def _keep(self, one: _Save, kept: PersonHold) -> None:
+    async def _keep(self, one: _Save, hold: PersonHold) -> None:
         """It is sealed: from now on nothing drops it."""
-        await self._note(kept)
-        one.operation.artifact = kept.artifact
-        one.operation.saved = one.operation.bytes_total = max(kept.places.values(), default=0)
-        await self._copy(one, kept)
+        await self._note(hold)
+        one.operation.artifact = hold.artifact
+        one.operation.saved = one.operation.bytes_total = max(hold.places.values(), default=0)
+        await self._copy(one, hold)
 
-    async def _note(self, kept: PersonHold) -> None:
+    async def _note(self, hold: PersonHold) -> None:
         def say(error: Exception) -> None:
-            log.warning("that %s is kept can't be written yet: %s", kept.artifact, error)
+            log.warning("that %s is kept can't be written yet: %s", hold.artifact, error)
 
-        await retry(lambda: self._offload.custody.keep(kept), say, on=OSError)
+        await retry(lambda: self._offload.custody.keep(hold), say, on=OSError)
 
-    async def _copy(self, one: _Save, kept: PersonHold) -> None:
+    async def _copy(self, one: _Save, hold: PersonHold) -> None:
         """To where it is to be kept. Its copy on NVMe goes then, unless the seat needs it."""
-        if one.goal is Tier.OBJECT and Tier.OBJECT not in kept.places:
+        if one.goal is Tier.OBJECT and Tier.OBJECT not in hold.places:
             one.phase = Phase.COPYING
             self._noted(one.operation)
-            if not await self._packed(one, kept):
+            if not await self._packed(one, hold):
                 self._noted(one.operation)  # nothing reads what is kept any more
                 return
-            size = max(kept.places.values(), default=0)
-            kept = replace(kept, places={**kept.places, Tier.OBJECT: size})
-            await self._note(kept)
-        if one.goal is Tier.OBJECT and Tier.NVME in kept.places:
-            await self._clear(kept)
-        one.phase = Phase.KEPT
+            size = max(hold.places.values(), default=0)
+            hold = replace(hold, places={**hold.places, Tier.OBJECT: size})
+            await self._note(hold)
+        if one.goal is Tier.OBJECT and Tier.NVME in hold.places:
+            await self._clear(hold)
+        one.phase = Phase.HELD
         one.operation.bytes_done = one.operation.bytes_total
         one.operation.saved_in = one.goal
         one.operation.phases = one.phases
         self._noted(one.operation)
 
-    async def _packed(self, one: _Save, kept: PersonHold) -> bool:
+    async def _packed(self, one: _Save, hold: PersonHold) -> bool:
         deadline = self._node.settings.transfer_deadline_s
         never = (NotFoundError, CorruptError, RefusedError)
 
         loop, operation = asyncio.get_running_loop(), one.operation
-        operation.bytes_total = max(kept.places.values(), default=0)
+        operation.bytes_total = max(hold.places.values(), default=0)
 
         def copied(done: int) -> None:
             operation.bytes_done = min(done, operation.bytes_total)
@@ -372,26 +372,26 @@ class Saves:
 
         async def packed() -> bool:
             if not one.dropped:
-                await self._offloading.vault.pack(kept.artifact, Tier.OBJECT, deadline, progress)
+                await self._offloading.vault.pack(hold.artifact, Tier.OBJECT, deadline, progress)
                 return True
             return False
 
         def say(error: Exception) -> None:
-            log.warning("%s is not in the object store yet: %s", kept.artifact, error)
+            log.warning("%s is not in the object store yet: %s", hold.artifact, error)
 
         try:
             return await retry(packed, say, but=never)
         except never as error:
-            self._fail(one, f"{kept.artifact} is on NVMe, and can't be copied: {error}")
+            self._fail(one, f"{hold.artifact} is on NVMe, and can't be copied: {error}")
             return False
 
-    async def _clear(self, kept: PersonHold) -> None:
-        seat = self._node.seats.get(kept.uid)
-        if seat is not None and seat.saved.artifact == kept.artifact:
+    async def _clear(self, hold: PersonHold) -> None:
+        seat = self._node.seats.get(hold.uid)
+        if seat is not None and seat.saved.artifact == hold.artifact:
             return
         with contextlib.suppress(KybernateError, OSError):
-            await self._offloading.vault.drop(kept.artifact, Tier.NVME)
-            await self._note(replace(kept, places={Tier.OBJECT: kept.places[Tier.OBJECT]}))
+            await self._offloading.vault.drop(hold.artifact, Tier.NVME)
+            await self._note(replace(hold, places={Tier.OBJECT: hold.places[Tier.OBJECT]}))
 
 
 def _folder(uid: PodUid) -> PodUid:

@@ -142,8 +142,8 @@ def operation_message(operation: Operation) -> pb.Operation:
     saved = None
     if operation.saved is not None:
         tier = operation.saved_in or Tier.RAM
-        kept = operation.kind is Kind.SAVE or bool(operation.left_s)
-        saved = pb.Saved(tier=tier.value, bytes=operation.saved, outlives_pod=kept)
+        keeps = operation.kind is Kind.SAVE or bool(operation.left_s)
+        saved = pb.Saved(tier=tier.value, bytes=operation.saved, outlives_pod=keeps)
     return pb.Operation(
         name=operation.name,
         kind=operation.kind.value,

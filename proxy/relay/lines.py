@@ -73,12 +73,12 @@ class Line(asyncio.Protocol):
         self._head, self._unread = 0, 0
         self._whole = self._until_end = False
         self._error: SeatError | None = None
-        self.kept = True
+        self.reusable = True
 
     @property
     def usable(self) -> bool:
         """Whether it may have another request."""
-        return self._whole and self.kept and not self._lost and not self._transport.is_closing()
+        return self._whole and self.reusable and not self._lost and not self._transport.is_closing()
 
     @property
     def length(self) -> int | None:
@@ -153,7 +153,7 @@ class Line(asyncio.Protocol):
         """The answer was read, or is given up: then the connection is closed."""
         self._asked = False
         if self._sending is not None:
-            self.kept = self.kept and self._sending.done()
+            self.reusable = self.reusable and self._sending.done()
             self._sending.cancel()
             self._sending = None
         if not self.usable:
@@ -185,7 +185,7 @@ class Line(asyncio.Protocol):
     def _fail(self, why: str) -> None:
         if not self._whole:
             self._error = self._error or SeatError(why)
-        self.kept = False
+        self.reusable = False
         self._transport.abort()
         self._wake()
 
@@ -278,9 +278,9 @@ class Line(asyncio.Protocol):
         self._until_end = not (
             chunked or (not coding and "Content-Length" in self.headers) or status in _NO_BODY
         )
-        self.kept = self._parser.should_keep_alive() and not self._until_end
+        self.reusable = self._parser.should_keep_alive() and not self._until_end
         if self._bodiless:
-            self._whole, self.kept = True, False
+            self._whole, self.reusable = True, False
         self.status = status
 
     def on_message_complete(self) -> None:

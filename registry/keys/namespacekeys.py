@@ -281,8 +281,8 @@ def _holds(connection: Connection, node: str, pod: tuple[str, str], now: int) ->
     namespace, uid = pod
     found = fetch(connection, pod)
     if found is not None and not found.ended and not found.stopped:
-        goes_on = found.successor not in ("", uid)
-        if not goes_on and found.holder == node and found.until_ms > now:
+        continues = found.successor not in ("", uid)
+        if not continues and found.holder == node and found.until_ms > now:
             return True
     if found is not None and found.stopped and found.successor != uid:
         return False

@@ -114,10 +114,10 @@ def _wrapped_again(kms: Kms, one: Laid, now: Mapping[str, NamespaceKey]) -> KeyO
 def remove(place: Place, namespace: str, ids: Collection[str]) -> int:
     """Destroy these keys where they lie beside data keys; gives how many objects went. Raises
     RetryableError, OSError."""
-    going = [one.at for one in data_keys(place, namespace) if one.key.of.id in ids]
-    if going:
-        place.objects.delete(going)
-    return len(going)
+    found = [one.at for one in data_keys(place, namespace) if one.key.of.id in ids]
+    if found:
+        place.objects.delete(found)
+    return len(found)
 
 
 def _again(kms: Kms, namespace: str, key: NamespaceKey) -> NamespaceKey:

@@ -215,7 +215,7 @@ class Watch:
         anew = {
             s.wishes.restore.uid
             for s in seats.values()
-            if s.wishes.restore and s.saved.begins is Begins.ANEW
+            if s.wishes.restore and s.saved.begins is Begins.AGAIN
         }
         kept |= {name for name, one in machine.vault.items() if one.snapshot.uid in anew}
         for artifact in machine.vault.keys() - kept:

@@ -117,7 +117,7 @@ class Criu:
             return problems
 
     async def dump(
-        self, init: int, handle: str, images: Path, deadline: float, *, goes_on: bool = False
+        self, init: int, handle: str, images: Path, deadline: float, *, continues: bool = False
     ) -> Phases:
         """Write the tree, frozen before and after; see the port."""
         until, began = Deadline(deadline), time.monotonic()
@@ -126,7 +126,7 @@ class Criu:
             tree = self._dumpable(container)
             look = self._looks.pop(container.work, None)
             options = await asyncio.to_thread(looks.ready, container, tree, images, look)
-            options += ["--skip-in-flight"] if goes_on else []
+            options += ["--skip-in-flight"] if continues else []
             await container.hold(until)
             held = time.monotonic()
             code = await self._dump(container, images, options, until)

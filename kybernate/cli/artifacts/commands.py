@@ -339,8 +339,8 @@ def _tell(link: Link, output: str, *, watch: bool) -> None:
 
     def told(found: tuple[list[dict[str, Any]], ...]) -> Listing:
         if found[0] or not nodes:
-            kept = found[-1] if sources[-1] is placements else ()
-            return artifact_lines(found[0], datetime.now(UTC), kept)
+            placed = found[-1] if sources[-1] is placements else ()
+            return artifact_lines(found[0], datetime.now(UTC), placed)
         return artifacts_of(statuses(found[1])[0], link.namespace)
 
     tell(link, sources, told, output, watch=watch)

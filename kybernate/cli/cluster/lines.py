@@ -158,28 +158,28 @@ def artifacts_of(nodes: Mapping[str, Status], namespace: str | None) -> Listing:
     return Listing(ARTIFACTS, len(ARTIFACTS), rows, "No node tells of an artifact.")
 
 
-def artifact_lines(items: Iterable[Json], now: datetime, kept: Iterable[Json] = ()) -> Listing:
+def artifact_lines(items: Iterable[Json], now: datetime, placed: Iterable[Json] = ()) -> Listing:
     """Artifacts, the newest first, and the TierPlacements by which they are `kept`; one that can't
     be read is left out."""
-    placements = [(str(one["metadata"]["name"]), read_placed(one)) for one in kept]
+    placements = [(str(one["metadata"]["name"]), read_placed(one)) for one in placed]
     found = [(item, one) for item in items if (one := read_artifact(item)) is not None]
     found.sort(key=lambda pair: pair[1].created_ms, reverse=True)
     rows = tuple(_artifact(item, one, now, _keepers(one, placements, now)) for item, one in found)
     return Listing(OBJECTS, OBJECTS.index("NODES"), rows, "The registry tells of no artifact.")
 
 
-def _keepers(one: Listed, kept: Iterable[tuple[str, Placed]], now: datetime) -> str:
+def _keepers(one: Listed, by: Iterable[tuple[str, Placed]], now: datetime) -> str:
     at = now.timestamp()
-    return ",".join(sorted(name for name, placed in kept if placed.counts(one.artifact, at)))
+    return ",".join(sorted(name for name, placed in by if placed.counts(one.artifact, at)))
 
 
-def _artifact(item: Json, one: Listed, now: datetime, kept: str) -> Row:
+def _artifact(item: Json, one: Listed, now: datetime, keepers: str) -> Row:
     meta = item["metadata"]
     nodes = sorted({copy.node for copy in one.copies if copy.node})
     cells = (
         *(meta["namespace"], meta["name"], one.pod, one.tier or "-", human(one.size)),
         age(stamp(one.created_ms / 1000), now),
-        *(",".join(nodes) or "-", one.model or "-", one.policy or "-", kept or "-"),
+        *(",".join(nodes) or "-", one.model or "-", one.policy or "-", keepers or "-"),
         one.artifact,
     )
     return Row(f"artifact.{keys.GROUP}/{meta['name']}", item, cells)

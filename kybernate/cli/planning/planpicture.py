@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kybernate.core.simulate.saving import Saving
 
 _WIDTH: Final = 1000
-_LEFT: Final = 100
+_MARGIN: Final = 100
 _CELL: Final = 22
 _LINE: Final = 17
 _TALL: Final = 40
@@ -40,7 +40,9 @@ def picture(found: Saving, title: str) -> str:
     y = _hours(parts, y + 22)
     for place in found.places:
         y = _place(parts, y, place)
-    parts.append(_text(_LEFT, y + 8, "Bars: the share of each hour for which a workload is busy."))
+    parts.append(
+        _text(_MARGIN, y + 8, "Bars: the share of each hour for which a workload is busy.")
+    )
     y += 24
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{y}" '
@@ -54,24 +56,24 @@ def _squares(parts: list[str], y: int, name: str, count: int, colour: str) -> in
     parts.append(_text(20, y + 12, name))
     for number in range(count):
         row, column = divmod(number, _PER_ROW)
-        parts.append(_rect(_LEFT + 18 * column, y + 18 * row, 14, 14, colour))
+        parts.append(_rect(_MARGIN + 18 * column, y + 18 * row, 14, 14, colour))
     return y + 18 * -(-count // _PER_ROW) + 8
 
 
 def _hours(parts: list[str], y: int) -> int:
     parts.append(_text(20, y, "place"))
     parts += [
-        _text(_LEFT + _CELL * hour, y, f"{hour}:00", "text-anchor:middle")
+        _text(_MARGIN + _CELL * hour, y, f"{hour}:00", "text-anchor:middle")
         for hour in range(0, HOURS + 1, 6)
     ]
-    parts.append(_text(_LEFT + _CELL * HOURS + 24, y, "workload: p99 wake of its limit"))
+    parts.append(_text(_MARGIN + _CELL * HOURS + 24, y, "workload: p99 wake of its limit"))
     return y + 10
 
 
 def _place(parts: list[str], y: int, place: Place) -> int:
     tall = max(_TALL, _LINE * len(place.workloads))
     gpus = f"{place.gpus} GPU{'s' * (place.gpus != 1)}"
-    parts.append(_rect(_LEFT, y, _CELL * HOURS, tall, "#f4f4f4"))
+    parts.append(_rect(_MARGIN, y, _CELL * HOURS, tall, "#f4f4f4"))
     parts.append(_text(20, y + tall // 2 + 5, gpus))
     for hour in range(HOURS):
         foot = float(y + tall)
@@ -79,7 +81,7 @@ def _place(parts: list[str], y: int, place: Place) -> int:
             high = one.busy(hour) * tall
             foot -= high
             if high >= 0.05:
-                x = _LEFT + _CELL * hour
+                x = _MARGIN + _CELL * hour
                 parts.append(_rect(x, foot, _CELL - 1, high, _colour(number)))
     for number in range(len(place.workloads)):
         _name(parts, y + _LINE * number, place, number)
@@ -87,7 +89,7 @@ def _place(parts: list[str], y: int, place: Place) -> int:
 
 
 def _name(parts: list[str], y: int, place: Place, number: int) -> None:
-    one, x = place.workloads[number], _LEFT + _CELL * HOURS + 24
+    one, x = place.workloads[number], _MARGIN + _CELL * HOURS + 24
     wake = f"{place.p99(number):.1f} of {one.p99:g} s" if place.shared else "stays awake"
     parts.append(_rect(x, y + 2, 10, 10, _colour(number)))
     parts.append(_text(x + 16, y + 12, f"{_short(one.key)}: {wake}"))

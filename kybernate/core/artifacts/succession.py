@@ -158,8 +158,8 @@ def claim(
     if asked.again and not pod.stopped:
         new |= {"stopped": KNOWN_BEFORE, "stopped_by": asked.node, "stopped_why": "claimed before"}
     if successor.uid == pod.uid:
-        gone_on = _next(pod, settled=True, node=asked.node, **taken, **new)
-        return gone_on, gone_on
+        continued = _next(pod, settled=True, node=asked.node, **taken, **new)
+        return continued, continued
     # Whose agent's word will count when this one stops, too.
     there = successor if successor.node else _next(successor, node=asked.node)
     return _next(pod, settled=True, **taken, **new), there

@@ -32,7 +32,7 @@ class Zones:
         self._bit = {name: 1 << at for at, name in enumerate(self._names)}
         self._zones: dict[Demand, int] = {}
         self._free: dict[tuple[int, str], int] = {}
-        self._leavers: dict[tuple[int, str], list[tuple[float, PodUid]]] = {}
+        self._movable: dict[tuple[int, str], list[tuple[float, PodUid]]] = {}
 
     def nodes(self, demand: Demand) -> Iterator[NodeName]:
         """The nodes of the demand's zone."""
@@ -72,7 +72,7 @@ class Zones:
 
     def _cheapest(self, where: tuple[int, str], lacking: int, settled: frozenset[PodUid]) -> float:
         total = 0.0
-        for seconds, uid in self._leavers_of(where):
+        for seconds, uid in self._movable_of(where):
             if not lacking:
                 break
             if uid not in settled:
@@ -87,11 +87,11 @@ class Zones:
             self._free[where] = sum(free_seats(view, resource) for view in views)
         return self._free[where]
 
-    def _leavers_of(self, where: tuple[int, str]) -> list[tuple[float, PodUid]]:
+    def _movable_of(self, where: tuple[int, str]) -> list[tuple[float, PodUid]]:
         """Who may leave the zone for good, cheapest first."""
-        if where not in self._leavers:
+        if where not in self._movable:
             zone, resource = where
-            self._leavers[where] = sorted(
+            self._movable[where] = sorted(
                 (one.seconds, uid)
                 for uid, one in self._cluster.seated.items()
                 if one.seconds is not None
@@ -99,7 +99,7 @@ class Zones:
                 and zone & self._bit.get(one.claim.node, 0)
                 and self._zone(one.demand) & ~zone
             )
-        return self._leavers[where]
+        return self._movable[where]
 
     def _zone(self, demand: Demand) -> int:
         key = Demand(

@@ -440,11 +440,11 @@ def may_continue_there(note: MoveNote, state: SeatState | None, artifact: str) -
 # --- the target -----------------------------------------------------------------------------------
 
 
-def found_target(*, parts: bool, arrived: bool, continues: bool) -> State:
-    """Where the target is with an artifact. `parts` of it are here; `arrived`: its journal says for
-    whom it is here; `continues`: the successor's record, or `taken/` names it."""
+def found_target(*, parts: bool, delivered: bool, continues: bool) -> State:
+    """Where the target is with an artifact. `parts` of it are here; `delivered`: its journal says
+    for whom it is here; `continues`: the successor's record, or `taken/` names it."""
     if continues:
         return State.CONTINUING
-    if arrived:
+    if delivered:
         return State.HOLDING
     return State.RECEIVING if parts else State.EMPTY

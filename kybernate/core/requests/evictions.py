@@ -207,9 +207,9 @@ def predecessor(uid: str, requests: Iterable[Request], seen: Seen, now: float) -
         return mine
     # A successor that was put away itself has continued: nodes may be late to tell what it needs no
     # more, and its own successor continues from its newer state.
-    went_on = {one.status.pod_uid for one in known if one.ended and continues(one)}
+    continued = {one.status.pod_uid for one in known if one.ended and continues(one)}
     taken = {
-        one.status.pod_uid for one in known if one.successor in went_on or _is_taken(one, seen)
+        one.status.pod_uid for one in known if one.successor in continued or _is_taken(one, seen)
     }
     free = [one for one in left if one.status.pod_uid not in taken and _is_free(one, seen)]
     return min(free, key=lambda one: (one.status.ended_at, one.uid), default=None)

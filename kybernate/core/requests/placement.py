@@ -216,7 +216,7 @@ def decide(seen: SeenPlacement, now: float) -> PlacementPlan:
         _looked_at(known.get(one.key, one), listed[one.artifact], seen, now) for one in wanted
     ]
     rows = list(_begun(looked, listed, seen, now))
-    kept = {one.operation for one in rows}
+    noted = {one.operation for one in rows}
     status = _summed(
         replace(
             PlacementStatus(),
@@ -233,7 +233,7 @@ def decide(seen: SeenPlacement, now: float) -> PlacementPlan:
         for one in rows
         if one.operation in asked and one.operation and seen.operations.get(one.operation) is None
     ]
-    cancel = [one for one in running if one.operation not in kept and one.state is _COPYING]
+    cancel = [one for one in running if one.operation not in noted and one.state is _COPYING]
     again = _again(status, placement, asked, now)
     return PlacementPlan(status, tuple(begin), tuple(cancel), again, takes(chosen))
 

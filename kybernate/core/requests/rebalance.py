@@ -420,14 +420,14 @@ def _arriving(seen: Observed, step: Step, now: float) -> Decision[Status, Act]:
     pod = seen.pods.get(made.successor) if made.successor else None
     late = now >= made.status.ended_at + _ARRIVE_S
     if pod is not None and pod.node and not pod.leaving:
-        arrived = replace(step, successor=made.successor)
+        followed = replace(step, successor=made.successor)
         if not _is_at(pod, step.target):
             where = f"group {pod.group} of {pod.node}"
             why = f"pod {step.told} continues in {where}: its place was taken; ask again"
-            plan = _with(request.status, arrived).plan
+            plan = _with(request.status, followed).plan
             return _over(request, RebalanceReason.DISPLACED, why, now, plan=plan)
         if pod.ready:
-            return _next(request, replace(arrived, stage=Stage.DONE), now)
+            return _next(request, replace(followed, stage=Stage.DONE), now)
     if late:
         return _failed(request, step, f"its successor isn't ready after {_ARRIVE_S:g} s", now)
     why = f"pod {step.told}: its successor is {'bound' if pod and pod.node else 'waited for'}"

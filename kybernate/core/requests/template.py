@@ -305,8 +305,8 @@ def _leftovers(
     status = seen.template.status
     name = seen.template.pod(status.build.number) if status.build else ""
     ended = tuple(one for one in seen.pods if one.name != name and not one.leaving)
-    kept = {name, status.artifact.request if status.artifact else ""}
-    others = [one for one in seen.requests if one.name not in kept]
+    needed = {name, status.artifact.request if status.artifact else ""}
+    others = [one for one in seen.requests if one.name not in needed]
     sealed = [one for one in others if one.status.reason is Reason.SEALED]
     until = max(status.artifact.at, 0.0) + KEPT_S if status.artifact else 0.0
     again = until - now if sealed and until > now else math.inf

@@ -73,7 +73,7 @@ class Resume(StrEnum):
     FINISH_PARK = "park it if all of it is checkpointed, else let it run on"
     FINISH_WAKE = "leave it parked if all of it is checkpointed, else wake it"
     KEEP_PARKED = "see it stand frozen"
-    KEEP_BELOW = "finish or revert what was begun, and hold its connections back"
+    KEEP_OFFLOADED = "finish or revert what was begun, and hold its connections back"
     KILL = "kill it"
 
 
@@ -85,15 +85,15 @@ _RESUMES: Mapping[SeatState, Resume] = MappingProxyType(
         SeatState.PARKING: Resume.FINISH_PARK,
         SeatState.WAKING: Resume.FINISH_WAKE,
         SeatState.PARKED: Resume.KEEP_PARKED,
-        SeatState.DUMPING: Resume.KEEP_BELOW,
-        SeatState.RESTORING: Resume.KEEP_BELOW,
-        SeatState.PARKED_NVME: Resume.KEEP_BELOW,
-        SeatState.PARKED_OBJECT: Resume.KEEP_BELOW,
+        SeatState.DUMPING: Resume.KEEP_OFFLOADED,
+        SeatState.RESTORING: Resume.KEEP_OFFLOADED,
+        SeatState.PARKED_NVME: Resume.KEEP_OFFLOADED,
+        SeatState.PARKED_OBJECT: Resume.KEEP_OFFLOADED,
         SeatState.FAILED: Resume.KILL,
     }
 )
 
-_NOT_IF_ENDING = (Resume.UNDRAIN, Resume.KEEP_PARKED, Resume.KEEP_BELOW)
+_NOT_IF_ENDING = (Resume.UNDRAIN, Resume.KEEP_PARKED, Resume.KEEP_OFFLOADED)
 """What would hold up one whose container was asked to end."""
 
 

@@ -168,8 +168,8 @@ _KEPT_IN = {
 
 
 def _parked(seat: SeatFacts, kind: Kind) -> str:
-    kept = _KEPT_IN[TIER_OF[seat.state]]
-    size = f"{seat.held / (1 << 30):.1f} GiB of GPU memory are kept {kept}"
+    where = _KEPT_IN[TIER_OF[seat.state]]
+    size = f"{seat.held / (1 << 30):.1f} GiB of GPU memory are kept {where}"
     if kind is Kind.EVICT:
         return f"{size}, {_outliving(seat)}; a wake takes the eviction back"
     return f"{size}; it wakes on its next request"
@@ -183,8 +183,8 @@ def _outliving(seat: SeatFacts) -> str:
             "state "
             "(kyb.ai/restore-from), then it is dropped"
         )
-    kept = "" if TIER_OF[seat.state] is Tier.RAM else " (keep_left_s of its node is 0)"
-    return f"which do not outlive the pod{kept}: deleting it ends the workload and its state"
+    because = "" if TIER_OF[seat.state] is Tier.RAM else " (keep_left_s of its node is 0)"
+    return f"which do not outlive the pod{because}: deleting it ends the workload and its state"
 
 
 def judge_wake(

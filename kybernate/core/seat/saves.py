@@ -32,7 +32,7 @@ class Phase(StrEnum):
     WRITING = "writing"
     SEALING = "sealing"
     COPYING = "copying"
-    KEPT = "kept"
+    HELD = "held"
     FAILED = "failed"
 
 
@@ -101,7 +101,7 @@ def next_step(seat: SeatFacts | None, *, busy: bool) -> Next:
 def judge_save(seat: SeatFacts | None, save: SaveFacts) -> Verdict:
     """How far a save has come."""
     match save.phase:
-        case Phase.KEPT:
+        case Phase.HELD:
             return Verdict(
                 Progress.SUCCEEDED,
                 f"{save.artifact} is kept {_KEPT_IN[save.goal]} until it is deleted "

@@ -193,16 +193,16 @@ class World:
 
     def run(self, policy: Policy, most_late: float = math.inf) -> None:
         """Play the trace until every request has begun, or more are late than `most_late`."""
-        at, arrived, check = self.trace.at, 0, math.inf
-        while (arrived < len(at) or self.waiting or any(self.queue)) and self.late <= most_late:
-            arrival = at[arrived] if arrived < len(at) else math.inf
+        at, begun, check = self.trace.at, 0, math.inf
+        while (begun < len(at) or self.waiting or any(self.queue)) and self.late <= most_late:
+            next_one = at[begun] if begun < len(at) else math.inf
             event = self._events[0][0] if self._events else math.inf
-            self.now = min(arrival, event, check)
+            self.now = min(next_one, event, check)
             if self.now == math.inf:
                 raise RuntimeError(f"the policy leaves requests for {sorted(self.waiting)} waiting")
-            if arrival <= event and arrival <= check:
-                changed = self._arrive(arrived)
-                arrived += 1
+            if next_one <= event and next_one <= check:
+                changed = self._arrive(begun)
+                begun += 1
             elif event <= check:
                 changed = self._happen()
             else:

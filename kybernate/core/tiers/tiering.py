@@ -573,8 +573,8 @@ def _arrive(seat: Parked) -> Parked:
         # What failed is tried again; who is kept from moving for good says so.
         never = math.isinf(seat.not_before)
         return replace(seat, moved_at=None, not_before=seat.not_before if never else 0.0)
-    kept = frozenset(tier for tier in seat.copies if not deeper(seat.to, tier))
-    copies = kept | ({seat.to} - {Tier.RAM})
+    staying = frozenset(tier for tier in seat.copies if not deeper(seat.to, tier))
+    copies = staying | ({seat.to} - {Tier.RAM})
     return replace(seat, tier=seat.to, to=None, copies=copies, moved_at=None, not_before=0.0)
 
 

@@ -37,13 +37,13 @@ class AgentDumper:
         return await self._dumper.check(init, handle, deadline)
 
     async def dump(
-        self, init: int, handle: str, images: Path, deadline: float, *, goes_on: bool = False
+        self, init: int, handle: str, images: Path, deadline: float, *, continues: bool = False
     ) -> Phases:
         """As the dumper's, once no duplicate of its sockets is open; with the files beside it, and
         the marks after it."""
         self._forget(handle)
         until = Deadline(deadline)
-        dumping = self._dumper.dump(init, handle, images, deadline, goes_on=goes_on)
+        dumping = self._dumper.dump(init, handle, images, deadline, continues=continues)
         if self._carried is None:
             phases = await dumping
         else:

@@ -19,7 +19,7 @@ class Begins(StrEnum):
     OPEN = ""
     """If its pod names a state to continue from, that is looked for, or the seat is adopting it."""
     ADOPTED = "adopted"
-    ANEW = "anew"
+    AGAIN = "anew"
     """By its command, since the state that its pod names can't be had."""
 
 
@@ -76,7 +76,7 @@ class Saved:
 
     def follows_none(self) -> None:
         """The seat begins by its command: the state that its pod names can't be had."""
-        self.begins, self.artifact, self.borrowed = Begins.ANEW, "", False
+        self.begins, self.artifact, self.borrowed = Begins.AGAIN, "", False
         self.copies, self.size = frozenset(), 0
 
     def unused(self, begins: Begins) -> None:

@@ -148,7 +148,7 @@ def test_a_connection_nobody_has_accepted_is_served_before_the_tree_is_ended(
         one.freeze()
         with pytest.raises(DumpRefusedError, match="waits to be accepted"):
             one.dump()
-        one.dump(goes_on=True)
+        one.dump(continues=True)
         one.keep()
         one.thaw()
         assert link.recv(100) == b"served", "it is the tree's that continues"

@@ -47,7 +47,7 @@ class FakeDumper:
         return ("process 7 uses io_uring",) if self._machine.fault("undumpable") else ()
 
     async def dump(
-        self, init: int, handle: str, images: Path, deadline: float, *, goes_on: bool = False
+        self, init: int, handle: str, images: Path, deadline: float, *, continues: bool = False
     ) -> Phases:
         """Into the machine's `folders`."""
         machine, uid = self._machine, self._init(init).uid

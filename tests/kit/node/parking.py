@@ -76,10 +76,10 @@ class Seat:
         """Why it can't be dumped."""
         return self._runner.run(self.criu.check(self.container.init, self.handle, LIMIT))
 
-    def dump(self, deadline: float = LIMIT, *, goes_on: bool = False) -> Phases:
+    def dump(self, deadline: float = LIMIT, *, continues: bool = False) -> Phases:
         """From frozen to frozen."""
         self.renew()
-        init, how = self.container.init, {"goes_on": goes_on}
+        init, how = self.container.init, {"goes_on": continues}
         return self._runner.run(self.criu.dump(init, self.handle, self.images, deadline, **how))
 
     def end(self) -> None:

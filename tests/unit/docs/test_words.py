@@ -35,12 +35,17 @@ def test_docstrings_are_told_from_other_strings() -> None:
 
 
 def test_names_have_none_of_them_but_those_that_stay() -> None:
-    more = words.in_names() - set(words.allowed())
-    assert not more, "see docs/reference/glossary.md for the words to use instead"
+    found, stay = words.in_names(), words.allowed()
+    more = {
+        "names": found["names"] - stay["names"].keys(),
+        "within": found["within"] - stay["names"].keys() - stay["within"].keys(),
+    }
+    assert not any(more.values()), f"{more}: docs/reference/glossary.md has words to use instead"
 
 
 def test_what_is_listed_as_staying_is_there() -> None:
-    assert set(words.allowed()) <= words.in_names()
+    for where, names in words.allowed().items():
+        assert names.keys() <= words.in_names()[where]
 
 
 def test_a_word_in_code_or_in_a_link_is_none() -> None:
@@ -51,3 +56,23 @@ def test_names_are_found_wherever_they_are_given() -> None:
     source = "GO_ON = 1\nclass TakenOver:\n    left: int\n    def begin_anew(self): ...\n"
     found = [words.snake(name) for name in words.named("arrived", ast.parse(source))]
     assert sorted(found) == ["arrived", "begin_anew", "go_on", "left", "taken_over"]
+
+
+def test_members_of_enumerations_and_attributes_are_names() -> None:
+    source = "class A(Enum):\n    ANEW = 1\ndef f(self):\n    self.going = b = 1\n"
+    assert {*words.named("x", ast.parse(source))} == {"x", "A", "ANEW", "f", "going"}
+
+
+def test_parameters_and_what_is_assigned_in_a_function_are_seen() -> None:
+    source = (
+        "def f(goes_on, *, anew=1, **kept):\n"
+        "    going = 1\n"
+        "    if gone_on := 1: pass\n"
+        "    for left, (below, b) in c: pass\n"
+        "    with d as arrived: pass\n"
+        "    lambda doomed: e\n"
+    )
+    found = {*words.within(ast.parse(source))}
+    assert found - {"b"} == {
+        *("goes_on", "anew", "kept", "going", "gone_on", "left", "below", "arrived", "doomed")
+    }

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 REPOSITORY = Path(__file__).parents[3]
 PAGES = sorted(
@@ -142,29 +142,48 @@ def prose(markdown: str) -> str:
 
 
 @functools.cache
-def in_names() -> frozenset[str]:
-    """Such names that are given in the product."""
-    return frozenset(
-        name
-        for file in sources()
-        for name in named(file.stem, ast.parse(file.read_text()))
-        if _ANY_NAME.fullmatch(snake(name))
-    )
+def in_names() -> Mapping[str, frozenset[str]]:
+    """Such names that are given in the product, by where: `names`, or `within`."""
+    found: dict[str, set[str]] = {"names": set(), "within": set()}
+    for file in sources():
+        module = ast.parse(file.read_text())
+        for where, names in ("names", named(file.stem, module)), ("within", within(module)):
+            found[where].update(name for name in names if _ANY_NAME.fullmatch(snake(name)))
+    return {where: frozenset(names) for where, names in found.items()}
 
 
 def named(stem: str, module: ast.Module) -> Iterator[str]:
-    """Names of the module, its constants, and all classes, functions and fields in it."""
+    """Names of the module, its constants, and all classes, functions, fields, members of
+    enumerations and attributes in it."""
     yield stem
-    for node in module.body:
-        if isinstance(node, ast.Assign):
-            yield from (one.id for one in node.targets if isinstance(one, ast.Name))
+    yield from _assigned(module.body)
     for one in ast.walk(module):
-        if isinstance(one, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield one.name
-        if isinstance(one, ast.ClassDef):
-            for field in one.body:
-                if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                    yield field.target.id
+        match one:
+            case ast.ClassDef():
+                yield one.name
+                yield from _assigned(one.body)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                yield one.name
+            case ast.Attribute(ctx=ast.Store()):
+                yield one.attr
+
+
+def within(module: ast.Module) -> Iterator[str]:
+    """Names of parameters, and of what is assigned anywhere."""
+    for one in ast.walk(module):
+        match one:
+            case ast.arg():
+                yield one.arg
+            case ast.Name(ctx=ast.Store()):
+                yield one.id
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                yield name
+
+
+def _assigned(body: list[ast.stmt]) -> Iterator[str]:
+    for node in body:
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        yield from (one.id for one in targets if isinstance(one, ast.Name))
 
 
 def snake(name: str) -> str:
@@ -172,6 +191,6 @@ def snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().strip("_")
 
 
-def allowed() -> dict[str, str]:
-    """Names that stay, with the reason."""
+def allowed() -> dict[str, dict[str, str]]:
+    """Names that stay, with the reason, by where as `in_names` has them."""
     return tomllib.loads((Path(__file__).parent / "words.toml").read_text())

@@ -359,7 +359,7 @@ class Target:
     def state(self):
         w = self.world
         return found_target(
-            parts=w.parts, arrived=bool(w.arrived), continues=bool(w.taken or w.continues)
+            parts=w.parts, delivered=bool(w.arrived), continues=bool(w.taken or w.continues)
         )
 
     def expect(self):

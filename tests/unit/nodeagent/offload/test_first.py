@@ -94,7 +94,7 @@ class Dumper:
         self.entries = entries
         self.record = Record(tree=2, highest=9, stdio=())
 
-    async def dump(self, init, handle, images, deadline, *, goes_on=False):
+    async def dump(self, init, handle, images, deadline, *, continues=False):
         head = MapHead(pages_id=1).SerializeToString()
         inner = Procfs().pid_in_container(os.getpid())
         write_page_map(images / f"pagemap-{inner}.img", [head, *self.entries])
