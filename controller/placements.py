@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from controller.base.lasting import Objects, ObjectWorker
+from controller.base.lasting import Objects, Statuses
 from controller.restoring.artifacts import listed
 from kybernate import keys
 from kybernate.api.lenient import texts
@@ -33,6 +33,7 @@ from kybernate.errors import KybernateError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from enum import StrEnum
 
     from controller.base.cluster import Cluster
     from controller.base.known import Nodes
@@ -123,17 +124,20 @@ class Pins:
         return any(key not in self._of for key in keys)
 
 
-class PlacementWorker(ObjectWorker[Placement]):
+_ALARMING: frozenset[StrEnum] = frozenset(
+    {
+        *(PlacementReason.INVALID, PlacementReason.ENDED),
+        *(PlacementReason.COPY_FAILED, PlacementReason.NO_ROOM),
+    }
+)
+"""Reasons that people should see to."""
+
+
+class PlacementWorker:
     """Has artifacts copied to where they are wanted. `registry`: None where there is none; `wall`
     gives seconds since 1970; `percent`: most of a node's NVMe that pins may take alone."""
 
-    kind, named = "placement", keys.TIER_PLACEMENT_KIND
-    alarming = frozenset(
-        {
-            *(PlacementReason.INVALID, PlacementReason.ENDED),
-            *(PlacementReason.COPY_FAILED, PlacementReason.NO_ROOM),
-        }
-    )
+    kind = "placement"
 
     def __init__(  # noqa: PLR0913, PLR0917 - each of them is another part
         self,
@@ -148,7 +152,11 @@ class PlacementWorker(ObjectWorker[Placement]):
         wall: Callable[[], float] = time.time,
         percent: float = 50.0,
     ) -> None:
-        super().__init__(queue, placements, cluster, fence, wall)
+        self._queue = queue
+        self._fence = fence
+        self._wall = wall
+        told = keys.TIER_PLACEMENT_KIND, _ALARMING
+        self._statuses = Statuses(*told, placements, cluster, fence)
         self._percent = percent
         self._pins = Pins()
         self._placements = placements
@@ -230,7 +238,7 @@ class PlacementWorker(ObjectWorker[Placement]):
 
     def _write(self, known: Lasting[Placement], status: PlacementStatus) -> None:
         told = dump_placement_status(status, known.status, known.generation, self._wall())
-        self.put(known, told, status.reason, status.message)
+        self._statuses.put(known, told, status.reason, status.message)
 
 
 def _asked(registry: Registry, artifact: str) -> Mapping[str, Candidate]:

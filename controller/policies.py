@@ -13,7 +13,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from controller.base.lasting import Objects, write_lasting
-from controller.base.worker import Shift
 from controller.checkpoints.agents import forget
 from kybernate import keys
 from kybernate.api import pods
@@ -166,7 +165,7 @@ class Policies(Objects[Policy]):
         return {one.says.uid: one.says.name for one in self.all() if one.says is not None}
 
 
-class PolicyWorker(Shift):
+class PolicyWorker:
     """Writes policies' statuses, and has their snapshots made and dropped. `wall` gives seconds
     since 1970."""
 
@@ -183,7 +182,8 @@ class PolicyWorker(Shift):
         fence: Fence,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(queue, fence)
+        self._queue = queue
+        self._fence = fence
         self._policies = policies
         self._requests = requests
         self._balances = balances

@@ -15,7 +15,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
-from controller.base.worker import Shift
 from kybernate.adapters import extender
 from kybernate.api import pods
 from kybernate.api.lenient import text
@@ -123,7 +122,7 @@ class Victims:
             return NoPlan(str(error), for_now=True)
 
 
-class PreemptWorker(Shift):
+class PreemptWorker:
     """Looks at pods that wait. `requests` are all CheckpointRequests, `seen` all pods with seats;
     `patience`: seconds for which one waits before, 0: nobody makes room; `limits`: how many states
     are put away at a time; `wall` gives seconds since 1970."""
@@ -144,7 +143,8 @@ class PreemptWorker(Shift):
         patience: float,
         limits: Limits,
     ) -> None:
-        super().__init__(queue, fence)
+        self._queue = queue
+        self._fence = fence
         self._waiters = waiters
         self._requests = requests
         self._seen = seen

@@ -13,13 +13,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
-from controller.base.worker import RequestWorker
 from kybernate import keys
 from kybernate.adapters import extender
 from kybernate.api.rebalances.reading import read_plan
 from kybernate.api.requests import to_evict, to_wake
 from kybernate.core.plans.steps import Kind
-from kybernate.core.requests import rebalance
 from kybernate.core.requests.asked import Decision
 from kybernate.core.requests.evictions import is_step
 from kybernate.core.requests.rebalance import (
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
     from controller.base.cluster import Cluster
     from controller.base.known import PodsSeen, Requests
     from controller.base.queue import Queue
-    from kybernate.core.requests import checkpoint
+    from kybernate.core.requests import checkpoint, rebalance
     from kybernate.core.requests.rebalance import Status, Step
     from kybernate.runtime.lead import Fence
 
@@ -97,16 +95,16 @@ def _question(request: rebalance.Request, within: str) -> str:
     return f"/defrag/{quote(namespace, safe='*')}/{quote(pod, safe='*')}?{urlencode(query)}"
 
 
-class RebalanceWorker(RequestWorker[rebalance.Request]):
-    """Carries out RebalanceRequests; what needs a plan goes into `plans`. `made` are all
-    CheckpointRequests, `pods` all with seats; `standing` as for `decide`; `withdrawn`: why who
-    asked for a move wants it no more, in a sentence, empty if that is not so."""
+class RebalanceCarrier:
+    """Implements `worker.Carrier` for RebalanceRequests; what needs a plan goes into `plans`.
+    `made` are all CheckpointRequests, `pods` all with seats; `standing` as for `decide`;
+    `withdrawn`: why who asked for a move wants it no more, in a sentence, empty if that is not so.
+    """
 
     kind = "rebalance"
 
     def __init__(  # noqa: PLR0913, PLR0917 - what a look needs, each of one owner
         self,
-        queue: Queue,
         requests: Requests[rebalance.Request],
         made: Requests[checkpoint.Request],
         pods: PodsSeen,
@@ -118,7 +116,10 @@ class RebalanceWorker(RequestWorker[rebalance.Request]):
         standing: int,
         withdrawn: Callable[[rebalance.Request], str] = lambda _: "",
     ) -> None:
-        super().__init__(queue, requests, cluster, fence, wall)
+        self._requests = requests
+        self._cluster = cluster
+        self._fence = fence
+        self._wall = wall
         self._made = made
         self._withdrawn = withdrawn
         self._pods = pods
@@ -126,7 +127,7 @@ class RebalanceWorker(RequestWorker[rebalance.Request]):
         self._standing = standing
 
     def decided(self, request: rebalance.Request) -> Decision[Status, Act]:
-        """See `RequestWorker`."""
+        """See `worker.Carrier`."""
         step, seen = current(request), self.observed(request)
         decision = decide(seen, self._wall(), self._standing)
         if decision.act is Act.PLAN:
@@ -160,7 +161,7 @@ class RebalanceWorker(RequestWorker[rebalance.Request]):
         self.tidy()
 
     def counted(self, request: rebalance.Request) -> str:
-        """See `RequestWorker`."""
+        """See `worker.Carrier`."""
         if request.policy:
             return "Balance"
         return "Move" if request.target else "EmptyNode" if request.empty else "Defragment"
@@ -212,45 +213,40 @@ class RebalanceWorker(RequestWorker[rebalance.Request]):
         return ""
 
 
-class PlanWorker(RequestWorker[rebalance.Request]):
-    """Has the plans made that `plans` names; all else is for `worker`, by its queue `steps`."""
+class PlanCarrier:
+    """Implements `worker.Carrier` for RebalanceRequests that need a plan; all else of them is for
+    `carrier`."""
 
     kind = "plan"
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what a look needs, each of one owner
+    def __init__(
         self,
-        plans: Queue,
-        steps: Queue,
-        requests: Requests[rebalance.Request],
-        worker: RebalanceWorker,
+        carrier: RebalanceCarrier,
         planner: Planner,
-        cluster: Cluster,
-        fence: Fence,
         wall: Callable[[], float] = time.time,
         *,
         standing: int,
     ) -> None:
-        super().__init__(plans, requests, cluster, fence, wall)
-        self._then = steps
-        self._worker = worker
+        self._carrier = carrier
         self._planner = planner
+        self._wall = wall
         self._standing = standing
 
     def decided(self, request: rebalance.Request) -> Decision[Status, Act]:
-        """See `RequestWorker`."""
-        seen = self._worker.observed(request)
+        """See `worker.Carrier`."""
+        seen = self._carrier.observed(request)
         if decide(seen, self._wall(), self._standing).act is not Act.PLAN:
             return Decision(request.status, again=0.0)
         found = self._planner.plan(request)
         return decide(replace(seen, found=found), self._wall(), self._standing)
 
     def call_off(self, request: rebalance.Request) -> None:
-        """See `RequestWorker`."""
-        self._worker.call_off(request)
+        """See `worker.Carrier`."""
+        self._carrier.call_off(request)
 
     def counted(self, request: rebalance.Request) -> str:
-        """See `RequestWorker`."""
-        return self._worker.counted(request)
+        """See `worker.Carrier`."""
+        return self._carrier.counted(request)
 
 
 def have_looked_at(

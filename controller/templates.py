@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from controller.base.lasting import Objects, ObjectWorker
+from controller.base.lasting import Objects, Statuses
 from controller.checkpoints.agents import forget
 from kybernate import keys
 from kybernate.api import pods
@@ -33,6 +33,7 @@ from kybernate.lib.keyed import Keyed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from enum import StrEnum
 
     from controller.base.cluster import Cluster
     from controller.base.known import Nodes, Requests
@@ -107,12 +108,15 @@ class Templates(Objects[Recipe]):
         return max(mine, key=lambda one: (one.created_at, one.runs)).runs if mine else ""
 
 
-class TemplateWorker(ObjectWorker[Recipe]):
+_ALARMING: frozenset[StrEnum] = frozenset({*FAILED, TemplateReason.INVALID})
+"""Reasons that people should see to."""
+
+
+class TemplateWorker:
     """Has artifacts of templates made and replaced. `sidecar`: the image that warms pods up; `wall`
     gives seconds since 1970."""
 
-    kind, named = "template", keys.SNAPSHOT_TEMPLATE_KIND
-    alarming = frozenset({*FAILED, TemplateReason.INVALID})
+    kind = "template"
 
     def __init__(  # noqa: PLR0913, PLR0917 - each of them is another part
         self,
@@ -126,7 +130,12 @@ class TemplateWorker(ObjectWorker[Recipe]):
         sidecar: str,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(queue, templates, cluster, fence, wall)
+        self._queue = queue
+        self._cluster = cluster
+        self._fence = fence
+        self._wall = wall
+        told = keys.SNAPSHOT_TEMPLATE_KIND, _ALARMING
+        self._statuses = Statuses(*told, templates, cluster, fence)
         self._templates = templates
         self._requests = requests
         self._nodes = nodes
@@ -205,7 +214,7 @@ class TemplateWorker(ObjectWorker[Recipe]):
     def _write(self, known: Lasting[Recipe], status: TemplateStatus) -> None:
         template = known.says.template if known.says else None
         told = dump_template_status(status, template, known.status, known.generation, self._wall())
-        self.put(known, told, status.reason, status.message)
+        self._statuses.put(known, told, status.reason, status.message)
 
 
 def _asker(pod: pods.Pod, template: str) -> _Asker:

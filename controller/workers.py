@@ -6,15 +6,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from controller.balances import Balances
+from controller.base.worker import RequestWorker, Shift
 from controller.checkpoints.agents import Sweep
 from controller.checkpoints.lost import LostWorker, Remains
-from controller.checkpoints.worker import Worker
+from controller.checkpoints.worker import CheckpointCarrier
 from controller.placements import PlacementWorker
 from controller.policies import PolicyWorker
 from controller.preempts import PreemptWorker, Victims
-from controller.rebalances import Planner, PlanWorker, RebalanceWorker
+from controller.rebalances import PlanCarrier, Planner, RebalanceCarrier
 from controller.restoring.artifacts import Projection, describing
-from controller.restoring.restores import RestoreWorker, Sources
+from controller.restoring.restores import RestoreCarrier, Sources
 from controller.templates import TemplateWorker
 from controller.zero import ZeroWorker
 from kybernate.core.requests.checkpoint import Pace
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from controller.base.cluster import Cluster
+    from controller.base.queue import Queue
+    from controller.base.worker import Work
     from controller.checkpoints.agents import Agents
     from controller.seen import Seen
     from kybernate.adapters.k8s import Api
@@ -70,80 +73,92 @@ def _checkpoints(settings: ControllerSettings, seen: Seen, tools: Tools) -> Runs
     """Those who carry out CheckpointRequests, and make those for lost pods."""
     requests, cluster, fence = seen.checkpoints, tools.cluster, tools.fence
     remains = Remains(cluster, tools.registry)
-    worker = Worker(
-        *(seen.due["checkpoint"], requests, cluster, tools.agents, seen.lost, remains, fence),
+    due = seen.due["checkpoint"]
+    carrier = CheckpointCarrier(
+        *(due, requests, cluster, tools.agents, seen.lost, remains, fence),
         snapshots=settings.snapshots_at_once,
         limits=_limits(settings),
         governing=seen.policies.limiting,
     )
+    worker = RequestWorker(carrier, due, requests, cluster, fence)
     lost = LostWorker(seen.due["lost"], seen.lost, requests, cluster, fence)
     sweep = Sweep(
         *(requests, seen.nodes, tools.agents, fence, settings.sweep_s), seen.placements.wanted
     )
-    found = {f"worker-{number}": worker.run for number in range(settings.threads)}
-    return {**found, "sweep": sweep.run, "lost": lost.run}
+    found = _shifts("worker", settings.threads, worker, due, tools)
+    return {
+        **found,
+        "sweep": sweep.run,
+        "lost": Shift(lost, seen.due["lost"], fence).run,
+    }
 
 
 def _policies(seen: Seen, tools: Tools) -> Runs:
+    due = seen.due["policy"]
     worker = PolicyWorker(
-        *(seen.due["policy"], seen.policies, seen.checkpoints),
+        *(due, seen.policies, seen.checkpoints),
         Balances(seen.rebalances, seen.nodes, tools.cluster, tools.fence),
         *(tools.cluster, tools.agents, tools.fence),
     )
-    return {f"policies-{number}": worker.run for number in range(_POLICY_THREADS)}
+    return _shifts("policies", _POLICY_THREADS, worker, due, tools)
 
 
 def _templates(settings: ControllerSettings, seen: Seen, tools: Tools) -> Runs:
+    due = seen.due["template"]
     worker = TemplateWorker(
-        *(seen.due["template"], seen.templates, seen.checkpoints, seen.nodes, tools.cluster),
+        *(due, seen.templates, seen.checkpoints, seen.nodes, tools.cluster),
         *(tools.agents, tools.fence, settings.sidecar_image),
     )
-    return {f"templates-{number}": worker.run for number in range(_POLICY_THREADS)}
+    return _shifts("templates", _POLICY_THREADS, worker, due, tools)
 
 
 def _restores(seen: Seen, tools: Tools) -> Runs:
     known = seen.artifacts, tools.registry, seen.grants.all
     sources = Sources(*known, seen.templates.get)
-    worker = RestoreWorker(seen.due["restore"], seen.restores, tools.cluster, sources, tools.fence)
-    return {f"restores-{number}": worker.run for number in range(_RESTORE_THREADS)}
+    carrier, due = RestoreCarrier(tools.cluster, sources, tools.fence), seen.due["restore"]
+    worker = RequestWorker(carrier, due, seen.restores, tools.cluster, tools.fence)
+    return _shifts("restores", _RESTORE_THREADS, worker, due, tools)
 
 
 def _rebalances(settings: ControllerSettings, seen: Seen, tools: Tools) -> Runs:
     standing, requests, due = settings.plans_standing, seen.rebalances, seen.due
-    worker = RebalanceWorker(
-        *(due["rebalance"], requests, seen.checkpoints, seen.pods, due["plan"]),
+    carrier = RebalanceCarrier(
+        *(requests, seen.checkpoints, seen.pods, due["plan"]),
         *(tools.cluster, tools.fence),
         standing=standing,
         withdrawn=seen.policies.moves,
     )
-    plans = PlanWorker(
-        *(due["plan"], due["rebalance"], requests, worker),
-        *(Planner(settings.extender, settings.tls_dir), tools.cluster, tools.fence),
-        standing=standing,
-    )
-    found = {f"rebalances-{number}": worker.run for number in range(_POLICY_THREADS)}
-    tidy = partial(worker.keep_tidy, settings.sweep_s)
-    return {**found, "plans": plans.run, "rebalances-tidy": tidy}
+    planner = Planner(settings.extender, settings.tls_dir)
+    planning = PlanCarrier(carrier, planner, standing=standing)
+    with_ = due["rebalance"], requests, tools.cluster, tools.fence
+    worker, plans = RequestWorker(carrier, *with_), RequestWorker(planning, *with_)
+    return {
+        **_shifts("rebalances", _POLICY_THREADS, worker, due["rebalance"], tools),
+        "plans": Shift(plans, due["plan"], tools.fence).run,
+        "rebalances-tidy": partial(carrier.keep_tidy, settings.sweep_s),
+    }
 
 
 def _preempts(settings: ControllerSettings, seen: Seen, tools: Tools) -> Runs:
+    due = seen.due["pod"]
     worker = PreemptWorker(
-        *(seen.due["pod"], seen.waiters, seen.checkpoints, seen.pods),
+        *(due, seen.waiters, seen.checkpoints, seen.pods),
         *(Victims(settings.extender, settings.tls_dir), tools.cluster, tools.fence),
         patience=settings.preempt_after_s,
         limits=_limits(settings),
     )
-    found = {f"preempts-{number}": worker.run for number in range(_POLICY_THREADS)}
+    found = _shifts("preempts", _POLICY_THREADS, worker, due, tools)
     return {**found, "preempts-tidy": worker.keep_tidy}
 
 
 def _placements(settings: ControllerSettings, seen: Seen, tools: Tools) -> Runs:
+    due = seen.due["placement"]
     worker = PlacementWorker(
-        *(seen.due["placement"], seen.placements, seen.artifacts, seen.nodes),
+        *(due, seen.placements, seen.artifacts, seen.nodes),
         *(tools.registry, tools.cluster, tools.agents, tools.fence),
         percent=settings.pins_nvme_percent,
     )
-    return {f"placements-{number}": worker.run for number in range(_POLICY_THREADS)}
+    return _shifts("placements", _POLICY_THREADS, worker, due, tools)
 
 
 def _projection(settings: ControllerSettings, seen: Seen, tools: Tools) -> Runs:
@@ -162,11 +177,18 @@ def _projection(settings: ControllerSettings, seen: Seen, tools: Tools) -> Runs:
 
 
 def _zero(seen: Seen, tools: Tools) -> Runs:
+    due = seen.due["namespace"]
     worker = ZeroWorker(
-        *(seen.due["namespace"], seen.policies, seen.checkpoints, seen.nodes),
+        *(due, seen.policies, seen.checkpoints, seen.nodes),
         *(tools.cluster, tools.fence),
     )
-    return {"zero": worker.run}
+    return {"zero": Shift(worker, due, tools.fence).run}
+
+
+def _shifts(name: str, number: int, work: Work, due: Queue, tools: Tools) -> Runs:
+    """So many threads that do it."""
+    shift = Shift(work, due, tools.fence)
+    return {f"{name}-{one}": shift.run for one in range(number)}
 
 
 def _limits(settings: ControllerSettings) -> Limits:

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from controller import metrics
-from controller.base.worker import Shift
 from kybernate import keys
 from kybernate.api.requests import DEPLOYMENT, last_step, taken_back
 from kybernate.api.turns import read_idle
@@ -45,7 +44,7 @@ _QUEUED = ("kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/managed", "kueue.x-k8s.i
 _REPLICA_SET = "ReplicaSet"
 
 
-class ZeroWorker(Shift):
+class ZeroWorker:
     """Looks at namespaces. `wall` gives seconds since 1970."""
 
     kind = "namespace"
@@ -60,7 +59,8 @@ class ZeroWorker(Shift):
         fence: Fence,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(queue, fence)
+        self._queue = queue
+        self._fence = fence
         self._policies = policies
         self._requests = requests
         self._nodes = nodes

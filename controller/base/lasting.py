@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import time
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from controller.base.known import key_of
-from controller.base.worker import Shift
 from kybernate import keys
 from kybernate.api import events
 from kybernate.api.asked import reason_of
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
     from enum import StrEnum
 
     from controller.base.cluster import Cluster
-    from controller.base.queue import Key, Queue
+    from controller.base.queue import Key
     from kybernate.runtime.lead import Fence
 
     Json = dict[str, Any]
@@ -120,25 +118,23 @@ def write_lasting(cluster: Cluster, known: Lasting[Any], status: Json, fence: Fe
     return cluster.write_status(known.path, known.version, status)
 
 
-class ObjectWorker(Shift, Generic[T]):
-    """Does what objects of one kind ask for, which is called `named` in Kubernetes. `alarming` are
-    the reasons that people should see to; `wall` gives seconds since 1970."""
-
-    named = ""
-    alarming: frozenset[StrEnum] = frozenset()
+class Statuses(Generic[T]):
+    """Writes the statuses of objects of one kind, which is called `named` in Kubernetes. `alarming`
+    are the reasons that people should see to."""
 
     def __init__(
         self,
-        queue: Queue,
+        named: str,
+        alarming: frozenset[StrEnum],
         objects: Objects[T],
         cluster: Cluster,
         fence: Fence,
-        wall: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(queue, fence)
+        self._named = named
+        self._alarming = alarming
         self._objects = objects
         self._cluster = cluster
-        self._wall = wall
+        self._fence = fence
 
     def put(self, known: Lasting[T], status: Json, reason: StrEnum | None, message: str) -> None:
         """Write the object's status, and if the reason is another one, say it in the log and in an
@@ -149,9 +145,9 @@ class ObjectWorker(Shift, Generic[T]):
         self._objects.wrote(known, found)
         if reason is not None and reason is not reason_of(known.status, type(reason)):
             key = key_of(found)
-            log.info("%s %s/%s: %s: %s", self.kind, *key, reason, message)
-            about = events.of_object(keys.API_VERSION, self.named, *key, known.uid)
-            self._cluster.say(about, str(reason), message, warning=reason in self.alarming)
+            log.info("%s %s/%s: %s: %s", self._named, *key, reason, message)
+            about = events.of_object(keys.API_VERSION, self._named, *key, known.uid)
+            self._cluster.say(about, str(reason), message, warning=reason in self._alarming)
 
 
 def _merged(status: object) -> object:

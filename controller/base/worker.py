@@ -1,13 +1,17 @@
-"""One look at a request: see, decide, act, write. Nothing is remembered from one to the next."""
+"""One look at a request: see, decide, act, write. Nothing is remembered from one to the next.
+
+Nothing here is a base class: a `Shift` is given what looks, and a `RequestWorker` what decides.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from controller import metrics
 from controller.base.kinds import R
+from kybernate.core.requests.asked import Asked
 from kybernate.errors import ConflictError, KybernateError
 
 if TYPE_CHECKING:
@@ -24,19 +28,45 @@ log = logging.getLogger(__name__)
 
 _STANDBY_S = 0.2
 
+R_contra = TypeVar("R_contra", bound=Asked, contravariant=True)
+"""A request, as whoever carries it out takes it."""
 
-class Shift:
-    """What a thread does with keys that are due: one look each. `kind` says what they name."""
 
-    kind = "request"
+class Work(Protocol):
+    """What is done with keys that are due. `kind` says what they name."""
 
-    def __init__(self, queue: Queue, fence: Fence) -> None:
-        self._queue = queue
-        self._fence = fence
+    kind: str
 
     def look(self, key: Key) -> None:
         """Do what is needed now. Raises KybernateError."""
-        raise NotImplementedError
+        ...
+
+
+class Carrier(Protocol[R_contra]):
+    """What carries out objects of one `kind`, in as far as kinds differ."""
+
+    kind: str
+
+    def decided(self, request: R_contra) -> Decision[Any, Any]:
+        """What is decided once no act is left but to remove it. Raises KybernateError."""
+        ...
+
+    def call_off(self, request: R_contra) -> None:
+        """It is gone, and had not ended. Raises KybernateError."""
+        ...
+
+    def counted(self, request: R_contra) -> str:
+        """As what its end is counted."""
+        ...
+
+
+class Shift:
+    """What a thread does with the keys of a queue: one look each."""
+
+    def __init__(self, work: Work, queue: Queue, fence: Fence) -> None:
+        self._work = work
+        self._queue = queue
+        self._fence = fence
 
     def run(self, stopping: threading.Event) -> None:
         """Look at what is due, whenever this replica leads, until told to stop."""
@@ -57,47 +87,49 @@ class Shift:
         outcome, failed = "done", False
         try:
             with metrics.SECONDS.time():
-                self.look(key)
+                self._work.look(key)
         except ConflictError:
             # It was changed meanwhile, which the watch tells, or its own answer.
             outcome, failed = "conflict", True
         except KybernateError as error:
             outcome, failed = "error", True
-            log.warning("%s %s/%s: %s", self.kind, *key, error)
+            log.warning("%s %s/%s: %s", self._work.kind, *key, error)
         except Exception:
             outcome, failed = "fault", True
-            log.exception("%s %s/%s", self.kind, *key)
-        metrics.RECONCILES.labels(self.kind, outcome).inc()
+            log.exception("%s %s/%s", self._work.kind, *key)
+        metrics.RECONCILES.labels(self._work.kind, outcome).inc()
         self._queue.done(key, failed=failed)
 
 
-class RequestWorker(Shift, Generic[R]):
-    """Carries out objects of one kind: what one of them needs is for `decided` to say. `wall` gives
-    seconds since 1970."""
+class RequestWorker(Generic[R]):
+    """Has objects of one kind carried out: what one of them needs is for `carrier` to say. It waits
+    for its next look in `then`. `wall` gives seconds since 1970."""
 
     def __init__(
         self,
-        queue: Queue,
+        carrier: Carrier[R],
+        then: Queue,
         requests: Requests[R],
         cluster: Cluster,
         fence: Fence,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(queue, fence)
-        self._then = queue
-        """Where a request waits for its next look."""
+        self.kind = carrier.kind
+        self._carrier = carrier
+        self._then = then
         self._requests = requests
         self._cluster = cluster
+        self._fence = fence
         self._wall = wall
 
     def look(self, key: Key) -> None:
         """Do what the request of this name needs now. Raises KybernateError."""
         for request in self._requests.gone(key):
-            self.call_off(request)
+            self._carrier.call_off(request)
         seen = self._requests.get(key)
         if seen is None:
             return
-        decision = self.decided(seen.request)
+        decision = self._carrier.decided(seen.request)
         if decision.over:
             self._fence.check()
             self._cluster.remove(seen.request)
@@ -106,18 +138,6 @@ class RequestWorker(Shift, Generic[R]):
             self._write(seen, decision.status)
         if decision.again is not None:
             self._then.add(key, decision.again)
-
-    def decided(self, request: R) -> Decision[Any, Any]:
-        """What is decided once no act is left but to remove it. Raises KybernateError."""
-        raise NotImplementedError
-
-    def call_off(self, request: R) -> None:
-        """It is gone, and had not ended. Raises KybernateError."""
-        raise NotImplementedError
-
-    def counted(self, request: R) -> str:
-        """As what its end is counted."""
-        raise NotImplementedError
 
     def _write(self, seen: Seen[R], status: Any) -> None:
         before, reason = seen.request.status, status.reason
@@ -129,4 +149,4 @@ class RequestWorker(Shift, Generic[R]):
         log.info("request %s: %s: %s", where, reason, status.message)
         self._cluster.tell(seen.request, reason, status.message)
         if status.ended_at:
-            metrics.ENDED.labels(self.counted(seen.request), reason.value).inc()
+            metrics.ENDED.labels(self._carrier.counted(seen.request), reason.value).inc()

@@ -9,7 +9,6 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from controller.base.worker import Shift
 from kybernate import keys
 from kybernate.adapters.registry import wire
 from kybernate.api import pods
@@ -132,7 +131,7 @@ class LostPods:
         return found and PodFacts(uid, found.node, seat=True, ended=False, owner=found.owner)
 
 
-class LostWorker(Shift):
+class LostWorker:
     """Makes the requests for pods that are lost: while their node is away, or if their kubelet has
     failed them. Others are deleted because somebody wants that."""
 
@@ -146,7 +145,8 @@ class LostWorker(Shift):
         cluster: Cluster,
         fence: Fence,
     ) -> None:
-        super().__init__(queue, fence)
+        self._queue = queue
+        self._fence = fence
         self._lost = lost
         self._requests = requests
         self._cluster = cluster

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from controller.base.worker import RequestWorker
 from controller.checkpoints.following import Following
 from controller.checkpoints.turns import Turns
 from kybernate.core.requests.checkpoint import (
@@ -42,10 +41,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Worker(RequestWorker["Request"]):
-    """Carries out CheckpointRequests. So many `snapshots` of a namespace are under way at a time,
-    and evictions within the `limits`, which are cancelled below their pace; `governing`: the policy
-    that governs a request's pod, whose own limits count, too."""
+class CheckpointCarrier:
+    """Implements `worker.Carrier` for CheckpointRequests, which wait in `queue`.
+
+    So many `snapshots` of a namespace are under way at a time, and evictions within the `limits`,
+    which are cancelled below their pace; `governing`: the policy that governs a request's pod,
+    whose own limits count, too.
+    """
 
     kind = "checkpoint"
 
@@ -64,7 +66,10 @@ class Worker(RequestWorker["Request"]):
         limits: Limits,
         governing: Callable[[Request], Policy | None],
     ) -> None:
-        super().__init__(queue, requests, cluster, fence, wall)
+        self._queue = queue
+        self._cluster = cluster
+        self._fence = fence
+        self._wall = wall
         self._agents = agents
         self._following = Following(agents)
         self._lost = lost
@@ -74,7 +79,7 @@ class Worker(RequestWorker["Request"]):
         self._turns = Turns(requests, snapshots, limits, governing)
 
     def decided(self, request: Request) -> Decision[Status, Act]:
-        """See `RequestWorker`."""
+        """See `worker.Carrier`."""
         seen = self._observe(request)
         decision = self._decide(seen)
         if decision.act is Act.BEGIN:
@@ -155,7 +160,7 @@ class Worker(RequestWorker["Request"]):
             return replace(seen, unsure=str(error))
 
     def counted(self, request: Request) -> str:
-        """See `RequestWorker`."""
+        """See `worker.Carrier`."""
         return request.mode.value
 
     def call_off(self, request: Request) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
-from controller.base.worker import RequestWorker
 from kybernate.adapters.registry import wire
 from kybernate.api.lenient import text
 from kybernate.api.nodefacts import SeatFacts
@@ -35,9 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from controller.base.cluster import Cluster
-    from controller.base.known import Requests
     from controller.base.lasting import Lasting
-    from controller.base.queue import Key, Queue
+    from controller.base.queue import Key
     from controller.restoring.artifacts import Artifacts
     from kybernate.adapters.registry.client import Registry
     from kybernate.api.templates.reading import Recipe
@@ -188,25 +187,25 @@ class Sources:
         return self._registry()
 
 
-class RestoreWorker(RequestWorker[RestoreRequest]):
-    """Carries out RestoreRequests."""
+class RestoreCarrier:
+    """Implements `worker.Carrier` for RestoreRequests. `wall` gives seconds since 1970."""
 
     kind = "restore"
 
     def __init__(
         self,
-        queue: Queue,
-        requests: Requests[RestoreRequest],
         cluster: Cluster,
         sources: Sources,
         fence: Fence,
-        *wall: Callable[[], float],
+        wall: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(queue, requests, cluster, fence, *wall)
+        self._cluster = cluster
         self._sources = sources
+        self._fence = fence
+        self._wall = wall
 
     def decided(self, request: RestoreRequest) -> Decision[RestoreStatus, str]:
-        """See `RequestWorker`."""
+        """See `worker.Carrier`."""
         seen = self._observe(request)
         step = decide(seen, self._wall())
         if step.act == MAKE:
@@ -215,7 +214,7 @@ class RestoreWorker(RequestWorker[RestoreRequest]):
         return step
 
     def counted(self, request: RestoreRequest) -> str:
-        """See `RequestWorker`."""
+        """See `worker.Carrier`."""
         return f"Restore{request.kind.value.capitalize()}"
 
     def call_off(self, request: RestoreRequest) -> None:

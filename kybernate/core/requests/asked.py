@@ -22,8 +22,10 @@ MOST_RESTARTS = 5
 
 
 class Asked:
-    """A request of any kind. `keep_s`: seconds for which it stays once ended, None for good. Its
-    status has `began_at` and `ended_at` in seconds since 1970, 0 for not yet, `reason`, `message`.
+    """A request of any kind, whose deadline counts from its creation.
+
+    `keep_s`: seconds for which it stays once ended, None for good. Its status has `began_at` and
+    `ended_at` in seconds since 1970, 0 for not yet, `reason`, `message`.
     """
 
     __slots__ = ()
@@ -31,6 +33,7 @@ class Asked:
     uid: str
     namespace: str
     name: str
+    created_at: float
     deadline_s: float
     keep_s: float | None
     status: Any
@@ -44,14 +47,6 @@ class Asked:
     def under_way(self) -> bool:
         """Whether something has begun for it that has not ended, and has to be called off."""
         return bool(self.status.began_at) and not self.ended
-
-
-class Timed(Asked):
-    """A request whose deadline counts from its creation."""
-
-    __slots__ = ()
-
-    created_at: float
 
     def left(self, now: float) -> float:
         """Seconds until its deadline, of the controller's clock; negative if that is over."""
@@ -114,7 +109,7 @@ def rests(request: Asked, now: float) -> Decision[Any, Any]:
 
 
 def waits(
-    request: Timed, reason: StrEnum, message: str, now: float, late: StrEnum, still: str = ""
+    request: Asked, reason: StrEnum, message: str, now: float, late: StrEnum, still: str = ""
 ) -> Decision[Any, Any]:
     """It has not ended: looked at again the later, the longer it has taken. Once its time is over
     it ends for the reason `late`; `still`: what is left of it then, for the sentence."""

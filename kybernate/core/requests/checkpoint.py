@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from kybernate.core.reasons import Standing
-from kybernate.core.requests.asked import Copied, Decision, Timed, copied, ends, rests, waits
+from kybernate.core.requests.asked import Asked, Copied, Decision, copied, ends, rests, waits
 from kybernate.core.requests.reasons import Reason
 from kybernate.core.seat.operations import ENDED, OF_REQUEST, Kind, Progress, is_of_request
 from kybernate.dataclass import dataclass
@@ -133,7 +133,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Request(Timed):
+class Request(Asked):
     """A CheckpointRequest. `successor`: the UID of the pod that continues from what it evicted.
     `policy`: the UID of the CheckpointPolicy or SnapshotTemplate that has it made, empty for a
     person's. `target`: where the successor of what it evicts is to go, None for wherever.
@@ -158,7 +158,7 @@ class Request(Timed):
     wanted: bool = False
 
     def left(self, now: float) -> float:
-        """See `Timed`. Of an eviction that has begun it counts from then: no state is lost because
+        """See `Asked`. Of an eviction that has begun it counts from then: no state is lost because
         others came first."""
         began = self.status.began_at if self.mode is Mode.EVICT else 0.0
         return min((began or self.created_at) - now, 0.0) + self.deadline_s

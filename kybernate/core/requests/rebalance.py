@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from kybernate.core.plans.steps import Kind
 from kybernate.core.reasons import DONE, OPEN, OVER, Reasoned
-from kybernate.core.requests.asked import Decision, Timed, ends, rests
+from kybernate.core.requests.asked import Asked, Decision, ends, rests
 from kybernate.core.requests.checkpoint import Mode
 from kybernate.core.requests.evictions import STEP, continues
 from kybernate.dataclass import dataclass
@@ -155,7 +155,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Request(Timed):
+class Request(Asked):
     """A RebalanceRequest: a `pod` or all pods of a `model` that are to go to a place (`target`), a
     node to be emptied, or pods that wait to be given room. `approved`: the hash of the plan that
     may be carried out; `policy`: the UID of the CheckpointPolicy that asks for it, and approves

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kybernate.core.artifacts.restores import OF_POD, RestoreAs
 from kybernate.core.reasons import DONE, OPEN, OVER, Reasoned, Standing
-from kybernate.core.requests.asked import Copied, Decision, Timed, copied, ends, rests, waits
+from kybernate.core.requests.asked import Asked, Copied, Decision, copied, ends, rests, waits
 from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class RestoreStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class RestoreRequest(Timed):
+class RestoreRequest(Asked):
     """A RestoreRequest. Of `artifact`, an object's name, `source_pod` and `source_template`, a
     SnapshotTemplate's name, two are empty. `template`: of the pod to make, empty for one like the
     artifact's, or the SnapshotTemplate's."""

@@ -13,6 +13,8 @@ from kybernate.core.swap.swapview import SPARE, SeatView, SwapPolicy, SwapView
 from kybernate.types import GpuUuid, GroupName, PodUid, SeatName, SeatState, Tier
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kybernate.core.simulate.world import World
     from kybernate.core.swap.swap import Action, Judged
 
@@ -36,14 +38,16 @@ class Ours:
     """`kybernate.core.swap.swap.decided`, with every model free to wake on any GPU of the node, as
     `kybernate serve` has models of one GPU."""
 
-    def __init__(self, world: World, policy: SwapPolicy | None = None) -> None:
+    def __init__(
+        self, world: World, policy: SwapPolicy | None = None, fixed: Sequence[int] = ()
+    ) -> None:
         self._policy = policy or SwapPolicy(spare=SPARE)
         self._gpus = tuple(GpuUuid(f"GPU-{n}") for n in range(world.gpus))
         self._places = tuple(frozenset({gpu}) for gpu in self._gpus)
         self._memory = {gpu: round(world.costs.gpu_gb * _GB) for gpu in self._gpus}
         self._slots = {_GROUP: len(world.size)}
         self._number = {gpu: n for n, gpu in enumerate(self._gpus)}
-        self._fixed: list[int] = []
+        self._fixed = fixed
         """The GPU of each model, where it has one for good."""
         self._judged: dict[frozenset[GpuUuid], tuple[tuple[SeatView, ...], float, Judged]] = {}
         """What was found of each GPU, with which models there, and until when it holds."""
@@ -189,14 +193,12 @@ def _free_to_leave(seat: SeatView, policy: SwapPolicy) -> tuple[float, ...]:
     return resided, seat.idle_since + policy.idle_after
 
 
-class Fixed(Ours):
+def fixed(world: World, policy: SwapPolicy | None = None) -> Ours:
     """The same, with each model on one GPU for good, as a pod is on its group's: models are given,
     in their order, the GPU of which the least has been given."""
-
-    def __init__(self, world: World, policy: SwapPolicy | None = None) -> None:
-        super().__init__(world, policy)
-        given = [0.0] * world.gpus
-        for need in world.need:
-            gpu = min(range(world.gpus), key=lambda n: given[n])
-            self._fixed.append(gpu)
-            given[gpu] += need
+    given, places = [0.0] * world.gpus, []
+    for need in world.need:
+        gpu = min(range(world.gpus), key=lambda n: given[n])
+        places.append(gpu)
+        given[gpu] += need
+    return Ours(world, policy, places)

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 from kybernate.core.simulate.fifo import Fifo
-from kybernate.core.simulate.ours import Fixed, Ours
+from kybernate.core.simulate.ours import Ours, fixed
 from kybernate.core.simulate.world import World
 from kybernate.dataclass import dataclass
 
@@ -20,7 +20,7 @@ _TINY: Final = 1e-9
 
 POLICIES: Mapping[str, Callable[[World], Policy]] = {
     "ours": Ours,
-    "fixed": Fixed,
+    "fixed": fixed,
     "fifo": Fifo,
 }
 

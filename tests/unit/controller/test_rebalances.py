@@ -8,7 +8,8 @@ from controller import rebalances
 from controller.base.kinds import CHECKPOINT, REBALANCE
 from controller.base.known import PodsSeen, Requests
 from controller.base.queue import Queue
-from controller.rebalances import Planner, PlanWorker, RebalanceWorker
+from controller.base.worker import RequestWorker
+from controller.rebalances import PlanCarrier, Planner, RebalanceCarrier
 from kybernate import keys
 from kybernate.api.rebalances.reading import dump_rebalance, read_rebalance
 from kybernate.core.requests.rebalance import NoPlan
@@ -103,11 +104,13 @@ class Site:
         world, planner = self.world, Planner("https://x", None)
         self.now, wall = 1767225600.0, lambda: self.now
         self.steps, self.plans = Queue(wall), Queue(wall)
-        parts = self.steps, self.requests, self.made, self.pods, self.plans, world, world
+        parts = self.requests, self.made, self.pods, self.plans, world, world
         self.withdrawn, asked = "", lambda _: self.withdrawn
-        self.worker = RebalanceWorker(*parts, wall, standing=2, withdrawn=asked)
-        parts = self.plans, self.steps, self.requests, self.worker, planner, world, world
-        self.planning = PlanWorker(*parts, wall, standing=2)
+        self.carrier = RebalanceCarrier(*parts, wall, standing=2, withdrawn=asked)
+        planning = PlanCarrier(self.carrier, planner, wall, standing=2)
+        parts = self.steps, self.requests, world, world, wall
+        self.worker = RequestWorker(self.carrier, *parts)
+        self.planning = RequestWorker(planning, *parts)
         self.told()
 
     def told(self, **spec):
@@ -238,7 +241,7 @@ def test_what_policies_ask_for_waits_for_no_person_and_holds_none_up(site):
         site.requests.on_event("ADDED", older)
     site.requests.on_event("ADDED", last)
     seen = site.requests.get(("shop", "z")).request
-    assert (seen.policy, site.worker.observed(seen).ahead) == ("p1", 0)
+    assert (seen.policy, site.carrier.observed(seen).ahead) == ("p1", 0)
 
 
 def test_a_move_that_its_policy_wants_no_more_does_not_begin(site):
@@ -333,11 +336,11 @@ def test_what_somebody_else_has_made_is_not_believed(site):
 
 def test_what_a_request_that_is_gone_has_left_is_taken_back(site):
     site.saved()
-    site.worker.tidy()
+    site.carrier.tidy()
     assert site.world.posted == [], "it is not gone"
     site.requests.on_event("DELETED", site.world.item)
-    site.worker.tidy()
+    site.carrier.tidy()
     assert [one[1] for one in site.world.posted] == [f"{MADE}-wake"]
     site.saved(reason="Running")
-    site.worker.tidy()
+    site.carrier.tidy()
     assert site.world.removed == [MADE]

@@ -10,8 +10,9 @@ import pytest
 from controller.base.kinds import RESTORE
 from controller.base.known import Requests
 from controller.base.queue import Queue
+from controller.base.worker import RequestWorker
 from controller.restoring.artifacts import Artifacts
-from controller.restoring.restores import RestoreWorker, Sources
+from controller.restoring.restores import RestoreCarrier, Sources
 from controller.templates import Templates
 from kybernate import keys
 from kybernate.adapters.registry import wire
@@ -141,7 +142,8 @@ class World:
         for one in self.templates:
             templates.on_event("ADDED", one)
         sources = Sources(*known, templates.get)
-        return RestoreWorker(queue, requests, self, sources, Open(), lambda: now)
+        carrier = RestoreCarrier(self, sources, Open(), lambda: now)
+        return RequestWorker(carrier, queue, requests, self, Open(), lambda: now)
 
     def looks(self, times=3, **more):
         """Each by a controller that remembers nothing."""

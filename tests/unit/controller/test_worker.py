@@ -12,8 +12,9 @@ from controller import seen, service
 from controller.base.kinds import CHECKPOINT
 from controller.base.known import Requests
 from controller.base.queue import Queue
+from controller.base.worker import RequestWorker
 from controller.checkpoints.agents import Sweep
-from controller.checkpoints.worker import Worker
+from controller.checkpoints.worker import CheckpointCarrier
 from kybernate import keys
 from kybernate.api.requests import dump_status
 from kybernate.api.slim import slim_request
@@ -165,9 +166,16 @@ def queue():
     return Queue()
 
 
+def worker_of(queue, requests, *parts, **limits):
+    """`parts`: what the carrier acts with, of which the first is the cluster, then the fence and
+    the clock."""
+    carrier = CheckpointCarrier(queue, requests, *parts, **limits)
+    return RequestWorker(carrier, queue, requests, parts[0], *parts[-2:])
+
+
 @pytest.fixture
 def worker(world, requests, queue, clock):
-    return Worker(queue, requests, *[world] * 5, lambda: clock[0], **LIMITS)
+    return worker_of(queue, requests, *[world] * 5, lambda: clock[0], **LIMITS)
 
 
 def reasons(world):
@@ -193,7 +201,7 @@ def test_it_is_pinned_begun_followed_and_told_of(world, worker):
 def test_the_end_of_what_is_under_way_has_it_looked_at_at_once(world, requests, clock):
     """However long it has taken, and however seldom it is looked at by then: somebody waits."""
     stands_still = Queue(lambda: 0.0)
-    worker = Worker(stands_still, requests, *[world] * 5, lambda: clock[0], **LIMITS)
+    worker = worker_of(stands_still, requests, *[world] * 5, lambda: clock[0], **LIMITS)
     worker.look(KEY)
     worker.look(KEY)
     assert stands_still.get() == KEY, "the pin was written"
@@ -403,7 +411,7 @@ def test_what_a_budget_keeps_is_parked_only_by_who_asks_for_that(world, clock, q
     world.item = item(mode=mode)
     requests = Requests(CHECKPOINT, lambda _key: None)
     requests.on_event("ADDED", world.item)
-    worker = Worker(queue, requests, *[world] * 5, lambda: clock[0], **LIMITS)
+    worker = worker_of(queue, requests, *[world] * 5, lambda: clock[0], **LIMITS)
     world.budget = "it would violate the pod's disruption budget"
     for _ in range(3):
         worker.look(KEY)
@@ -434,7 +442,7 @@ def test_a_policys_limit_keeps_an_eviction_of_its_pods_in_the_queue(
         requests.on_event("ADDED", one)
     governed = {"u9": few, uid: few}
     limits = LIMITS | {"governing": lambda one: governed.get(one.status.pod_uid)}
-    worker = Worker(queue, requests, *[world] * 5, lambda: clock[0], **limits)
+    worker = worker_of(queue, requests, *[world] * 5, lambda: clock[0], **limits)
     for _ in range(3):
         worker.look(KEY)
     assert reasons(world) == ("False", reason)
@@ -446,7 +454,7 @@ def test_why_nobody_can_ask_whether_a_pod_may_go_is_told(world, clock, queue):
     world.item = item(mode="Evict", deadlineSeconds=60)
     requests = Requests(CHECKPOINT, lambda _key: None)
     requests.on_event("ADDED", world.item)
-    worker = Worker(queue, requests, *[world] * 5, lambda: clock[0], **LIMITS)
+    worker = worker_of(queue, requests, *[world] * 5, lambda: clock[0], **LIMITS)
     world.budget = RefusedError("webhook x does not support dry run")
     why = "whether its pod may go can't be asked: webhook x does not support dry run"
     for _ in range(2):
@@ -464,7 +472,7 @@ def test_what_a_budget_never_lets_go_ends_with_that_reason(world, clock, queue):
     world.item = item(mode="Evict", deadlineSeconds=60)
     requests = Requests(CHECKPOINT, lambda _key: None)
     requests.on_event("ADDED", world.item)
-    worker = Worker(queue, requests, *[world] * 5, lambda: clock[0], **LIMITS)
+    worker = worker_of(queue, requests, *[world] * 5, lambda: clock[0], **LIMITS)
     world.budget = "it would violate the pod's disruption budget"
     for _ in range(2):
         worker.look(KEY)
@@ -492,7 +500,7 @@ def test_so_many_of_a_namespace_or_node_are_under_way_and_no_more(world, clock, 
         one["metadata"] |= {"name": name, "uid": name}
         written[name] = one
         requests.on_event("ADDED", one)
-    worker = Worker(Queue(), requests, *[world] * 5, lambda: clock[0], **LIMITS)
+    worker = worker_of(Queue(), requests, *[world] * 5, lambda: clock[0], **LIMITS)
 
     def look():
         for name in reversed(names):
@@ -520,20 +528,20 @@ def test_who_is_just_begun_counts_before_its_status_tells(world, clock, mode):
         return requests.get(("shop", name)).request
 
     limits = {"snapshots": 1, "limits": Limits(of_node=1), "governing": no_policy}
-    worker = Worker(Queue(), requests, *[world] * 5, lambda: clock[0], **limits)
+    carrier = CheckpointCarrier(Queue(), requests, *[world] * 5, lambda: clock[0], **limits)
     begin, meanwhile = world.begin, []
 
     def slowly(request, left):
         if request.name == "r2":
             return Problem(Trouble.BUSY, "another's")
         if request.name == "r1":
-            meanwhile.append(worker.decided(told("r0")).status.reason)
+            meanwhile.append(carrier.decided(told("r0")).status.reason)
         return begin(request, left)
 
     world.begin = slowly
-    assert worker.decided(told("r2")).status.reason is Reason.SEAT_BUSY
+    assert carrier.decided(told("r2")).status.reason is Reason.SEAT_BUSY
     requests.on_event("DELETED", item() | {"metadata": item()["metadata"] | {"name": "r2"}})
-    assert worker.decided(told("r1")).status.reason is Reason.RUNNING, "it was given back"
+    assert carrier.decided(told("r1")).status.reason is Reason.RUNNING, "it was given back"
     assert meanwhile == [Reason.QUEUED]
 
 

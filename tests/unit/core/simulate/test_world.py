@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kybernate.core.simulate import ours
 from kybernate.core.simulate.fifo import Fifo
-from kybernate.core.simulate.ours import Fixed, Ours
+from kybernate.core.simulate.ours import Ours, fixed
 from kybernate.core.simulate.outcome import POLICIES, gpus_needed, late_share, outcome_of, simulate
 from kybernate.core.simulate.trace import Trace, read_models, read_trace
 from kybernate.core.simulate.world import Costs, Where, World
@@ -202,9 +202,9 @@ def test_a_fixed_model_waits_for_its_own_gpu_beside_an_empty_one():
     """Models 0 and 2 have GPU 0, model 1 has GPU 1 and is never called."""
     calls = trace((0.0, 0, 30.0), (10.0, 2, 1.0), sizes=(70.0, 70.0, 70.0))
     free = simulate(calls, 2, Costs(), lambda w: Ours(w, SwapPolicy(spare=0)))
-    fixed = simulate(calls, 2, Costs(), lambda w: Fixed(w, SwapPolicy(spare=0)))
+    on_one = simulate(calls, 2, Costs(), lambda w: fixed(w, SwapPolicy(spare=0)))
     assert free.wait_max == pytest.approx(3.5)
-    assert fixed.wait_max > 7.0
+    assert on_one.wait_max > 7.0
 
 
 def test_gpus_needed_are_the_fewest_that_do():
