@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.reconcile import calls, quantile
+from bench.operator.reconcile import calls, quantile
 
 ASKED = """\
 # TYPE apiserver_request_total counter

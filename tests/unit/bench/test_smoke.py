@@ -117,13 +117,13 @@ def test_two_run_at_a_time_but_none_beside_another_of_its_module_or_cluster(
         bench = command[2].removeprefix("bench.")
         assert bench not in running
         running.add(bench)
-        if bench in ("agreement", "local"):
+        if bench in ("local.agreement", "local"):
             beside.wait(60)
         running.discard(bench)
         return smoke.Outcome(1.0)
 
     monkeypatch.setattr(smoke, "run", run)
-    names = ["agreement", "local", "saved.move", "saved.move --workload redis"]
+    names = ["local.agreement", "local", "saved.move", "saved.move --workload redis"]
     ran = CliRunner().invoke(smoke.main, [*names, "--json"])
     assert ran.exit_code == 0, ran.output
     assert json.loads(ran.output.splitlines()[-1])["metrics"]["benches"]["value"] == len(names)

@@ -295,7 +295,7 @@ def main(objects: int, nodes: int, rate: float, seconds: float, as_json: bool) -
         metrics, asked = measured(up, load, replica, rate, seconds)
         watch.stop()
     held = {"name": "what it is to reach", "p99_s": 1.0, "rss_mib": 300.0, "calls": asked}
-    emit("reconcile", metrics, held, as_json=as_json)
+    emit("operator.reconcile", metrics, held, as_json=as_json)
 
 
 if __name__ == "__main__":

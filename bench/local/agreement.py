@@ -1,4 +1,4 @@
-"""`python -m bench.agreement`: does `kybernate serve` do what `kybernate simulate` says?
+"""`python -m bench.local.agreement`: does `kybernate serve` do what `kybernate simulate` says?
 
 A trace of requests is played twice: on a real box of several GPUs of the simulated driver, and in
 virtual time with the swaps as they were just measured there. The share of requests whose answer
@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bench import hostmemory
-from bench.local import box, command, environment
+from bench.local.box import box, command, environment
 from bench.report import emit, median, say
 from kybernate.core.simulate.outcome import POLICIES, simulate
 from kybernate.core.simulate.trace import Trace
 from kybernate.core.simulate.world import Costs
 
 if TYPE_CHECKING:
-    from bench.local import Door
+    from bench.local.box import Door
 
 _PATIENCE_S = 300.0
 _TRIES = 5
@@ -142,7 +142,7 @@ def main(  # noqa: PLR0913 - its options
         "moves": (float(moves), "wakes on another GPU"),
         "requests": (float(len(waits)), "requests"),
     }
-    emit("agreement", metrics, {"simulated": said}, as_json=as_json)
+    emit("local.agreement", metrics, {"simulated": said}, as_json=as_json)
 
 
 if __name__ == "__main__":

@@ -136,7 +136,7 @@ def measure(cluster: Cluster, workload: str, samples: int) -> Metrics:
 def main(workloads: tuple[str, ...], samples: int, as_json: bool) -> None:
     """Measure first answers of copies against cold starts; of both workloads without --workload."""
     if not ENTER.exists():
-        skip("template", "it needs kyb-enter; run make native")
+        skip("operator.template", "it needs kyb-enter; run make native")
         return
     metrics: Metrics = {}
     try:
@@ -146,7 +146,7 @@ def main(workloads: tuple[str, ...], samples: int, as_json: bool) -> None:
     except KybernateError as error:
         raise SystemExit(str(error)) from error
     known = {"name": "the same pod started cold, in turn", "imports_s": IMPORTS_S}
-    emit("template", metrics, known, as_json=as_json)
+    emit("operator.template", metrics, known, as_json=as_json)
 
 
 if __name__ == "__main__":
