@@ -66,7 +66,6 @@ def _moment(state: str, moment: int) -> str:
     return f"{_KILLS}::test_killed_at_any_moment_of_a_move_it_goes_on[{moment}-{state}]"
 
 
-_SAME = "the same"
 _RAM, _NVME, _OBJECT = "parked in RAM", "parked on NVMe", "parked in the object store"
 _NAMED = "dumping, with its name"
 _SAVED, _FROZEN = "the artifact", "the frozen tree"
@@ -80,16 +79,16 @@ DEATHS = (
         "dumping",
         "kyb-run",
         _FROZEN,
-        "lets TCP pass, keeps it in RAM",
+        "lets TCP pass, keeps the seat in RAM",
     ),
     Death(
         "TCP held back",
-        "the same; what came meanwhile is sent again",
+        "parked in RAM; clients send again what came meanwhile",
         _moment("dumping", 2),
         "dumping",
         "kyb-run",
         _FROZEN,
-        _SAME,
+        "lets TCP pass, keeps the seat in RAM",
     ),
     Death(
         "the middle of the dump",
@@ -98,7 +97,7 @@ DEATHS = (
         "dumping",
         "kyb-hold",
         "the tree, perhaps running; half an image",
-        "freezes and heals it, removes the image",
+        "freezes and heals the tree, removes the image",
     ),
     Death(
         "the dump",
@@ -107,7 +106,7 @@ DEATHS = (
         "dumping",
         "kyb-hold",
         "the frozen tree; an image",
-        _SAME,
+        "freezes and heals the tree, removes the image",
     ),
     Death(
         "the seal",
@@ -143,7 +142,7 @@ DEATHS = (
         _NAMED,
         "kyb-parked",
         _SAVED,
-        "notes it",
+        "writes the record",
     ),
     Death(
         "the record of the end",
@@ -161,7 +160,7 @@ DEATHS = (
         "parked-nvme",
         "kyb-parked",
         "both copies",
-        "packs it again: what is there is found there",
+        "packs the artifact again; finds the chunks that are there",
     ),
     Death(
         "the record of the copy",
@@ -188,7 +187,7 @@ DEATHS = (
         "parked-object, with both tiers",
         "kyb-parked",
         "the copy in the object store",
-        "notes it",
+        "writes the record",
     ),
     Death(
         "the fetch",
@@ -224,7 +223,7 @@ DEATHS = (
         "restoring",
         "kyb-parked",
         "half a tree; the artifact",
-        "ends that half, which has never run, and restores again",
+        "ends the half-made tree, which has never run, and restores again",
     ),
     Death(
         "the restore",
@@ -245,7 +244,7 @@ DEATHS = (
         "nothing",
     ),
     Death(
-        "the note that the state is to go which a tree was restored from that is dumped again",
+        "the note, at the next dump of a restored tree, that its earlier artifact is to be dropped",
         _RAM,
         _at("again", 2, "after"),
         "parked, and the note",
@@ -264,12 +263,19 @@ DEATHS = (
     ),
 )
 
-_KEPT = "the same; what was written is removed"
+_STAYS = (
+    "the seat stays parked in RAM; an event (`KeptInRam`) says why; the agent tries again after "
+    "`dump_retry_s`"
+)
+_KEPT = "the seat stays parked in RAM, an event says why, and the agent removes what was written"
 _TOLD = f"{_FAILURES}::test_what_can_not_be_dumped_stays_in_ram_and_is_told"
 _RESTARTED = "**restarted**"
 _NOTHING_OF_IT = "**restarted**: nothing of it is restored"
-_NONE_OR_WHOLE = "no artifact or a whole one; the next try gets there"
+_NONE_OR_WHOLE = "there is no artifact or a whole one; the next try completes it"
+_AGAIN = "the agent notices it, says so, and tries again"
 _PACK = f"{_BYTES}::test_a_pack_that_breaks_anywhere_leaves_none_or_a_whole_one"
+_KEEPS = "an event says so; the state stays, and the same process answers once the old one is back"
+_NOT_HERE = "refused, and an event says so; the pod is restarted, and the state stays"
 _OWN = f"{_WAITS}::test_a_node_with_another_driver_or_gpu_keeps_the_state"
 _FOREIGN = f"{_ADOPT}::test_another_machines_state_is_refused_and_stays"
 _FETCH = f"{_BYTES}::test_a_fetch_from_a_store_that_breaks_is_told_and_can_be_tried_again"
@@ -327,13 +333,13 @@ BREAKAGES = (
         f"{_LAZIES}::test_a_tree_whose_server_died_ends_rather_than_see_zeros",
     ),
     Fault(
-        "the same, while no agent is there",
-        "the same; the next agent ends it",
+        "`kill -9` of what serves a lazily restored tree's memory, while no agent runs",
+        "the tree waits for what is missing; the next agent ends it, and it is **restarted**",
         f"{_LAZIES}::test_a_tree_waits_whose_server_died_while_no_agent_was_there[agent]",
     ),
     Fault(
         "the agent is killed while memory is on its way",
-        "it comes all the same; the next agent guards it",
+        "all memory comes; the next agent watches over the process that serves it",
         f"{_LAZIES}::test_the_next_agent_sees_all_memory_come_in[killed]",
     ),
     Fault(
@@ -343,11 +349,11 @@ BREAKAGES = (
     ),
     Fault(
         "memory that a tree waits for is damaged on NVMe",
-        "it comes from the object store, and NVMe is put right",
+        "the agent takes that memory from the object store, and repairs the copy on NVMe",
         f"{_FILLING}::test_a_wrong_piece_comes_from_another_place",
     ),
     Fault(
-        "the same, and there is no other copy",
+        "memory that a tree waits for is damaged on NVMe, and there is no other copy",
         "the tree never sees it, and is **restarted**",
         f"{_FILLING}::test_a_tree_of_which_a_piece_is_lost_ends_rather_than_see_it",
     ),
@@ -384,17 +390,21 @@ BREAKAGES = (
     ),
     # the dump and the restore
     Fault(
-        "it can't be dumped: io_uring",
-        "stays parked in RAM, told in an event (`KeptInRam`); tried again after `dump_retry_s`",
+        "CRIU can't dump the tree, for example io_uring",
+        _STAYS,
         f"{_TOLD}[undumpable-io_uring]",
     ),
     Fault(
-        "a connection waits to be accepted",
-        _SAME,
+        "a connection waits to be accepted at the dump",
+        _STAYS,
         f"{_TOLD}[dump-refused-waits to be accepted]",
     ),
-    Fault("the dump fails", _SAME, f"{_TOLD}[dump-fails-No space left]"),
-    Fault("the dump hangs", "the same; it is left to end", f"{_TOLD}[dump-hangs-did not end]"),
+    Fault("the dump fails", _STAYS, f"{_TOLD}[dump-fails-No space left]"),
+    Fault(
+        "the dump hangs",
+        "the seat stays parked in RAM, an event says why, and the dump may end by itself",
+        f"{_TOLD}[dump-hangs-did not end]",
+    ),
     Fault(
         "the tree can't be healed after a killed CRIU",
         "**restarted**, and an event says why",
@@ -402,53 +412,53 @@ BREAKAGES = (
     ),
     Fault(
         "a request comes during the dump",
-        "stays in RAM and wakes: the shortest way",
+        "the agent gives the dump up; the seat stays in RAM and wakes",
         f"{_TIERS}::test_a_seat_that_is_called_for_while_it_is_dumped_stays_in_ram",
     ),
     Fault(
         "processes outlive their end",
-        "ended again until they are gone",
+        "the agent ends them again until they are gone",
         f"{_FAILURES}::test_what_does_not_work_at_once_works_in_the_end[end-hangs]",
     ),
     Fault(
         "the gate doesn't open",
-        "tried again until it does; nothing is answered before",
+        "the agent tries again until it opens; the workload answers nothing before",
         f"{_FAILURES}::test_what_does_not_work_at_once_works_in_the_end[open-fails]",
     ),
     Fault(
         "the restore fails",
-        "tried again from the same artifact",
+        "the agent restores again from the same artifact",
         f"{_FAILURES}::test_a_restore_that_fails_is_tried_again_from_the_same_state"
         "[restore-fails-criu]",
     ),
     Fault(
         "the restore hangs",
-        "half-made processes are ended, and it is tried again",
+        "the agent ends the half-made processes, and restores again",
         f"{_FAILURES}::test_a_restore_that_fails_is_tried_again_from_the_same_state[restore-hangs]",
     ),
     Fault(
         "where the tree had a file lies something else, a link or nothing, or it has another size",
-        "tried again, each minute in the end; the event says to put back what was there",
+        "the agent tries again, in the end once a minute; an event says which file to put back",
         f"{_WAITS}::test_what_others_put_in_its_files_place_costs_no_state",
     ),
     Fault(
-        "CRIU says no three times otherwise, and memory was not short",
+        "CRIU refuses three times for another reason, and memory was not short",
         "**restarted**, and an event says why",
         f"{_WAITS}::test_what_criu_refuses_three_times_is_given_up_and_started_anew",
     ),
     Fault(
         "out of memory on restore",
-        "told; tried again until there is room, at last once a minute: the same process answers",
+        "an event says so; the agent tries until there is room; then the same process answers",
         f"{_WAITS}::test_a_restore_that_lacks_memory_is_tried_until_there_is_some",
     ),
     Fault(
         "CRIU lacks memory twenty times in a row, and nothing is killed for it",
-        "told; then each time counts as a refusal: **restarted** after three more",
+        "an event says so; each further time counts as a refusal: **restarted** after three more",
         f"{_WAITS}::test_a_lack_for_which_nothing_is_killed_is_believed_for_a_while",
     ),
     Fault(
         "the kernel kills CRIU in a restore for want of memory",
-        "known from what CRIU refuses; half-made processes are ended, the images are as before",
+        "the agent tells it from a refusal, ends the half-made processes and keeps the images",
         f"{_CRIU}::test_out_of_memory_on_restore_can_be_repeated",
     ),
     # disks
@@ -460,7 +470,7 @@ BREAKAGES = (
     Fault("the disk is full at the seal", _KEPT, f"{_TOLD}[seal-fails-No space left]"),
     Fault(
         "NVMe can't be listed while the next agent looks for what the last one sealed unnoticed",
-        "told, and tried again; what was sealed since stays",
+        "the log says so, and the agent tries again; what was sealed since stays",
         f"{_SINCE}::test_what_was_sealed_since_stays[noted]",
     ),
     Fault("the disk does not sync", _KEPT, f"{_TOLD}[seal-hangs-did not sync]"),
@@ -468,12 +478,12 @@ BREAKAGES = (
     Fault("the place that is packed into is full", _NONE_OR_WHOLE, f"{_PACK}[full]"),
     Fault(
         "the disk is full at a fetch",
-        "told; fetched once there is room",
+        "an event says so; the agent fetches once there is room",
         f"{_FAILURES}::test_a_fetch_that_fails_is_tried_again[begin-fails]",
     ),
     Fault(
         "the disk won't drop a state",
-        "tried again until it does, also by the next agent",
+        "the agent tries until it does, and so does the next agent",
         f"{_FAILURES}::test_what_does_not_work_at_once_works_in_the_end[drop-fails]",
     ),
     Fault(
@@ -494,28 +504,28 @@ BREAKAGES = (
     # the object store
     Fault(
         "the object store is away",
-        "copies wait, the local one stays; a fetch is tried again",
+        "copies wait, the local copy stays, and the agent tries a fetch again",
         f"{_WAITS}::test_while_the_object_store_is_away_the_copy_waits_and_the_local_one_stays",
     ),
     Fault(
-        "it is away when a seat wakes whose images were fetched before",
-        "wakes at once; the node is compared with what was noted at the fetch",
+        "the object store is away when a seat wakes whose images were fetched before",
+        "the seat wakes at once; the agent compares the node with its note of the fetch",
         f"{_WAITS}::test_a_store_that_is_away_holds_up_nothing_that_was_fetched[noted]",
     ),
-    Fault("it does not answer one call of a copy", _NONE_OR_WHOLE, f"{_PACK}[down]"),
-    Fault("it does not answer one call of a fetch", "told, and tried again", f"{_FETCH}[down]"),
+    Fault("the object store does not answer one call of a copy", _NONE_OR_WHOLE, f"{_PACK}[down]"),
+    Fault("the object store does not answer one call of a fetch", _AGAIN, f"{_FETCH}[down]"),
     Fault(
-        "it is slow",
-        "ends at the deadline; the next try continues from there",
+        "the object store is slow",
+        "the call ends at its deadline; the next try continues from there",
         f"{_BYTES}::test_a_slow_store_ends_at_the_deadline_and_the_next_try_goes_on_from_there",
     ),
-    Fault("it keeps half of what it is given", _NONE_OR_WHOLE, f"{_PACK}[truncate]"),
-    Fault("it gives half of what it has", "told, and tried again", f"{_FETCH}[truncate]"),
-    Fault("it gives other bytes", "noticed, told, and tried again", f"{_FETCH}[lie]"),
-    Fault("it loses what it was given", _NONE_OR_WHOLE, f"{_PACK}[lose]"),
+    Fault("the object store keeps half of what it is given", _NONE_OR_WHOLE, f"{_PACK}[truncate]"),
+    Fault("the object store gives half of an object", _AGAIN, f"{_FETCH}[truncate]"),
+    Fault("the object store gives other bytes", _AGAIN, f"{_FETCH}[lie]"),
+    Fault("the object store loses what it was given", _NONE_OR_WHOLE, f"{_PACK}[lose]"),
     Fault(
-        "its lists are behind",
-        "costs room, and nothing else",
+        "the object store's lists are behind",
+        "stale objects take room; nothing else changes",
         f"{_BYTES}::test_lists_that_are_behind_cost_room_and_nothing_else",
     ),
     # bytes, manifests, machines
@@ -526,13 +536,13 @@ BREAKAGES = (
         "::test_a_state_that_can_not_be_restored_is_given_up_and_the_workload_starts_anew",
     ),
     Fault(
-        "the same on NVMe, and the object store has the state, too",
-        "the same process answers: the other copy is fetched",
+        "a byte of the artifact on NVMe is wrong, and the object store has a copy",
+        "the agent fetches the other copy, and the same process answers",
         f"{_COPIES}::test_it_goes_on_from_the_other_one",
     ),
     Fault(
         "a state that another pod is to continue from is damaged wherever it lies",
-        "told and waited for; then restarted, or kept waiting",
+        "an event says so; the pod waits for a sound copy, in the end it is restarted or waits on",
         f"{_DAMAGED}::test_it_is_told_and_started_anew_in_the_end[successor]",
     ),
     Fault(
@@ -572,7 +582,7 @@ BREAKAGES = (
         f"{_FAILURES}::test_a_seat_below_ram_ends_at_once[deleted-parked-nvme]",
     ),
     Fault(
-        "its container is killed while it is restored",
+        "the container is killed while its seat is restored",
         "gone within 1.5 s; what was back of its tree has not run",
         f"{_FAILURES}::test_a_seat_below_ram_ends_at_once[killed-restoring]",
     ),
@@ -583,7 +593,7 @@ BREAKAGES = (
     ),
     Fault(
         "nothing proves that the pod has stopped whose state another wants",
-        "it waits; nothing is claimed",
+        "the successor waits; the registry grants no claim",
         f"{_CLAIMS}::test_nothing_is_claimed_while_the_other_may_run_on",
     ),
     Fault(
@@ -593,7 +603,7 @@ BREAKAGES = (
     ),
     Fault(
         "the container runtime is away when a successor's state is fetched",
-        "told; fetched once it answers",
+        "an event says so; the agent fetches once the runtime answers",
         f"{_ADOPT}::test_what_can_not_be_told_of_its_container_is_asked_again[away-parked-object]",
     ),
     Fault(
@@ -613,7 +623,7 @@ BREAKAGES = (
     ),
     Fault(
         "the other agent is away when a move comes to nothing",
-        "told until it answers, also by the next agent; what came there goes then",
+        "the agent, or the next one, tells it until it answers; then it drops what came there",
         f"{_CALL_OFFS}::test_the_next_agent_tells_it",
     ),
     Fault(
@@ -627,7 +637,7 @@ BREAKAGES = (
         f"{_WITHIN}::test_an_agent_killed_at_any_write[24-after]",
     ),
     Fault(
-        "it dies once the state is the successor's, and the workload continues where it was since",
+        "the agent dies once the successor has the state, and the workload has continued here",
         "nobody continues from that state",
         f"{_WITHIN}::test_what_was_handed_over_is_nobodys_once_the_workload_has_gone_on",
     ),
@@ -654,14 +664,22 @@ BREAKAGES = (
     ),
     Fault(
         "the node has another driver than when the seat went to NVMe",
-        "told; its state is kept, and the same process answers once the old driver is back",
+        _KEEPS,
         f"{_OWN}[parked-nvme-driver]",
     ),
-    Fault("the same of a seat in the object store", _SAME, f"{_OWN}[parked-object-driver]"),
-    Fault("the node has another GPU than then", _SAME, f"{_OWN}[parked-nvme-gpu_product]"),
     Fault(
-        "the same of a successor that is parked on another's state",
-        _SAME,
+        "the node has another driver than when the seat went to the object store",
+        _KEEPS,
+        f"{_OWN}[parked-object-driver]",
+    ),
+    Fault(
+        "the node has another GPU than when the seat went to NVMe",
+        _KEEPS,
+        f"{_OWN}[parked-nvme-gpu_product]",
+    ),
+    Fault(
+        "the node of a successor that is parked on another's state gets another driver",
+        _KEEPS,
         f"{_ADOPT}"
         "::test_a_successor_whose_node_gets_another_driver_keeps_the_state_until_it_has_the_old",
     ),
@@ -672,15 +690,19 @@ BREAKAGES = (
     ),
     Fault(
         "a pod is to continue from a state that was saved under another driver",
-        "refused; told, and restarted; the state stays",
+        _NOT_HERE,
         f"{_FOREIGN}[driver-570.1-on driver 580.95.05]",
     ),
     Fault(
-        "the same of another GPU product",
-        _SAME,
+        "a pod is to continue from a state that was saved on another GPU product",
+        _NOT_HERE,
         f"{_FOREIGN}[gpu_product-NVIDIA A100-this node has NVIDIA A100]",
     ),
-    Fault("the same of another kernel", _SAME, f"{_FOREIGN}[kernel-7.0.1-this node runs 7.0.1]"),
+    Fault(
+        "a pod is to continue from a state of another kernel",
+        _NOT_HERE,
+        f"{_FOREIGN}[kernel-7.0.1-this node runs 7.0.1]",
+    ),
     Fault(
         "two nodes: kills, a registry that is away or whose answers are lost, rivals, full RAM",
         "one successor runs, the last copy stays, everybody is served",
@@ -703,12 +725,12 @@ BREAKAGES = (
     ),
     Fault(
         "the agent is killed within a pre-copy, or the eviction that follows it",
-        "evicted all the same; nothing of the pre-copy stays",
+        "the pod is evicted; nothing of the pre-copy stays",
         f"{_PRECOPIES}::test_an_agent_killed_at_any_write_evicts_all_the_same[30-after]",
     ),
     Fault(
         "an eviction is called off while its pre-copy is sent",
-        "served on; nothing of the pre-copy stays",
+        "the workload serves; nothing of the pre-copy stays",
         f"{_PRECOPIES}::"
         "test_an_eviction_that_is_cancelled_leaves_no_copy_and_the_seat_serves[is copied]",
     ),

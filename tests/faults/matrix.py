@@ -89,151 +89,277 @@ MATRIX: tuple[Row, ...] = (
     _row(
         "agent",
         "`kill -9`, while a seat is in each of the states",
-        Sees("Waits on at the gate and starts when its turn comes, also if that is now."),
-        Sees("Continues serving, streams that are open included; its lease is renewed."),
-        Sees("Nothing is lost: the park is undone, and done again for the one who waits."),
-        Sees("Stays parked, and wakes on the next request."),
-        Sees("The wake is taken up again within a second, and the request is answered."),
+        Sees(
+            "The seat waits at its gate. The next agent starts it when its turn comes, or "
+            "at once if it has come."
+        ),
+        Sees(
+            "The workload serves, and open streams continue. The next agent renews the "
+            "proxy's lease."
+        ),
+        Sees(
+            "The next agent undoes the park, and parks the seat again for the request that waits."
+        ),
+        Sees("The seat stays parked, and wakes on the next request."),
+        Sees(
+            "The next agent finishes the wake within a second, and the workload answers the "
+            "request."
+        ),
     ),
     _row(
         "helper",
         "`kill -9` of all processes that make driver calls, and of the one they are forked from",
-        Sees("Nothing: it has no helper yet, and gets one when it starts."),
+        Sees("Nothing: a seat gets its helper when it starts."),
         Sees("Nothing: the next park starts another helper."),
-        Sees("The park is undone, told in an event, and tried again.", End.INTACT, "helper died"),
+        Sees(
+            "The agent undoes the park, says so in an event, and parks the seat again.",
+            End.INTACT,
+            "helper died",
+        ),
         Sees("Nothing: the next wake starts another helper."),
-        Sees("Another helper finishes the wake, and the request is answered."),
+        Sees("Another helper finishes the wake, and the workload answers the request."),
     ),
     _row(
         "plugin",
         "`kill -9`",
-        Sees("Waits on and starts in its turn; new pods are bound once the plugin is back."),
-        Sees("Continues serving."),
-        Sees("The park continues."),
-        Sees("Stays parked, and wakes on the next request."),
-        Sees("The wake continues, and the request is answered."),
+        Sees(
+            "The seat waits, and starts in its turn. The extender binds new pods once the "
+            "plugin is back."
+        ),
+        Sees("The workload serves."),
+        Sees("The agent finishes the park."),
+        Sees("The seat stays parked, and wakes on the next request."),
+        Sees("The agent finishes the wake, and the workload answers the request."),
     ),
     _row(
         "kyb-init",
         "`kill -9` of the container's process 1",
-        Sees("The container is restarted and waits again; it starts in its turn.", End.RESTARTED),
-        Sees("The container is restarted by the kubelet and starts cold.", End.RESTARTED),
-        Sees("The same; the one who waits for its GPU gets it at once.", End.RESTARTED),
-        Sees("The parked state is lost with the container, which starts cold.", End.RESTARTED),
-        Sees("The wake ends, the container starts cold.", End.RESTARTED),
+        Sees(
+            "The kubelet restarts the container, which waits again and starts in its turn.",
+            End.RESTARTED,
+        ),
+        Sees("The kubelet restarts the container, and the workload starts cold.", End.RESTARTED),
+        Sees(
+            "The kubelet restarts the container, and the workload starts cold. The seat "
+            "that waits for the GPU gets it at once.",
+            End.RESTARTED,
+        ),
+        Sees(
+            "The parked state is lost. The kubelet restarts the container, and the workload "
+            "starts cold.",
+            End.RESTARTED,
+        ),
+        Sees(
+            "The wake ends. The kubelet restarts the container, and the workload starts cold.",
+            End.RESTARTED,
+        ),
     ),
     _row(
         "sidecar",
         "`kill -9`, while the kubelet asks liveness and readiness every two seconds",
-        Sees("Waits on and starts in its turn; nobody takes it for dead meanwhile."),
-        Sees("Continues serving; its pod isn't Ready until the sidecar is back.", End.UNREADY),
-        Sees("The park continues; the same holds for its pod.", End.UNREADY),
-        Sees("Stays parked: nobody takes it for dead; the same holds for its pod.", End.UNREADY),
-        Sees("The wake continues, and the request is answered; the same holds.", End.UNREADY),
+        Sees(
+            "The seat waits, and starts in its turn. The kubelet does not take its "
+            "container for dead."
+        ),
+        Sees(
+            "The workload serves. Its pod is not Ready until the sidecar runs again.", End.UNREADY
+        ),
+        Sees(
+            "The agent finishes the park. The pod is not Ready until the sidecar runs again.",
+            End.UNREADY,
+        ),
+        Sees(
+            "The seat stays parked, and the kubelet does not take its container for dead. "
+            "The pod is not Ready until the sidecar runs again.",
+            End.UNREADY,
+        ),
+        Sees(
+            "The agent finishes the wake, and the workload answers the request. The pod is "
+            "not Ready until the sidecar runs again.",
+            End.UNREADY,
+        ),
     ),
     _row(
         "workload",
         "`kill -9` of the command; before its start, of the process that would become it",
-        Sees("The container is restarted and waits again; it starts in its turn.", End.RESTARTED),
-        Sees("The container ends with its status, is restarted and starts cold.", End.RESTARTED),
-        Sees("The same; the one who waits for its GPU gets it at once.", End.RESTARTED),
         Sees(
-            "Restarted at once with cgroup v2; with v1, where a frozen process can't die, by the "
-            "next request, which is answered all the same.",
+            "The kubelet restarts the container, which waits again and starts in its turn.",
+            End.RESTARTED,
+        ),
+        Sees(
+            "The container ends with the command's status. The kubelet restarts it, and the "
+            "workload starts cold.",
+            End.RESTARTED,
+        ),
+        Sees(
+            "The kubelet restarts the container, and the workload starts cold. The seat "
+            "that waits for the GPU gets it at once.",
+            End.RESTARTED,
+        ),
+        Sees(
+            "The kubelet restarts the container: with cgroup v2 at once; with v1, where a "
+            "frozen process can't die, on the next request, which the workload answers.",
             End.RESTARTED,
             "started again",
         ),
-        Sees("The wake ends, the container starts cold.", End.RESTARTED),
+        Sees(
+            "The wake ends. The kubelet restarts the container, and the workload starts cold.",
+            End.RESTARTED,
+        ),
     ),
     _row(
         "containerd",
         "`kill -9`; containers and their shims live on",
-        Sees("Waits on and starts in its turn."),
-        Sees("Continues serving."),
-        Sees("The park continues."),
-        Sees("Stays parked, and wakes on the next request."),
-        Sees("The wake continues, and the request is answered."),
+        Sees("The seat waits, and starts in its turn."),
+        Sees("The workload serves."),
+        Sees("The agent finishes the park."),
+        Sees("The seat stays parked, and wakes on the next request."),
+        Sees("The agent finishes the wake, and the workload answers the request."),
     ),
     _row(
         "kubelet",
         "`kill -9`; it starts again and registers the plugin again",
-        Sees("Waits on and starts in its turn."),
-        Sees("Continues serving."),
-        Sees("The park continues."),
-        Sees("Stays parked, and wakes on the next request."),
-        Sees("The wake continues, and the request is answered."),
+        Sees("The seat waits, and starts in its turn."),
+        Sees("The workload serves."),
+        Sees("The agent finishes the park."),
+        Sees("The seat stays parked, and wakes on the next request."),
+        Sees("The agent finishes the wake, and the workload answers the request."),
     ),
     _row(
         "controller",
         "`kill -9`, twice, while a CheckpointRequest asks that each of the seats be parked",
-        Sees("Waits on and starts in its turn: there is nothing to save, and its request is done."),
-        Sees("Continues serving until it may be parked, with which its request is done."),
-        Sees("The park continues, and its request is done."),
-        Sees("Stays parked, and wakes on the next request."),
-        Sees("The wake continues and who waits is answered; then it is parked, as was asked."),
+        Sees(
+            "The seat waits, and starts in its turn. The CheckpointRequest ends at once, "
+            "since there is nothing to save."
+        ),
+        Sees(
+            "The workload serves until the agent may park the seat. Then the "
+            "CheckpointRequest ends."
+        ),
+        Sees("The agent finishes the park, and the CheckpointRequest ends."),
+        Sees("The seat stays parked, and wakes on the next request."),
+        Sees(
+            "The agent finishes the wake, and the workload answers the request. Then the "
+            "agent parks the seat, as the CheckpointRequest asks."
+        ),
     ),
     _row(
         "api-server",
         "killed and away for some seconds, in which the seats are asked",
-        Sees("Starts in its turn also while the API server is away; Ready once it is back."),
-        Sees("Continues serving; requests are answered during the outage."),
-        Sees("The park ends and the one who waits is answered during the outage."),
-        Sees("Wakes on a request during the outage."),
-        Sees("The wake ends and the request is answered during the outage."),
+        Sees(
+            "The seat starts in its turn during the outage. Its pod is Ready once the API "
+            "server is back."
+        ),
+        Sees("The workload serves, and answers requests during the outage."),
+        Sees(
+            "The agent finishes the park, and the request that waits is answered during the outage."
+        ),
+        Sees("The seat wakes on a request during the outage."),
+        Sees(
+            "The agent finishes the wake, and the workload answers the request during the outage."
+        ),
     ),
     _row(
         "gpu",
         "falls off the bus and comes back",
-        Sees("Waits on, and starts once the GPU is back."),
-        Sees("Killed, told in an event, and restarted once the GPU is back.", End.RESTARTED, "GPU"),
-        Sees("The same: its state was in the lost memory.", End.RESTARTED),
-        Sees("Stays parked in the host's memory; a request waits until the GPU is back."),
-        Sees("The wake fails, and the workload restarts once the GPU is back.", End.RESTARTED),
+        Sees("The seat waits, and starts once the GPU is back."),
+        Sees(
+            "The agent kills the workload and says so in an event. The workload restarts "
+            "once the GPU is back.",
+            End.RESTARTED,
+            "GPU",
+        ),
+        Sees(
+            "The agent kills the workload, whose state was in the lost memory. The workload "
+            "restarts once the GPU is back.",
+            End.RESTARTED,
+        ),
+        Sees("The seat stays parked in the host's memory. A request waits until the GPU is back."),
+        Sees("The wake fails. The workload restarts once the GPU is back.", End.RESTARTED),
         others={"holder": End.RESTARTED, "winner": End.RESTARTED},
     ),
     _row(
         "node-reboot",
         "all processes end, memory is wiped; the kubelet starts first, our processes last",
         Sees(
-            "The kubelet fails the pod, since no plugin is there yet, and an event says so.",
+            "The kubelet fails the pod, since no plugin is registered yet, and says so in "
+            "an event.",
             End.FAILED,
             FOR_GOOD,
         ),
-        Sees("The same; the state was in memory.", End.FAILED, FOR_GOOD),
-        Sees("The same.", End.FAILED, FOR_GOOD),
-        Sees("The same: a park in RAM doesn't outlive the node.", End.FAILED, FOR_GOOD),
-        Sees("The same.", End.FAILED, FOR_GOOD),
+        Sees(
+            "The kubelet fails the pod. The state was in memory and is lost.", End.FAILED, FOR_GOOD
+        ),
+        Sees(
+            "The kubelet fails the pod. The state was in memory and is lost.", End.FAILED, FOR_GOOD
+        ),
+        Sees(
+            "The kubelet fails the pod. A state that is parked in RAM does not outlive the node.",
+            End.FAILED,
+            FOR_GOOD,
+        ),
+        Sees(
+            "The kubelet fails the pod. The state was in memory and is lost.", End.FAILED, FOR_GOOD
+        ),
         others=dict.fromkeys(("holder", "taker", "winner", "loser", "bystander"), End.FAILED),
     ),
     _row(
         "driver-reload",
         "what holds a GPU is killed, the driver goes away and comes back",
-        Sees("Waits on, and starts once the driver is back."),
-        Sees("Its process had to end for that: restarted once the driver is back.", End.RESTARTED),
-        Sees("The same.", End.RESTARTED),
-        Sees("Its wake fails, told in an event, and it restarts.", End.RESTARTED, "started again"),
-        Sees("The same.", End.RESTARTED),
+        Sees("The seat waits, and starts once the driver is back."),
+        Sees(
+            "The reload ends the workload's process. The workload restarts once the driver "
+            "is back.",
+            End.RESTARTED,
+        ),
+        Sees(
+            "The reload ends the workload's process. The workload restarts once the driver "
+            "is back.",
+            End.RESTARTED,
+        ),
+        Sees(
+            "The wake fails, since the driver's part of the state is gone. The agent says "
+            "so in an event and restarts the workload.",
+            End.RESTARTED,
+            "started again",
+        ),
+        Sees(
+            "The reload ends the workload's process. The workload restarts once the driver "
+            "is back.",
+            End.RESTARTED,
+        ),
         others=dict.fromkeys(("holder", "taker", "winner", "loser", "bystander"), End.RESTARTED),
     ),
     _row(
         "disk-full",
         "the file system of the agent's journal has no byte left for some seconds",
-        Sees("Isn't started before there is room again: nothing begins without a record."),
-        Sees("Continues serving."),
         Sees(
-            "The park, whose intent is on disk, ends; who waits is woken once there is room again."
+            "The agent starts the seat once the disk has room: it begins nothing without a record."
         ),
-        Sees("Isn't woken before there is room again; the request waits and is answered."),
-        Sees("The wake, whose intent is on disk, ends; the request is answered."),
+        Sees("The workload serves."),
+        Sees(
+            "The agent finishes the park, whose intent is on disk. It wakes the seat that "
+            "waits once the disk has room."
+        ),
+        Sees(
+            "The agent wakes the seat once the disk has room. Until then the request waits; "
+            "then the workload answers it."
+        ),
+        Sees(
+            "The agent finishes the wake, whose intent is on disk, and the workload answers "
+            "the request."
+        ),
     ),
     _row(
         "clock-jump",
         "the wall clock of all processes on the node jumps a day ahead, then an hour back",
-        Sees("Waits on and starts in its turn: decisions use a clock that can't jump."),
-        Sees("Continues serving; its lease holds."),
-        Sees("The park continues."),
-        Sees("Stays parked, and wakes on the next request."),
-        Sees("The wake continues, and the request is answered."),
+        Sees(
+            "The seat waits, and starts in its turn: the agent decides by a clock that can't jump."
+        ),
+        Sees("The workload serves, and the proxy's lease holds."),
+        Sees("The agent finishes the park."),
+        Sees("The seat stays parked, and wakes on the next request."),
+        Sees("The agent finishes the wake, and the workload answers the request."),
     ),
 )
 """Rows in the order of the document."""
