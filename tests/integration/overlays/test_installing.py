@@ -14,6 +14,7 @@ import yaml
 from kybernate import keys
 from kybernate.adapters.registry.client import Registry
 from kybernate.errors import KybernateError, NotFoundError
+from kybernate.settings.agent import AgentSettings
 from tests.kit.clients.kubectl import Kubectl
 from tests.kit.howto import Page
 from tests.kit.rollouts import Rollouts
@@ -193,6 +194,33 @@ def test_seats_are_let_leave_ram(bare: Cluster, reader: Kubectl) -> None:
     assert {"kyb-artifact-keys", "kyb-object-store"} <= wanted & made
 
 
+def variables(bare: Cluster, kind: str, name: str) -> dict[str, str | None]:
+    """The environment of its container, as far as it is written there."""
+    found = bare.api().get(f"/apis/apps/v1/namespaces/{keys.NAMESPACE}/{kind}/{name}")
+    (container,) = found["spec"]["template"]["spec"]["containers"]
+    return {one["name"]: one.get("value") for one in container["env"]}
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("name", "begin"),
+    [
+        ("evacuate-a-node", "kubectl -n kyb-system set env"),
+        ("give-back-cpu-and-memory", "kubectl set env daemonset/kyb-agent"),
+    ],
+)
+def test_agents_are_told_a_setting_by_a_variable(
+    bare: Cluster, reader: Kubectl, name: str, begin: str
+) -> None:
+    """As these pages of docs/how-to have it; what the setting does is shown by the page's test."""
+    agents = "daemonsets", "kyb-agent"
+    before = variables(bare, *agents)
+    Page(name, reader)(begin)
+    ((variable, value),) = variables(bare, *agents).items() - before.items()
+    assert variable.removeprefix("KYB_AGENT_").lower() in AgentSettings.model_fields
+    assert value
+
+
 @pytest.mark.usefixtures("installed")
 def test_spans_are_turned_on(bare: Cluster, reader: Kubectl) -> None:
     """As docs/how-to/operate/traces.md has it."""
@@ -201,9 +229,7 @@ def test_spans_are_turned_on(bare: Cluster, reader: Kubectl) -> None:
         page("kubectl -n kyb-system set env deployment/kyb-proxy")
         page("kubectl -n kyb-system set env ds/kyb-agent")
     for kind, name in (("deployments", "kyb-proxy"), ("daemonsets", "kyb-agent")):
-        found = bare.api().get(f"/apis/apps/v1/namespaces/{keys.NAMESPACE}/{kind}/{name}")
-        (container,) = found["spec"]["template"]["spec"]["containers"]
-        env = {one["name"]: one.get("value") for one in container["env"]}
+        env = variables(bare, kind, name)
         assert env["OTEL_EXPORTER_OTLP_ENDPOINT"].endswith(":4318")
         assert {one for one in env if one.endswith("_TRACES")}
 
