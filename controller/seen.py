@@ -19,8 +19,8 @@ from controller.zero import SETTLE_S
 from kybernate import keys
 from kybernate.adapters.k8s import OF_USERS, Api, Watcher
 from kybernate.api import pods
-from kybernate.api.nodefacts import slim_node
-from kybernate.api.slim import slim_artifact, slim_pod, slim_request
+from kybernate.api.watched.nodefacts import slim_node
+from kybernate.api.watched.slim import slim_artifact, slim_pod, slim_request
 from kybernate.runtime.grants import ArtifactGrants
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from kybernate.api.nodefacts import agent_address
+from kybernate.api.watched.nodefacts import agent_address
 from kybernate.core.seat.seats import RESTING
 from kybernate.gen import agent_pb2
 from kybernate.lib import rpc

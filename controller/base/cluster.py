@@ -12,8 +12,8 @@ from controller.base.kinds import CHECKPOINT, kind_of
 from kybernate import keys
 from kybernate.api import events, pods
 from kybernate.api.lenient import mapping, mappings, text, whole
-from kybernate.api.nodefacts import SeatFacts, read_seat
 from kybernate.api.requests import DEPLOYMENT, regular
+from kybernate.api.watched.nodefacts import SeatFacts, read_seat
 from kybernate.core.rate import Bucket
 from kybernate.core.reasons import Standing
 from kybernate.core.requests.checkpoint import PodFacts

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 from controller.base.kinds import R
 from kybernate.api import pods
-from kybernate.api.nodefacts import NO_FACTS, read_facts
+from kybernate.api.watched.nodefacts import NO_FACTS, read_facts
 from kybernate.core.requests.rebalance import PodSeen
 from kybernate.errors import ConfigError
 from kybernate.lib.keyed import Keyed
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from controller.base.kinds import Kind
     from controller.base.queue import Key
-    from kybernate.api.nodefacts import NodeFacts
+    from kybernate.api.watched.nodefacts import NodeFacts
     from kybernate.core.policy.balance import Load
     from kybernate.core.policy.shares import Used
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from kybernate.adapters.registry import wire
 from kybernate.api.lenient import text
-from kybernate.api.nodefacts import SeatFacts
 from kybernate.api.pods import read_pod
 from kybernate.api.restoring.copies import is_made_for, pod_to_make
+from kybernate.api.watched.nodefacts import SeatFacts
 from kybernate.core.artifacts.grants import why_not
 from kybernate.core.artifacts.restores import RestoreAs
 from kybernate.core.requests.restore import (

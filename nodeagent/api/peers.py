@@ -11,7 +11,7 @@ import grpc
 
 from kybernate import keys
 from kybernate.api import pods
-from kybernate.api.nodefacts import agent_address
+from kybernate.api.watched.nodefacts import agent_address
 from kybernate.errors import (
     CorruptError,
     DeadlineError,

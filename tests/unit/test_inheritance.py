@@ -17,6 +17,7 @@ FOLDERS = (
 ALLOWED = {
     # Words and records: what they add is about their own values.
     "kybernate.core.reasons.Reasoned": "an enumeration's members that carry a sentence",
+    "kybernate.core.requests.asked.Asked": "what all requests' records say of themselves",
     "kybernate.adapters.registry.wire.Spot": "a message of which others have more fields",
     # Tables of objects of one kind, each with the questions of its kind. All they do is answer.
     "controller.base.lasting.Objects": "a table, to which a kind adds questions",

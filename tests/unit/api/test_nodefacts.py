@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.base.known import Nodes
-from kybernate.api.nodefacts import (
+from kybernate.api.watched.nodefacts import (
     NO_FACTS,
     Rest,
     SeatFacts,

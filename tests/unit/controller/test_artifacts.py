@@ -13,7 +13,7 @@ from controller.restoring.artifacts import MOST_WRITES, Artifacts, Projection, d
 from kybernate import keys
 from kybernate.adapters.registry import wire
 from kybernate.api.restoring.artifacts import dump_artifact, read_artifact
-from kybernate.api.slim import slim_artifact, slim_pod
+from kybernate.api.watched.slim import slim_artifact, slim_pod
 from kybernate.core.artifacts.listed import Listed, object_name
 from kybernate.errors import DeadlineError, NotFoundError, RefusedError, RetryableError
 from kybernate.runtime.lead import Open

@@ -9,8 +9,8 @@ from controller.base.known import Nodes, Requests
 from controller.base.queue import Queue
 from controller.policies import Policies, PolicyWorker
 from kybernate import keys
-from kybernate.api.nodefacts import slim_node
-from kybernate.api.slim import slim_pod, slim_request
+from kybernate.api.watched.nodefacts import slim_node
+from kybernate.api.watched.slim import slim_pod, slim_request
 from kybernate.errors import RefusedError
 from kybernate.runtime.lead import Open
 

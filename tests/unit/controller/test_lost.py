@@ -15,7 +15,7 @@ from controller.checkpoints.lost import LostPods, LostWorker, Remains
 from kybernate import keys
 from kybernate.adapters.registry import wire
 from kybernate.api.requests import dump_status, to_evict
-from kybernate.api.slim import slim_pod
+from kybernate.api.watched.slim import slim_pod
 from kybernate.core.requests.checkpoint import (
     Mode,
     Outcome,

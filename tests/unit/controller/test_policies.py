@@ -12,7 +12,7 @@ from controller.base.known import Nodes, Requests
 from controller.base.queue import Queue
 from controller.policies import Policies, PolicyWorker
 from kybernate import keys
-from kybernate.api.slim import slim_pod, slim_request
+from kybernate.api.watched.slim import slim_pod, slim_request
 from kybernate.core.policy.effective import PutAway
 from kybernate.core.requests import rebalance
 from kybernate.core.requests.checkpoint import Mode, Request, Status, Target

@@ -10,7 +10,7 @@ from controller.base.known import PodsSeen, Requests
 from controller.base.queue import Queue
 from controller.preempts import PreemptWorker, Victims, Waiters
 from kybernate import keys
-from kybernate.api.slim import slim_pod
+from kybernate.api.watched.slim import slim_pod
 from kybernate.core.requests.rebalance import NoPlan
 from kybernate.core.requests.turns import Limits
 from kybernate.errors import NotFoundError, RefusedError, RetryableError

@@ -16,10 +16,10 @@ from controller.restoring.restores import RestoreCarrier, Sources
 from controller.templates import Templates
 from kybernate import keys
 from kybernate.adapters.registry import wire
-from kybernate.api.nodefacts import read_seat
 from kybernate.api.restoring.artifacts import dump_artifact
 from kybernate.api.restoring.requests import dump_restore
-from kybernate.api.slim import slim_artifact, slim_request
+from kybernate.api.watched.nodefacts import read_seat
+from kybernate.api.watched.slim import slim_artifact, slim_request
 from kybernate.core.artifacts.grants import Grant
 from kybernate.core.artifacts.listed import Listed, object_name
 from kybernate.core.requests.restore import RestoreReason
@@ -201,8 +201,8 @@ def test_killed_after_the_pod_is_made_and_before_it_is_written():
 def test_two_that_make_it_at_once_make_one():
     world = World(item(template={"spec": {"containers": [{"name": "c", "image": "x"}]}}))
     world.looks(1)
-    other = world.rig()
-    request = other._requests.get(KEY).request
+    rig = world.rig()
+    request, other = rig._requests.get(KEY).request, rig._carrier
     first = other.decided(request)
     assert first.status.pod_uid == "made-1"
     real, world.whole_pod = world.whole_pod, lambda *_: None

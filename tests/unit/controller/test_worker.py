@@ -17,7 +17,7 @@ from controller.checkpoints.agents import Sweep
 from controller.checkpoints.worker import CheckpointCarrier
 from kybernate import keys
 from kybernate.api.requests import dump_status
-from kybernate.api.slim import slim_request
+from kybernate.api.watched.slim import slim_request
 from kybernate.core.policy.effective import Policy, PutAway
 from kybernate.core.requests.checkpoint import (
     Operation,

@@ -12,8 +12,8 @@ from controller.base.queue import Queue
 from controller.policies import Policies
 from controller.zero import ZeroWorker
 from kybernate import keys
-from kybernate.api.nodefacts import slim_node
-from kybernate.api.slim import slim_pod, slim_request
+from kybernate.api.watched.nodefacts import slim_node
+from kybernate.api.watched.slim import slim_pod, slim_request
 from kybernate.errors import RefusedError
 from kybernate.runtime.lead import Open
 from tests.unit.controller.test_policies import pod, policy

@@ -10,7 +10,7 @@ import pytest
 from controller.base.known import Nodes
 from controller.base.queue import Queue
 from controller.placements import Placements, PlacementWorker
-from kybernate.api.nodefacts import slim_node
+from kybernate.api.watched.nodefacts import slim_node
 from kybernate.core.artifacts.listed import HeldCopy, Listed
 from kybernate.core.requests.placement import CopyState, PlacementReason
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from controller.base.known import Nodes
 from controller.shares import Shares
 from kybernate.api.events import stamp
-from kybernate.api.nodefacts import slim_node
+from kybernate.api.watched.nodefacts import slim_node
 from kybernate.errors import ConflictError
 from kybernate.runtime.lead import Open
 

@@ -14,8 +14,8 @@ from controller.base.queue import Queue
 from controller.templates import Templates, TemplateWorker
 from kybernate import keys
 from kybernate.api.events import stamp
-from kybernate.api.nodefacts import slim_node
-from kybernate.api.slim import slim_pod, slim_request
+from kybernate.api.watched.nodefacts import slim_node
+from kybernate.api.watched.slim import slim_pod, slim_request
 from kybernate.core.requests.template import KEPT_S, TemplateReason
 from kybernate.errors import ConflictError, RefusedError, RetryableError
 from kybernate.runtime.lead import Open

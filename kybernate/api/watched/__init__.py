@@ -1,0 +1,1 @@
+"""What watches remember of objects, and what those who watch them read."""
