@@ -60,7 +60,10 @@ NEEDS: Mapping[str, tuple[str, str]] = {
     "park": _REQUEST,
     "pin": _PIN,
     "pki": _BOX,
-    "plan": ("nobody: it reads files; with --prometheus, a Prometheus", "no right"),
+    "plan": (
+        "nobody: it reads files; with --prometheus, a Prometheus; with --cluster, the API server",
+        "no right; with --cluster, to list pods, ReplicaSets and Jobs of all namespaces",
+    ),
     "policy": ("the API server for CheckpointPolicies and pods", "the right to list them"),
     "rebalance": (
         "the API server, by a RebalanceRequest; with --tls-dir, the extender",

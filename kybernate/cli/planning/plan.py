@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -13,17 +14,21 @@ from rich.console import Console
 from rich.markup import escape
 
 from kybernate.adapters.prometheus import Prometheus
+from kybernate.api import pods
+from kybernate.cli.cluster.link import Source, cluster_options, link_to, listed
 from kybernate.cli.planning.costs import cost_options, costs_of
+from kybernate.cli.planning.gpupods import BETWEEN, gpu_pods
 from kybernate.cli.planning.planpicture import picture
-from kybernate.core.simulate.history import workload_of
+from kybernate.core.simulate.history import by_owner, workload_of
 from kybernate.core.simulate.saving import save
 from kybernate.core.simulate.workloads import read_workloads, write_workloads
 from kybernate.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import BinaryIO
 
+    from kybernate.core.simulate.history import GpuPod, Unseen
     from kybernate.core.simulate.place import Place
     from kybernate.core.simulate.saving import Saving
     from kybernate.core.simulate.workloads import Workload
@@ -41,6 +46,14 @@ _USED = ("gpu_gb", "wake", "park", "fixed", "room", "slots")
     metavar="URL",
     help="In place of the file: a Prometheus that scrapes NVIDIA's dcgm-exporter.",
 )
+@click.option(
+    "--cluster",
+    "asks_cluster",
+    is_flag=True,
+    help="With --prometheus: ask the API server, too, whose the pods are, and which have no "
+    "history.",
+)
+@cluster_options(namespaced=False)
 @click.option(
     "--p99",
     type=click.FloatRange(min=0),
@@ -86,26 +99,35 @@ def command(ctx: click.Context, /, workloads: BinaryIO | None, **options: Any) -
 
     With --prometheus the last day of each pod that has GPUs now is read, and nothing is changed
     either. A GPU knows no requests: each minute in which it worked counts as one. Write the file,
-    correct it by what you know, and plan with that.
+    correct it by what you know, and plan with that. With --cluster pods are named by their
+    Deployment, StatefulSet or Job, and pods without a history are told: they are not planned.
 
     \b
     Example:
       kybernate plan config/samples/workloads.csv
       kybernate plan config/samples/workloads.csv -o json --picture plan.svg
       kybernate plan --prometheus http://localhost:9090 --write workloads.csv
+      kybernate plan --prometheus http://localhost:9090 --cluster --context prod
     """
     costs = costs_of(ctx, options)
     url = options["prometheus"]
     if (workloads is None) is (url is None):
         raise click.UsageError("name a file of WORKLOADS, or --prometheus URL, and one of them")
-    read = _read(workloads, options["seconds"]) if workloads else _seen(url, options)
+    if options["asks_cluster"] and workloads:
+        raise click.UsageError("--cluster goes with --prometheus: a file names its workloads")
+    unseen: list[Unseen] = []
+    if workloads:
+        read = _read(workloads, options["seconds"])
+    else:
+        read, unseen = _seen(url, options)
     found = save(read, costs, chances(options["seed"]))
     if options["drawn"]:
-        options["drawn"].write(picture(found, sentence(found)))
+        options["drawn"].write(picture(found, sentence(found), _unplanned(unseen)))
     if options["output"] == "json":
-        click.echo(orjson.dumps(_record(found, costs, options), option=orjson.OPT_INDENT_2))
+        record = {**_record(found, costs, options), "not_planned": list(map(_left_out, unseen))}
+        click.echo(orjson.dumps(record, option=orjson.OPT_INDENT_2))
     else:
-        _show(found, costs, options["seed"])
+        _show(found, costs, options["seed"], _unplanned(unseen))
 
 
 def chances(seed: int) -> Callable[[str], Random]:
@@ -115,7 +137,7 @@ def chances(seed: int) -> Callable[[str], Random]:
 
 def sentence(found: Saving) -> str:
     """The plan in one sentence."""
-    count = sum(len(place.workloads) for place in found.places)
+    count = found.workloads
     runs = f"{count} workload{'s' * (count != 1)} on {_gpus(found.today)}"
     if found.gpus == found.today:
         return f"{runs}: sharing saves none."
@@ -134,16 +156,39 @@ def _read(file: BinaryIO, seconds: float) -> list[Workload]:
     return read_workloads(text.splitlines(), file.name, seconds)
 
 
-def _seen(url: str, options: dict[str, Any]) -> list[Workload]:
-    """What a Prometheus has of the last day; into a file, too, where one is named."""
+def _seen(url: str, options: dict[str, Any]) -> tuple[list[Workload], list[Unseen]]:
+    """What a Prometheus has of the last day; into a file, too, where one is named. And what the
+    API server has besides, if it is asked."""
+    unseen: list[Unseen] = []
     day = Prometheus(url).day(time.time())
+    if options["asks_cluster"]:
+        day, unseen = by_owner(day, _pods(options))
     found = [workload_of(one, options["p99"], f"{one.namespace}/{one.name}") for one in day]
     if options["written"]:
         options["written"].write(write_workloads(found))
-    return found
+    return found, unseen
 
 
-def _show(found: Saving, costs: Costs, seed: int) -> None:
+def _pods(options: dict[str, Any]) -> list[GpuPod]:
+    api = link_to(options).api
+    between = [one for path in BETWEEN for one in listed(api.of_metadata(), Source(path, {}))]
+    return gpu_pods(listed(api, Source(pods.PATH, {})), between)
+
+
+def _unplanned(unseen: Sequence[Unseen]) -> list[str]:
+    """A line for each workload that the plan knows nothing of."""
+    return [
+        f"No history, not planned: {one.namespace}/{one.owner}, "
+        f"{one.pods} pod{'s' * (one.pods != 1)} on {_gpus(one.gpus)}."
+        for one in unseen
+    ]
+
+
+def _left_out(one: Unseen) -> dict[str, object]:
+    return {**asdict(one), "why": "no history"}
+
+
+def _show(found: Saving, costs: Costs, seed: int, unplanned: Sequence[str]) -> None:
     console = Console()
     table = rich.table.Table("GPUs", "workload", "p99 wake", "limit", "requests/h", "busiest at")
     for place in found.places:
@@ -158,7 +203,7 @@ def _show(found: Saving, costs: Costs, seed: int) -> None:
                 end_section=number == len(place.workloads) - 1,
             )
     console.print(table)
-    lines = [sentence(found)]
+    lines = [sentence(found), *unplanned]
     if found.conflicts:
         lines += ["These must not share:"]
     for conflict in found.conflicts:
@@ -197,7 +242,7 @@ def _place(place: Place) -> dict[str, object]:
         "swaps_per_hour": place.swaps_per_hour,
         "interrupted": place.interrupted,
         "workloads": [
-            {"namespace": one.namespace, "workload": one.name}
+            {"namespace": one.namespace, "workload": one.name, "owner": one.owner}
             | {"wake_p99": place.p99(number), "p99_s": one.p99, "busiest_hour": one.busiest}
             for number, one in enumerate(place.workloads)
         ],

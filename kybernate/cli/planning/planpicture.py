@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 from kybernate.core.simulate.workloads import HOURS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kybernate.core.simulate.place import Place
     from kybernate.core.simulate.saving import Saving
 
@@ -30,9 +32,9 @@ _COLOURS: Final = (
 """Told apart by those who don't see all colours, too."""
 
 
-def picture(found: Saving, title: str) -> str:
+def picture(found: Saving, title: str, notes: Sequence[str] = ()) -> str:
     """The picture: a square for each GPU, then for each place the share of each hour for which its
-    workloads are busy."""
+    workloads are busy; below it the notes, a line each."""
     parts = [_text(20, 34, title, "font-size:18px")]
     y = 64
     y = _squares(parts, y, "today", found.today, "#b8b8b8")
@@ -44,6 +46,9 @@ def picture(found: Saving, title: str) -> str:
         _text(_MARGIN, y + 8, "Bars: the share of each hour for which a workload is busy.")
     )
     y += 24
+    for note in notes:
+        parts.append(_text(_LEFT, y, note))
+        y += _LINE
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{y}" '
         f'viewBox="0 0 {_WIDTH} {y}" font-family="sans-serif" font-size="13" role="img">'

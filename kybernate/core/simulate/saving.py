@@ -43,6 +43,12 @@ class Saving:
     conflicts: tuple[Conflict, ...]
 
     @property
+    def workloads(self) -> int:
+        """How many there are: pods of one owner are one."""
+        there = [one for place in self.places for one in place.workloads]
+        return len({(one.namespace, one.owner or one.name) for one in there})
+
+    @property
     def today(self) -> int:
         """GPUs, each workload having its own."""
         return sum(one.gpus for place in self.places for one in place.workloads)

@@ -3,7 +3,7 @@
 Its columns are `workload`, `namespace`, `gpus` (that it uses together), `vram_gib` (of each of
 them), `requests_per_hour` (one number, or 24 with blanks between: one for each hour of a day) and
 `p99_s` (within so many seconds its requests should begin, 99 of 100); `seconds` (that a request is
-worked on) may be missing.
+worked on) and `owner` (Deployment/NAME, say, of which several lines may be pods) may be missing.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ HOURS: Final = 24
 GB: Final = 1.073741824
 """Of a GiB."""
 _NEEDED = ("workload", "namespace", "gpus", "vram_gib", "requests_per_hour", "p99_s")
+_MORE = ("seconds", "owner")
 _MOST = 1e6
 """Requests an hour and seconds above this are slips."""
 
@@ -38,8 +39,8 @@ class Chance(Protocol):
 @dataclass(frozen=True, slots=True)
 class Workload:
     """What one pod needs, and how it is asked: `gb` (of 10^9 bytes) on each of its `gpus`,
-    `by_hour` requests in each hour of a day, `p99` and `seconds` as in the file, and `where` it is
-    in the file."""
+    `by_hour` requests in each hour of a day, `p99`, `seconds` and `owner` as in the file, and
+    `where` it is in the file."""
 
     name: str
     namespace: str
@@ -49,6 +50,7 @@ class Workload:
     p99: float
     seconds: float
     where: str = ""
+    owner: str = ""
 
     @property
     def key(self) -> str:
@@ -84,14 +86,17 @@ def read_workloads(lines: Iterable[str], name: str, seconds: float) -> list[Work
 
 
 def write_workloads(workloads: Sequence[Workload]) -> str:
-    """A file that `read_workloads` reads."""
+    """A file that `read_workloads` reads; without owners it is of a form that older versions read,
+    too."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow((*_NEEDED, "seconds"))
+    owned = any(one.owner for one in workloads)
+    rows.writerow((*_NEEDED, *(_MORE if owned else _MORE[:1])))
     for one in workloads:
         rates = " ".join(f"{rate:.4g}" for rate in one.by_hour)
-        gib, seconds = f"{one.gb / GB:.4g}", f"{one.seconds:.4g}"
-        rows.writerow((one.name, one.namespace, one.gpus, gib, rates, f"{one.p99:g}", seconds))
+        gib, seconds, limit = f"{one.gb / GB:.4g}", f"{one.seconds:.4g}", f"{one.p99:g}"
+        row = (one.name, one.namespace, one.gpus, gib, rates, limit, seconds)
+        rows.writerow((*row, one.owner) if owned else row)
     return text.getvalue()
 
 
@@ -118,9 +123,9 @@ def _requests(one: Workload, chance: Chance) -> list[tuple[float, float]]:
 def _known(fields: Sequence[str] | None, name: str) -> None:
     has_columns(fields, _NEEDED, name)
     names = list(fields or ())
-    strange = [one for one in names if one not in (*_NEEDED, "seconds") or names.count(one) > 1]
+    strange = [one for one in names if one not in (*_NEEDED, *_MORE) or names.count(one) > 1]
     if strange:
-        known = ", ".join((*_NEEDED, "seconds"))
+        known = ", ".join((*_NEEDED, *_MORE))
         raise ConfigError(
             f"{name}, line 1: {strange[0] or 'a column'}",
             f"it is none, or twice; there are {known}",
@@ -146,6 +151,7 @@ def _workload(row: dict[str, str | None], where: str, seconds: float) -> Workloa
         p99=value("p99_s", 0),
         seconds=value("seconds", 0.001) if row.get("seconds") else seconds,
         where=where,
+        owner=(row.get("owner") or "").strip(),
     )
 
 

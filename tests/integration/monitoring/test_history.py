@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
 
+from kybernate import keys
 from kybernate.cli import main
+from tests.cluster.parts import accounts, pki
 from tests.kit.servers import prometheus
 
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from click.testing import Result
+
+    from tests.cluster.cluster import Cluster
 
 pytestmark = pytest.mark.integration
 
@@ -96,9 +100,104 @@ def test_a_day_of_gpus_becomes_a_plan_and_a_file_that_comes_to_the_same(
         assert sum(by_hour) == pytest.approx(30, abs=2)
 
 
+TEAM = "/api/v1/namespaces/team"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+MADE = (
+    ("/apis/apps/v1", "Deployment", "chat", None),
+    ("/apis/apps/v1", "ReplicaSet", "chat-1", "chat"),
+    ("/apis/apps/v1", "StatefulSet", "idle", None),
+    ("/apis/batch/v1", "Job", "nightly", None),
+)
+OF = {"chat": "chat-1", "chat-2": "chat-1", "idle-0": "idle", "batch": "nightly", "web": None}
+"""Pods, two of which have a history, and who made them."""
+GPUS = {"chat": 2, "chat-2": 2, "idle-0": 4, "batch": 1, "web": 0}
+
+
+def container(gpus: int) -> dict[str, Any]:
+    limits = {keys.VENDOR_RESOURCE: str(gpus)} if gpus else {}
+    return {"name": "c", "image": "x", "resources": {"limits": limits}}
+
+
+@pytest.fixture(scope="module")
+def reader(control_plane: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The kubeconfig of an account that may list what a plan reads, and do nothing else; and
+    workloads of all kinds."""
+    api = control_plane.api()
+    api.post("/api/v1/namespaces", {"metadata": {"name": "team"}})
+    for name in ("default", "reader"):
+        api.post(f"{TEAM}/serviceaccounts", {"metadata": {"name": name}})
+    uids: dict[str | None, list[dict[str, Any]]] = {None: []}
+    for group, kind, name, owner in MADE:
+        labels = {"app": name}
+        template = {"metadata": {"labels": labels}, "spec": {"containers": [container(0)]}}
+        spec: dict[str, Any] = {"template": template, "selector": {"matchLabels": labels}}
+        if kind == "Job":
+            template["spec"]["restartPolicy"] = "Never"
+            spec = {"template": template}
+        meta = {"name": name, "ownerReferences": uids[owner]}
+        path = f"{group}/namespaces/team/{kind.lower()}s"
+        made = api.post(path, {"metadata": meta, "spec": spec})
+        uids[name] = [
+            {"apiVersion": group.removeprefix("/apis/"), "kind": kind, "name": name}
+            | {"uid": made["metadata"]["uid"], "controller": True}
+        ]
+    for name, gpus in GPUS.items():
+        meta = {"name": name, "ownerReferences": uids[OF[name]]}
+        api.post(f"{TEAM}/pods", {"metadata": meta, "spec": {"containers": [container(gpus)]}})
+    rules = [
+        {"apiGroups": [group], "resources": [what], "verbs": ["list"]}
+        for group, what in (("", "pods"), ("apps", "replicasets"), ("batch", "jobs"))
+    ]
+    api.post(f"{RBAC}/clusterroles", {"metadata": {"name": "plans"}, "rules": rules})
+    subject = {"kind": "ServiceAccount", "name": "reader", "namespace": "team"}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "plans"}
+    binding = {"metadata": {"name": "plans"}, "subjects": [subject], "roleRef": role}
+    api.post(f"{RBAC}/clusterrolebindings", binding)
+    asked = {"spec": {"expirationSeconds": 3600}}
+    token = api.post(f"{TEAM}/serviceaccounts/reader/token", asked)["status"]["token"]
+    file = tmp_path_factory.mktemp("reader") / "reader.conf"
+    authority = control_plane.layout.pki / "ca.crt"
+    text = pki.kubeconfig(control_plane.server, authority, {"token": token})
+    accounts.write_secret(file, text)
+    yield file
+    for path in (f"{RBAC}/clusterrolebindings/plans", f"{RBAC}/clusterroles/plans"):
+        api.delete(path)
+    for name in GPUS:
+        api.delete(f"{TEAM}/pods/{name}", {"gracePeriodSeconds": 0})
+    for group, kind, name, _ in MADE:
+        api.delete(f"{group}/namespaces/team/{kind.lower()}s/{name}")
+
+
+def test_pods_are_named_by_their_workload_and_those_without_history_are_told(
+    url: str, reader: Path, tmp_path: Path
+) -> None:
+    file, drawn = tmp_path / "workloads.csv", tmp_path / "plan.svg"
+    words = ("--prometheus", url, "--cluster", "--kubeconfig", reader, "--p99", "30")
+    found = plan(*words, "--write", file, "--picture", drawn)
+    assert found.exit_code == 0, found.output
+    assert "2 workloads on 3 GPUs" in found.output
+    assert "No history, not planned: team/Deployment/chat, 1 pod on 2 GPUs." in found.output
+    assert "No history, not planned: team/StatefulSet/idle, 1 pod on 4 GPUs." in found.output
+    assert "team/chat (1 of 2)" in found.output
+    assert "team/nightly" in found.output
+    assert "team/batch" not in found.output
+    assert "web" not in found.output
+    assert "team/StatefulSet/idle" in drawn.read_text()
+    told = json.loads(plan(*words, "-o", "json").output)
+    there = {(one["workload"], one["owner"]) for p in told["places"] for one in p["workloads"]}
+    assert there == {("chat (1 of 2)", "Deployment/chat"), ("nightly", "Job/nightly")}
+    assert {(one["owner"], one["why"]) for one in told["not_planned"]} == {
+        ("Deployment/chat", "no history"),
+        ("StatefulSet/idle", "no history"),
+    }
+    again = json.loads(plan(file, "-o", "json").output)
+    assert again["sentence"] == told["sentence"]
+
+
 def test_what_is_no_history_is_told(tmp_path: Path) -> None:
     with prometheus.server(tmp_path, {}) as empty:
         assert "have it scrape NVIDIA's dcgm-exporter" in plan("--prometheus", empty.url).output
     assert "doesn't answer" in plan("--prometheus", "http://127.0.0.1:9").output
     assert "write http://HOST:PORT" in plan("--prometheus", "prometheus").output
     assert "one of them" in plan().output
+    assert "goes with --prometheus" in plan("config/samples/workloads.csv", "--cluster").output
