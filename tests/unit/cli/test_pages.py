@@ -32,6 +32,8 @@ def test_a_trace_is_simulated(reader):
         assert "one GPU for each model: 3" in page(f"{simulate}  ")
         assert "fifo" in page(f"{simulate} --gpus 1  ")
         assert set(json.loads(page(f"{simulate} --gpus 1 --policy ours --json"))) == {"ours"}
+        assert "brought back from NVMe" in page(f"{simulate} --gpus 1 --ram-gb 45  ")
+        assert json.loads(page(f"{simulate} --gpus 1 --ram-gb 45 --nvme-read 6"))["ours"]
 
 
 @pytest.mark.slow
