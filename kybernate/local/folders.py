@@ -95,6 +95,13 @@ def _under(environment: Mapping[str, str], name: str, other: Path) -> Path:
     return other if other.name == "run" else other / _APP
 
 
+def given(place: str) -> Path:
+    """A file for people, such as the schema of models.yaml, by its place in the sources: the
+    wheel's, or the sources' own."""
+    packed = _PACKAGE / "given" / place
+    return packed if packed.exists() else _PACKAGE.parent / place
+
+
 def native(name: str) -> Path:
     """A built native part: of the wheel, or of the sources (make native). Raises ConfigError."""
     for folder in (_PACKAGE / "native", _PACKAGE.parent / "build"):

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 import yaml
 
 from kybernate.dataclass import dataclass
+from kybernate.local.folders import given
+from kybernate.local.importing.written import schema_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 ENGINES = ("vllm", "llama-server", "sglang", "text-embeddings-router", "ollama")
 """Programs that serve models, by the name under which they are on the PATH."""
+_KEYS = "docs/reference/serving/models-file.md"
+_UNIT = "config/local/kybernate.service"
 _MOST = 32
 _DEEPEST = 4
 _OTHER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}$")
@@ -83,8 +87,10 @@ def _ggufs(folder: Path, depth: int) -> Iterator[Path]:
 def text(found: Found) -> str:
     """A file of what was found."""
     lines = [
+        schema_line(),
         "# Written by the first `kybernate serve`; it is read again whenever it changes.",
-        "# All keys: docs/reference/serving/models-file.md. Those of llama-swap mean the same.",
+        f"# All keys: {given(_KEYS)}. Those of llama-swap mean the same.",
+        f"# As a service of your own, in ~/.config/systemd/user: {given(_UNIT)}",
         *(f"# {sentence}" for sentence in found.sentences()),
         "",
         "listen: 127.0.0.1:8080",

@@ -6,8 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from kybernate.local.folders import given
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+
+def schema_line() -> str:
+    """The line by which editors complete and check the file."""
+    return f"# yaml-language-server: $schema={given('config/models.schema.json').as_uri()}"
 
 
 class _Dumper(yaml.SafeDumper):
@@ -26,4 +33,4 @@ def written(data: dict[str, Any], told: Iterable[str]) -> str:
     """The file, with these sentences at its head as comments."""
     head = "".join(f"# {line}\n" for one in told for line in (one.splitlines() or [""]))
     body = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
-    return f"{head}{body}"
+    return f"{schema_line()}\n{head}{body}"

@@ -73,7 +73,8 @@ serve` reads; keys are llama-swap's where it has them. A key that is missing has
 
 Editors complete and check the file if its first line names
 [the schema](../../../config/models.schema.json):
-`# yaml-language-server: $schema=PATH/models.schema.json`.
+`# yaml-language-server: $schema=PATH/models.schema.json`. The file that the first
+`kybernate serve` writes begins with such a line.
 
 Times are numbers of seconds, or texts such as `30s`, `10m`, `2h` and `7d`. Sizes are numbers of
 bytes, or texts such as `22GiB`. `${env.NAME}` is a variable of the environment, `${PORT}` the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,14 @@ def test_the_file_has_what_can_be_served_and_counts_as_it_is(tmp_path):
     assert str(odd) in file.models["it's $home"].argv
     assert file.models["qwen3-8b"].argv[:3] == ("vllm", "serve", "Qwen/Qwen3-8B")
     assert file.models["qwen3-8b"].ttl == 1800
+
+
+def test_it_names_the_schema_and_the_page_of_keys_as_they_lie_here():
+    first, _, keys, unit = text(Found()).splitlines()[:4]
+    schema = first.removeprefix("# yaml-language-server: $schema=file://")
+    assert json.loads(Path(schema).read_text())["title"] == "Kybernate's models.yaml"
+    assert "`models.*.vram`" in Path(keys.split()[3].rstrip(".")).read_text()
+    assert "ExecStart=" in Path(unit.split()[-1]).read_text()
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ routing: {router: {settings: {groups: {g: {members: [a]}}}}}
 def test_llama_swaps_file_keeps_its_macros_and_no_secret() -> None:
     made = llamaswap.converted(SWAP, {"KEY": "sk-secret"})
     assert "sk-secret" not in made
+    assert made.startswith("# yaml-language-server: $schema=file:///")
     assert "# - logToStdout: means nothing here" in made
     again = read(made, {"KEY": "k"})
     assert again.warnings == ()
