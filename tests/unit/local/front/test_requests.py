@@ -251,6 +251,27 @@ def test_unknown_paths_are_nobodys(play):
     play(scenario)
 
 
+@pytest.mark.parametrize("name", ["box/x", "x", "any", "coder"])
+def test_names_of_llama_swaps_peers_selectors_and_profiles_are_no_models(play, name):
+    """As the warnings of their keys say."""
+    text = """
+models: {a: {cmd: "s ${PORT}"}}
+peers: {box: {proxy: "http://10.0.0.9", models: [x]}}
+selectors: {any: {strategy: warm, targets: [a]}}
+profiles: {coding: {pins: {coder: a}}}
+"""
+
+    async def scenario(stage):
+        status, said = await stage.post("/v1/completions", json={"model": name})
+        assert (status, said["error"]["code"]) == (404, "model_not_found")
+        assert [one["id"] for one in json.loads((await stage.get("/v1/models"))[1])["data"]] == [
+            "a"
+        ]
+        assert not stage.box.started
+
+    play(scenario, text)
+
+
 def test_a_model_takes_so_many_requests_at_once(play):
     async def scenario(stage):
         stage.server.gate.clear()
