@@ -449,24 +449,30 @@ class Engine:
         if seat.state in OCCUPYING:
             self._refuse_pinned(model)
             self.loop.operators.send_away(seat.uid, "somebody asked for it")
-        await self._until(model, lambda now: now not in OCCUPYING, deadline)
+        await self._until(model, lambda now: now.state not in OCCUPYING, deadline)
 
     async def wake(self, model: str, deadline: float) -> None:
         """See `Box.wake`."""
         self.loop.operators.request_wake(self._seat(model).uid, "somebody asked for it")
-        await self._until(model, lambda now: now is SeatState.ACTIVE, deadline)
+        await self._until(model, lambda now: now.state is SeatState.ACTIVE, deadline)
 
     async def unload(self, model: str, deadline: float) -> None:
         """See `Box.unload`."""
         seat = self._seat(model)
+        life = seat.history.generation
+
+        def over(now: Seat) -> bool:
+            # A request that came meanwhile may have had it started again.
+            return now.state is SeatState.WAITING or now.history.generation != life
+
         if await self.loop.operators.unload(seat.uid):
             self._launcher.signal(seat.uid, signal.SIGTERM)
         grace = min(deadline, seat.identity.grace)
         with contextlib.suppress(DeadlineError):
-            await self._until(model, lambda now: now is SeatState.WAITING, grace)
-        if self._seat(model).state is not SeatState.WAITING:
+            await self._until(model, over, grace)
+        if not over(self._seat(model)):
             await self._kill(seat.uid)
-        await self._until(model, lambda now: now is SeatState.WAITING, deadline)
+        await self._until(model, over, deadline)
 
     def pin(self, model: str, *, pinned: bool) -> None:
         """See `Box.pin`."""
@@ -478,9 +484,9 @@ class Engine:
         async for piece in self._known(model).log.read(follow=follow):
             yield piece
 
-    async def _until(self, model: str, met: Callable[[SeatState], bool], deadline: float) -> None:
+    async def _until(self, model: str, met: Callable[[Seat], bool], deadline: float) -> None:
         until = self.world.now() + deadline
-        while not met(self._seat(model).state):
+        while not met(self._seat(model)):
             if self.world.now() >= until:
                 seat = self._seat(model)
                 raise DeadlineError(f"model {model} is {seat.state}: {seat.why}")
