@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 from pathlib import Path
 
@@ -92,6 +93,27 @@ def test_the_readme_is_one_screen_with_few_ways_on() -> None:
     text = (REPOSITORY / "README.md").read_text()
     assert text.count("\n") <= 60
     assert len(re.findall(r"(?<!!)\[[^\]]*\]\(", text)) <= 8
+
+
+@pytest.mark.parametrize(
+    ("bench", "row", "figures"),
+    [
+        ("node.wake", "what orchestration adds", ("p50", "p99")),
+        ("node.recover", "agent killed", ("p50",)),
+        ("node.park --workload redis", "Redis with 1 GiB", ("dump", "restore")),
+    ],
+)
+def test_the_readmes_figures_are_the_newest(bench: str, row: str, figures: tuple[str, ...]) -> None:
+    text = (REPOSITORY / "README.md").read_text()
+    (line,) = (one for one in text.splitlines() if row in one)
+    data = json.loads((REPOSITORY / "docs/results/benchmarks.json").read_text())
+    (found,) = (one for one in data["benches"] if one["bench"] == bench)
+    newest = max(found["runs"], key=lambda run: run["date"])
+    told = {one["figure"]: one["value"] for one in newest["figures"]}
+    for name in figures:
+        value = told[name] if isinstance(told[name], list) else [told[name]]
+        shown = "\N{EN DASH}".join(f"{one:g}" for one in value)
+        assert f"{shown} " in line, name
 
 
 def test_a_link_that_leads_nowhere_is_seen(tmp_path: Path) -> None:
