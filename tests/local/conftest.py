@@ -59,7 +59,8 @@ def eventually(what: Any, patience: float = PATIENCE) -> Any:
     return found
 
 
-def _variables() -> dict[str, str]:
+def variables() -> dict[str, str]:
+    """Of what that user's Python runs with."""
     return {"PATH": os.environ["PATH"], "PYTHONPATH": sysconfig.get_path("purelib")}
 
 
@@ -68,7 +69,7 @@ def _may_run(one: str) -> bool:
     if subprocess.run(words, check=False).returncode != 0:
         return False
     words = [*AS_USER, one, "-c", _NEEDS]
-    done = subprocess.run(words, env=_variables(), capture_output=True, check=False, cwd=ROOT)
+    done = subprocess.run(words, env=variables(), capture_output=True, check=False, cwd=ROOT)
     return done.returncode == 0
 
 
@@ -107,7 +108,7 @@ class Box:
         self.models: dict[str, dict[str, Any]] = {}
         self.keys: dict[str, Any] = {}
         self.environment = {
-            **_variables(),
+            **variables(),
             "HOME": str(folder),
             "SIMGPU_DIR": str(gpus),
             "LD_LIBRARY_PATH": str(libraries),

@@ -12,7 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.conftest import AS_USER, MIB, NOBODY, ROOT, Box, eventually, lives, python
+from tests.local.conftest import (
+    AS_USER,
+    MIB,
+    NOBODY,
+    ROOT,
+    Box,
+    eventually,
+    lives,
+    python,
+    variables,
+)
 
 
 def test_requests_swap_two_models_whose_state_is_kept(box: Box):
@@ -34,6 +44,18 @@ def test_models_run_as_the_user_without_rights(box: Box):
     user = str(NOBODY if os.geteuid() == 0 else os.geteuid())
     assert fields["Uid"].split() == [user] * 4
     assert int(fields["CapEff"], 16) == 0
+
+
+@pytest.mark.slow
+def test_make_try_needs_no_rights() -> None:
+    """The command that the first page names, by a user who may write nothing here."""
+    words = [*AS_USER, "make", "--no-print-directory", "try", f"PY={python()}"]
+    done = subprocess.run(
+        words, cwd=ROOT, env=variables(), capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(" answered in ") == 9
+    assert "parked" in done.stdout
 
 
 def test_models_that_fit_are_active_beside_each_other(box: Box):
