@@ -38,6 +38,7 @@ ALONE: Mapping[str, str] = {
     "node.gpu": "--bytes 16777216 --cycles 1 --starts 1 --toy",
     "local": "--mib 32 --swaps 2",
     "local.agreement": "--gpus 2 --models 3 --mib 32 --seconds 5 --work 0.5",
+    "proxy.frames": "--seats 40 --seconds 1",
     "proxy": "--rounds 1 --seconds 0.2",
     "proxy --replicas 3": "--requests 200 --kills 1",
     "placement.colocate": "--models 4 --gpus 2 --trace bench/placement/tiny/conversations.csv",
