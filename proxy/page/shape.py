@@ -206,7 +206,7 @@ def _seat(one: SeatView, scene: Scene, known: Known, held: Held) -> Json:
         "model": info.route,
         "name": info.name,
         "namespace": info.namespace,
-        "pod": info.pod,
+        "pod": info.pod.rpartition("/")[2],
         "node": info.node,
         "lanes": lanes,
         "state": shown(info.state),

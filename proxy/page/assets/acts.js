@@ -26,7 +26,13 @@ const QUESTIONS = {
 const COMMANDS = {
   park: "kubectl kyb park",
   wake: "kubectl kyb wake",
+  pin: "kubectl kyb pin",
   unload: "kubectl delete pod",
+  log: "kubectl logs -f",
+};
+const MEANS = {
+  pin: " Its newest artifact is kept, with a copy in the object store; no GPU memory is.",
+  unload: " Its processes end, and what they hold in memory is lost.",
 };
 // What Kubernetes calls things. A node may tell another name, which a shell would obey.
 const NAME = /^[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?$/;
@@ -57,7 +63,8 @@ export function buttons(seat) {
 
 function shown(seat) {
   const one = seat.held ? button("park", "Park", seat) : button("wake", "Wake", seat);
-  return commandOf("park", seat) ? [one, button("unload", "Unload", seat)] : [];
+  if (!commandOf("park", seat)) return [];
+  return [one, button("pin", "Pin", seat), button("unload", "Unload", seat), button("log", "Log", seat)];
 }
 
 function button(name, words, seat, off = false) {
@@ -71,12 +78,12 @@ function button(name, words, seat, off = false) {
 
 export async function act(name, seat) {
   if (!seat) return;
-  if (name === "log") {
-    logs.open(seat.model);
-    return;
-  }
   if (state.commands) {
     await show(name, seat);
+    return;
+  }
+  if (name === "log") {
+    logs.open(seat.model);
     return;
   }
   if (QUESTIONS[name] && !(await isSure(QUESTIONS[name](seat)))) return;
@@ -103,8 +110,7 @@ async function refusal(answer) {
 
 async function show(name, seat) {
   const words = commandOf(name, seat);
-  const ends = name === "unload" ? " Its processes end, and what they hold in memory is lost." : "";
-  const text = `This page may do nothing in a cluster. Run this, with rights of your own:${ends}`;
+  const text = `This page may do nothing in a cluster. Run this, with rights of your own.${MEANS[name] ?? ""}`;
   const title = `${name[0].toUpperCase()}${name.slice(1)} ${plain(shownName(seat.model))}?`;
   if (!(await isSure([title, text, "Copy"], words))) return;
   try {
