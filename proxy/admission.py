@@ -394,7 +394,7 @@ class Admission:
     def _serve(self, ticket: int, client: str, seat: Seat, came: float, now: float) -> list[Action]:
         if not seat.open:
             raise AssertionError("a seat without a lease was chosen")
-        self.usage.begins(ticket, client, seat.enter(ticket, now))
+        self.usage.begins(ticket, client, seat.info.namespace, seat.enter(ticket, now))
         self._in_flight[ticket] = seat
         return [
             Serve(ticket, seat.info, seat.lease.generation, max(0.0, now - came)),

@@ -19,8 +19,9 @@ _HELD = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _ANSWER = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 _SHARED = (
-    "Seconds of seats that requests of the client had, by the name of its key or certificate; "
-    "empty: of all without one. Requests at a seat at once share its seconds."
+    "Seconds of seats that requests of the client had, by the name of its key or certificate, and "
+    "by the seats' namespaces; empty: of all without one. Requests at a seat at once share its "
+    "seconds."
 )
 
 
@@ -92,12 +93,14 @@ class _Now(Collector):
 
     def _of_clients(self) -> Iterable[Metric]:
         usage = self._admission.usage
+        seconds = CounterMetricFamily(
+            "kyb_proxy_client_seat_seconds", _SHARED, labels=["client", "namespace"]
+        )
+        for client, had in usage.seconds.items():
+            for namespace, value in had.items():
+                seconds.add_metric([client, namespace], value)
+        yield seconds
         for name, what, found in (
-            (
-                "kyb_proxy_client_seat_seconds",
-                _SHARED,
-                usage.seconds,
-            ),
             (
                 "kyb_proxy_client_requests",
                 "Requests of the client that were at a seat and are over.",

@@ -86,15 +86,17 @@ class Usage:
     together by the empty one, since addresses have no end. So are those of whom most have come
     since: keys and certificates are renewed under other names.
 
-    `seconds`: of seats, whose time is divided among the requests that are there at once. `wakes`:
-    how often a request of theirs was the first to wait for a model.
+    `seconds`: of seats by their namespaces; a seat's time is divided among the requests that are
+    there at once. `wakes`: how often a request of theirs was the first to wait for a model.
     """
 
     known: dict[str, None] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    seconds: dict[str, dict[str, float]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(float))
+    )
     requests: Counter[str] = field(default_factory=Counter)
     wakes: Counter[str] = field(default_factory=Counter)
-    _since: dict[int, tuple[str, float]] = field(default_factory=dict)
+    _since: dict[int, tuple[str, str, float]] = field(default_factory=dict)
 
     def saw(self, client: str) -> None:
         """A client with a key or a certificate asks for something."""
@@ -106,19 +108,20 @@ class Usage:
     def _forget(self, client: str) -> None:
         """The one that asked longest ago: what it had stays in the sum of all."""
         del self.known[client]
-        self.seconds[""] += self.seconds.pop(client, 0.0)
+        for namespace, seconds in self.seconds.pop(client, {}).items():
+            self.seconds[""][namespace] += seconds
         for had in (self.requests, self.wakes):
             had[""] += had.pop(client, 0)
 
-    def begins(self, ticket: int, client: str, share: float) -> None:
-        """A request went to a seat; `share`: the seat's `Seat.share` then."""
-        self._since[ticket] = self.name(client), share
+    def begins(self, ticket: int, client: str, namespace: str, share: float) -> None:
+        """A request went to a seat of this namespace; `share`: the seat's `Seat.share` then."""
+        self._since[ticket] = self.name(client), namespace, share
 
     def ends(self, ticket: int, share: float) -> None:
         """It is over; the same seat's share now."""
-        client, before = self._since.pop(ticket)
+        client, namespace, before = self._since.pop(ticket)
         name = self.name(client)
-        self.seconds[name] += share - before
+        self.seconds[name][namespace] += share - before
         self.requests[name] += 1
 
     def name(self, client: str) -> str:

@@ -329,6 +329,38 @@ def test_an_alert(tmp_path: Path, name: str, fires: bool) -> None:
     promtool("test", "rules", str(tmp_path / "test.yaml"))
 
 
+def test_what_was_parked_is_divided_among_keys_by_their_parts_of_seats_and_adds_up(
+    tmp_path: Path,
+) -> None:
+    had, parked = "kyb_proxy_client_seat_seconds_total", "kyb_agent_parked_gib_hours_total"
+    series = {
+        had + '{client="one",namespace="shop",pod="p"}': "0+6x720",
+        had + '{client="one",namespace="shop",pod="q"}': "0+3x720",
+        had + '{client="two",namespace="shop",pod="q"}': "0+3x720",
+        had + '{client="two",namespace="lab",pod="q"}': "0+1x720",
+        had + '{client="two",namespace="idle",pod="q"}': "7x720",
+        parked + '{namespace="shop",node="n1"}': "0+0.5x720",
+        parked + '{namespace="shop",node="n2"}': "0+0.5x720",
+        parked + '{namespace="lab",node="n2"}': "0+2x720",
+        parked + '{namespace="idle",node="n2"}': "0+9x720",
+    }
+    (tmp_path / "rules.yaml").write_text(RULES.read_text())
+    name = "kyb:client_parked_gib_hours:increase1d"
+    found = [("one", "shop", 540), ("two", "shop", 180), ("two", "lab", 1440)]
+    samples = [
+        {"labels": f'{name}{{client="{client}",namespace="{namespace}"}}', "value": value}
+        for client, namespace, value in found
+    ]
+    case = {
+        "interval": "2m",
+        "input_series": [{"series": k, "values": v} for k, v in series.items()],
+        "promql_expr_test": [{"expr": name, "eval_time": "24h", "exp_samples": samples}],
+    }
+    test = {"rule_files": ["rules.yaml"], "evaluation_interval": "30m", "tests": [case]}
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump(test))
+    promtool("test", "rules", str(tmp_path / "test.yaml"))
+
+
 def test_rules_are_well_formed() -> None:
     promtool("check", "rules", "--lint=all", "--lint-fatal", str(RULES))
 

@@ -571,7 +571,7 @@ def test_a_wake_is_counted_to_its_client_and_namespace_and_comes_back_with_time(
 
 def test_the_seconds_of_a_seat_are_divided_among_whose_requests_are_there():
     admission = Admission(Limits())
-    admission.seat(seat(), 0)
+    admission.seat(replace(seat(), namespace="shop"), 0)
     one, two = Client("one", known=True), Client("two", known=True)
     admission.arrive(1, "m", 0, one)
     admission.grant(A, 1, 10.0)
@@ -581,9 +581,9 @@ def test_the_seconds_of_a_seat_are_divided_among_whose_requests_are_there():
     admission.leave(1, 21.0)
     admission.leave(3, 22.0)
     assert admission.usage.seconds == {
-        "one": pytest.approx(4 + 1 + 1 + 1),
-        "two": pytest.approx(1 + 1),
-        "": pytest.approx(1 + 1 + 1),
+        "one": {"shop": pytest.approx(4 + 1 + 1 + 1)},
+        "two": {"shop": pytest.approx(1 + 1)},
+        "": {"shop": pytest.approx(1 + 1 + 1)},
     }
     assert admission.usage.requests == {"one": 1, "two": 1, "": 1}
     assert admission.usage.wakes == {"one": 1}
@@ -600,7 +600,7 @@ def test_of_clients_without_end_those_of_long_ago_are_counted_together(monkeypat
             admission.leave(number, number * 10.0 + 2)
     admission.leave(3, 50.0)
     had = admission.usage.seconds
-    assert sum(had.values()) == pytest.approx(2 + 2 + 2 + 2 + 18)
+    assert sum(sum(one.values()) for one in had.values()) == pytest.approx(2 + 2 + 2 + 2 + 18)
     assert set(had) == set(admission.usage.requests) == {"", "two", "three"}
     assert admission.usage.requests == {"": 3, "two": 1, "three": 1}
 
@@ -613,7 +613,7 @@ def test_what_is_in_flight_at_a_seat_that_comes_back_counts_on_as_it_did():
     admission.gone(A, 5.0)
     admission.seat(seat(), 6.0)
     admission.leave(1, 8.0)
-    assert admission.usage.seconds == {"one": pytest.approx(8.0)}
+    assert admission.usage.seconds == {"one": {"": pytest.approx(8.0)}}
 
 
 def test_a_request_to_a_seat_that_is_awake_costs_no_wake():
