@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <linux/keyctl.h>
 #include <linux/magic.h>
+#include <linux/mount.h>
 #include <linux/nsfs.h>
 #include <linux/sched.h>
 #include <poll.h>
@@ -20,13 +21,15 @@
 #include <stdnoreturn.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+/* A system call for which not every C library has a function, or the same one. */
+#define called(...) ((int)syscall(__VA_ARGS__))
 
 /* What kyb-enter itself holds open lies above ABOVE, so that no --keep can fall onto it. */
 enum { EXIT_USAGE = 2, EXIT_FAILED = 125, MOST = 32, PID_MOST = 1 << 22, ABOVE = 512 };
@@ -212,7 +215,7 @@ static int alone(int fd)
 		fail("--keep");
 	if (!S_ISDIR(file.st_mode))
 		return fd;
-	copy = above(open_tree(fd, "", AT_EMPTY_PATH | OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
+	copy = above(called(SYS_open_tree, fd, "", AT_EMPTY_PATH | OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
 	if (copy < 0)
 		fail("--keep: cannot take a folder out of its surroundings");
 	return copy;
@@ -232,10 +235,10 @@ static void close_others(void)
  * container's is not to be believed, and /proc/sys of the agent's is read-only. */
 static int open_proc(void)
 {
-	int system = fsopen("proc", FSOPEN_CLOEXEC), mounted = -1;
+	int system = called(SYS_fsopen, "proc", FSOPEN_CLOEXEC), mounted = -1;
 
-	if (system >= 0 && fsconfig(system, FSCONFIG_CMD_CREATE, NULL, NULL, 0) == 0)
-		mounted = above(fsmount(system, FSMOUNT_CLOEXEC, 0));
+	if (system >= 0 && called(SYS_fsconfig, system, FSCONFIG_CMD_CREATE, NULL, NULL, 0) == 0)
+		mounted = above(called(SYS_fsmount, system, FSMOUNT_CLOEXEC, 0));
 	if (mounted < 0)
 		fail("cannot open a proc file system");
 	return mounted;
@@ -324,7 +327,7 @@ static int ended(pid_t child)
 
 static int own_pidfd(void)
 {
-	int self = above((int)syscall(SYS_pidfd_open, getpid(), 0));
+	int self = above(called(SYS_pidfd_open, getpid(), 0));
 
 	if (self < 0)
 		fail("pidfd_open");
@@ -417,7 +420,7 @@ static int namespace_of(int proc, const char *path)
 static bool leads_to(int proc, const char *path, unsigned long question, const char *ours)
 {
 	int one = namespace_of(proc, path), own = namespace_of(proc, ours);
-	int answer = ioctl(one, question);
+	int answer = called(SYS_ioctl, one, question);
 	struct stat told, wanted;
 	bool right = answer >= 0 && fstat(answer, &told) == 0 && fstat(own, &wanted) == 0 &&
 		     same(&told, &wanted);
