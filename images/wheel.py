@@ -3,8 +3,11 @@
 - `kybernate/` is as it is in the sources; the services' packages lie in `kybernate/services`, see
   `kybernate.programs`; `kybernate/native` has process 1, kyb-enter and the simulated driver. CRIU,
   which is under another licence, is not in it.
+- `kybernate/given` has what people take from it: the schema for their editors, the page of all
+  keys, the unit for systemd.
 - It needs what one box needs (`local` of pyproject.toml); a cluster's parts have their extras.
-- Its tag says manylinux_2_28: kyb-init is static, the driver's libraries are linked for that glibc.
+- Its tag says manylinux_2_28: kyb-init and kyb-enter are static, the driver's libraries are linked
+  for that glibc. zig makes them all: none has anything of this machine's compiler or C library.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from kybernate.errors import KybernateError
 
-from . import zig
+from . import wheels, zig
 from .cache import REPOSITORY
 
 if TYPE_CHECKING:
@@ -34,6 +37,13 @@ _PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 _PACKAGES = _PROJECT["tool"]["setuptools"]["packages"]["find"]["include"]
 SERVICES = tuple(one.rstrip("*") for one in _PACKAGES if one != "kybernate*")
 _EPOCH = (2020, 1, 1, 0, 0, 0)
+GIVEN = (
+    "config/local/kybernate.service",
+    "config/models.schema.json",
+    "docs/reference/serving/models-file.md",
+)
+PARTS = ("checkpoint", "control", "node", "proxy", "registry", "traces")
+"""Extras of a cluster's parts, which keep them: `local` it has as a matter of course."""
 _PROGRAMS = (
     "kybernate/native/kyb-init",
     "kybernate/native/kyb-enter",
@@ -45,6 +55,11 @@ from setuptools import build_meta
 options = ["--plat-name", sys.argv[2], "--python-tag", "py3"]
 build_meta.build_wheel(sys.argv[1], {"--build-option": options})
 """
+
+
+def house(progress: Progress) -> Path:
+    """A folder of what pip puts beside it, with all of PARTS. Raises KybernateError."""
+    return wheels.house(progress, "local", *PARTS)
 
 
 def build(progress: Progress, out: Path = OUT) -> Path:
@@ -73,9 +88,8 @@ def build(progress: Progress, out: Path = OUT) -> Path:
 def _native(folder: Path, compiler: Path) -> None:
     folder.mkdir(parents=True)
     for name in ("kyb-init", "kyb-enter"):
-        argv = ["make", "--no-print-directory", "-C", str(REPOSITORY / "native" / name)]
-        zig.run([*argv, f"OUT={folder}"])
-    zig.make(REPOSITORY / "native" / "simgpu", folder / "simgpu", compiler)
+        zig.make(REPOSITORY / "native" / name, folder, compiler, zig.STATIC)
+    zig.make(REPOSITORY / "native" / "simgpu", folder / "simgpu", compiler, zig.SHARED)
 
 
 def _sources(tree: Path) -> None:
@@ -90,6 +104,7 @@ def _sources(tree: Path) -> None:
             *SERVICES,
             "README.md",
             "LICENSE",
+            *GIVEN,
         ],
         cwd=REPOSITORY,
         capture_output=True,
@@ -99,7 +114,8 @@ def _sources(tree: Path) -> None:
     )
     for name in filter(None, listed.stdout.split("\0")):
         first = name.partition("/")[0]
-        place = tree / ("kybernate/services" if first in SERVICES else "") / name
+        below = "kybernate/given" if name in GIVEN else ""
+        place = tree / ("kybernate/services" if first in SERVICES else below) / name
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(REPOSITORY / name, place)
 

@@ -107,10 +107,12 @@ def requirements(layer: str) -> str:
     return "\n".join(lock[name][0] for name in sorted(chosen)) + "\n"
 
 
-def alone(extra: str) -> str:
-    """The locked lines of the project with this extra, all that both want."""
+def alone(*extras: str) -> str:
+    """The locked lines of the project with these extras, all that they want together."""
     project = tomllib.loads(PROJECT.read_text())["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"][extra]]
+    wanted = list(project["dependencies"])
+    for extra in extras:
+        wanted += project["optional-dependencies"][extra]
     lock = locked(LOCK.read_text())
     return "\n".join(lock[name][0] for name in sorted(closure(lock, map(_name, wanted)))) + "\n"
 
@@ -137,18 +139,41 @@ def install(lines: str, target: Path, python: str = "3.11", site: str = SITE) ->
     target.mkdir(parents=True)
     listed = target / "requirements.txt"
     listed.write_text(lines)
-    options = ["--quiet", "--disable-pip-version-check", "--require-hashes", "--no-deps"]
+    options = ["--quiet", "--require-hashes", "--no-deps"]
     platforms = [f"manylinux_2_{minor}_x86_64" for minor in _GLIBC]
     platform = ["--only-binary=:all:", "--python-version", python, "--implementation", "cp"]
     for one in (*platforms, "manylinux2014_x86_64"):
         platform += ["--platform", one]
-    argv = [sys.executable, "-m", "pip", "install", *options, *platform, "--no-compile"]
-    argv += ["--target", str(target / site), "-r", str(listed)]
+    where = ["--target", str(target / site), "-r", str(listed)]
+    _pip("install", *options, *platform, "--no-compile", *where)
+    listed.unlink()
+
+
+def house(progress: Progress, *extras: str) -> Path:
+    """A folder of the wheels that pip needs offline for the project with these extras, of just the
+    locked versions, for this Python. From the cache if they are there. Raises KybernateError."""
+    lines = alone(*extras)
+    python = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    target = cache_root() / "wheelhouse" / digest_of(lines, python)
+
+    def fill(part: Path) -> None:
+        progress("fetching the wheels that a fresh venv gets")
+        part.mkdir(parents=True)
+        listed = part / "requirements.txt"
+        listed.write_text(lines)
+        options = ["--quiet", "--require-hashes", "--no-deps", "--only-binary=:all:"]
+        _pip("download", *options, "-d", str(part), "-r", str(listed))
+        listed.unlink()
+
+    return made_once(target, fill)
+
+
+def _pip(*words: str) -> None:
+    argv = [sys.executable, "-m", "pip", words[0], "--disable-pip-version-check", *words[1:]]
     run = subprocess.run(argv, capture_output=True, text=True, timeout=PIP_LIMIT, check=False)
     if run.returncode:
         said = " / ".join(run.stderr.strip().splitlines()[-3:])
-        raise KybernateError(f"fetching the images' wheels failed: {said}")
-    listed.unlink()
+        raise KybernateError(f"fetching the locked wheels failed: {said}")
 
 
 def _prune(site: Path) -> None:

@@ -1,6 +1,7 @@
-"""A C compiler for libraries that older systems load: zig's, which brings glibc 2.28's names along.
+"""A C compiler for what older systems run: zig's, which brings glibc 2.28's names along, and musl.
 
-What this machine's own compiler links needs this machine's glibc, or a newer one.
+What this machine's own compiler links needs this machine's glibc, or a newer one, and is other
+bytes on another machine.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 
 VERSION = "0.14.1"
 _SHA256 = "6eb9d4d759b292c83810dbee2e9e8e3fbfbf01d864e6e9811bae711fd74e1c2f"
-TARGET = "x86_64-linux-gnu.2.28"
+SHARED = "x86_64-linux-gnu.2.28"
+"""For libraries that a system's own programs load."""
+STATIC = "x86_64-linux-musl"
+"""For programs that need no library: glibc is not made to be linked into them."""
 _LIMIT = 600.0
 
 
@@ -42,9 +46,9 @@ def ensure(progress: Progress) -> Path:
     return target
 
 
-def make(folder: Path, out: Path, zig: Path) -> None:
-    """Build a folder of `native/` for older systems. Raises KybernateError."""
-    compiler = f"{sys.executable} -m ziglang cc -target {TARGET}"
+def make(folder: Path, out: Path, zig: Path, target: str) -> None:
+    """Build a folder of `native/` for `target`, SHARED or STATIC. Raises KybernateError."""
+    compiler = f"{sys.executable} -m ziglang cc -target {target}"
     caches = {"ZIG_GLOBAL_CACHE_DIR": str(zig / "cache"), "ZIG_LOCAL_CACHE_DIR": str(zig / "cache")}
     argv = ["make", "--no-print-directory", "-C", str(folder), f"CC={compiler}", f"OUT={out}"]
     run(argv, {**os.environ, "PYTHONPATH": str(zig), **caches})

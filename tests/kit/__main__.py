@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from images import criu, debs
+from images import criu, debs, wheel, zig
 from kybernate.errors import KybernateError
 from tests.cluster.fetched import binaries, images, prefix
 from tests.integration.gateway import picker
@@ -43,6 +43,8 @@ NEEDS: dict[str, Callable[[Progress], object]] = {
     "Chromium": browser.ensure,
     "the S3 server": s3.ensure,
     "the checker of histories": linearizable.ensure,
+    "the compiler of the wheel": zig.ensure,
+    "what the wheel brings along": wheel.house,
     "the registry of images": imageregistry.ensure,
     "Helm": HELM.ensure,
     "Prometheus": prometheus.ensure,

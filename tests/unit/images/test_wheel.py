@@ -6,13 +6,14 @@ import os
 import re
 import signal
 import subprocess
-import sysconfig
+import sys
 import tempfile
 import tomllib
 import venv
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import pytest
 import yaml
@@ -29,6 +30,14 @@ pytestmark = [pytest.mark.slow]
 PROGRAMS = tuple(tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["scripts"])
 COMPLETES = "kubectl_complete-kyb"
 """kubectl calls it with the words to complete, and asks it for nothing else."""
+EACH = """
+import importlib, pkgutil
+from kybernate import local, programs
+programs._find()
+for module in pkgutil.walk_packages(local.__path__, "kybernate.local."):
+    if module.name != "kybernate.local.nvme":
+        importlib.import_module(module.name)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -36,16 +45,30 @@ def built(tmp_path_factory) -> Path:
     return wheel.build(lambda _: None, tmp_path_factory.mktemp("first"))
 
 
+def fresh(home: Path, what: str) -> Path:
+    """The programs' folder of a new venv: pip puts in what the wheel's METADATA asks for, of the
+    locked versions, and nothing else. The registry isn't asked."""
+    venv.create(home, with_pip=False)
+    house = wheel.house(lambda _: None)
+    pip = [sys.executable, "-m", "pip", "--isolated", "--python", home / "bin/python"]
+    options = ["--quiet", "--no-compile", "--no-index", "--find-links", house]
+    subprocess.run([*pip, "install", *options, what], check=True, timeout=240)
+    return home / "bin"
+
+
 @pytest.fixture(scope="module")
 def installed(built, tmp_path_factory) -> Path:
-    """The programs' folder of a new venv that has the wheel, and what it needs from this one's."""
-    home = tmp_path_factory.mktemp("home") / "venv"
-    venv.create(home, with_pip=True)
-    site = Path(sysconfig.get_path("purelib", vars={"base": str(home)}))
-    (site / "needs.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    pip = [home / "bin/python", "-m", "pip", "install", "--no-deps", "--no-index", "-q", built]
-    subprocess.run(pip, check=True, timeout=120)
-    return home / "bin"
+    """As `pip install kybernate` makes it."""
+    return fresh(tmp_path_factory.mktemp("home") / "venv", str(built))
+
+
+@pytest.fixture(scope="module")
+def services(built, tmp_path_factory) -> Path:
+    """With what a cluster's parts want, too."""
+    extras = ",".join(wheel.PARTS)
+    return fresh(
+        tmp_path_factory.mktemp("services") / "venv", f"kybernate[{extras}] @ {built.as_uri()}"
+    )
 
 
 def said(installed: Path, program: str, *args: str) -> str:
@@ -63,10 +86,15 @@ def said(installed: Path, program: str, *args: str) -> str:
     return done.stdout
 
 
-def test_the_same_sources_give_the_same_bytes(built, tmp_path):
+def test_the_same_sources_give_the_same_bytes(built, tmp_path, monkeypatch):
+    """Also on a machine that has no compiler of its own."""
+    for name in ("cc", "gcc", "clang"):
+        (tmp_path / name).write_text("#!/bin/sh\nexit 1\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     umask = os.umask(0o077)
     try:
-        again = wheel.build(lambda _: None, tmp_path)
+        again = wheel.build(lambda _: None, tmp_path / "again")
     finally:
         os.umask(umask)
     assert again.name == built.name
@@ -91,6 +119,12 @@ def test_nothing_but_kybernate_is_at_the_top_and_no_criu_is_in_it(built):
     assert "Requires-Dist: aiohttp" in needs.replace("Requires-Dist: aiohttp-", "")
 
 
+def test_people_are_given_the_schema_and_the_unit(built):
+    with zipfile.ZipFile(built) as archive:
+        for name in wheel.GIVEN:
+            assert archive.read(f"kybernate/given/{name}") == (REPOSITORY / name).read_bytes()
+
+
 def test_its_libraries_ask_for_no_newer_glibc(built):
     with zipfile.ZipFile(built) as archive:
         for name in archive.namelist():
@@ -100,10 +134,32 @@ def test_its_libraries_ask_for_no_newer_glibc(built):
                 assert max(map(int, asked)) <= 28
 
 
-def test_each_program_begins(installed):
+def test_each_program_begins(services):
     for program in set(PROGRAMS) - {COMPLETES}:
-        assert "Usage:" in said(installed, program, "--help")
-    assert said(installed, COMPLETES, "sea").splitlines()[-1] == ":4"
+        assert "Usage:" in said(services, program, "--help")
+    assert said(services, COMPLETES, "sea").splitlines()[-1] == ":4"
+
+
+def test_local_mode_has_all_its_modules(installed):
+    """But for NVMe's, which takes the extra `checkpoint`: without it models stay in RAM."""
+    assert "Usage:" in said(installed, "kybernate", "serve", "--help")
+    said(installed, "python", "-c", EACH)
+
+
+def test_the_first_run_names_files_that_are_there(installed, home):
+    own = {"PATH": os.environ["PATH"], "HOME": str(home), "XDG_CONFIG_HOME": str(home / "of me")}
+    words = [installed / "kybernate", "serve"]
+    subprocess.run(words, cwd="/", env=own, capture_output=True, timeout=60, check=False)
+    written = (home / "of me/kybernate/models.yaml").read_text()
+    schema = re.match(r"# yaml-language-server: \$schema=file://(\S+)\n", written)
+    assert schema is not None
+    assert "readyWithin" in Path(unquote(schema[1])).read_text()
+    (keys,) = re.findall(r"# All keys: (/.*\.md)\.", written)
+    assert "models.*.readyWithin" in Path(keys).read_text()
+    (unit,) = re.findall(r": (/.*\.service)", written)
+    assert "[Service]" in Path(unit).read_text()
+    site = installed.parent / "lib"
+    assert all(Path(one).is_relative_to(site) for one in (unquote(schema[1]), keys, unit))
 
 
 def models(python: Path, port: int) -> str:
