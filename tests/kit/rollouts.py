@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 _ROUND_S = 0.2
+_ENDING_S = 1.5
+"""Processes take so long to end that who doesn't wait for that is noticed."""
 
 
 class Rollouts:
@@ -26,6 +29,7 @@ class Rollouts:
         self._path = f"/api/v1/namespaces/{namespace}/pods"
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)
+        self._ending: dict[str, float] = {}
 
     def __enter__(self) -> None:
         self._thread.start()
@@ -44,7 +48,9 @@ class Rollouts:
     def _take_on(self, pod: Json) -> None:
         path = f"{self._path}/{pod['metadata']['name']}"
         if "deletionTimestamp" in pod["metadata"]:
-            self._api.delete(path, {"gracePeriodSeconds": 0})
+            asked = self._ending.setdefault(pod["metadata"]["uid"], time.monotonic())
+            if time.monotonic() >= asked + _ENDING_S:
+                self._api.delete(path, {"gracePeriodSeconds": 0})
         elif "nodeName" not in pod["spec"]:
             target = {"kind": "Node", "name": self._node}
             meta = {"name": pod["metadata"]["name"]}

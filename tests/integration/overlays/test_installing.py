@@ -5,6 +5,7 @@ themselves run in tests/e2e/rollout."""
 from __future__ import annotations
 
 import base64
+import shutil
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from kybernate import keys
 from kybernate.adapters.registry.client import Registry
 from kybernate.errors import KybernateError, NotFoundError
 from kybernate.settings.agent import AgentSettings
+from tests.cluster.layout import REPOSITORY
 from tests.kit.clients.kubectl import Kubectl
 from tests.kit.howto import Page
 from tests.kit.rollouts import Rollouts
@@ -30,8 +32,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 NODE = "gpu-1"
+OFFLOADING = REPOSITORY / "config" / "overlays" / "below-ram"
+MADE = "DirectoryOrCreate"
 SYSTEM = f"/api/v1/namespaces/{keys.NAMESPACE}"
-CLIENTS = "kyb-proxy-clients"
+AGENT, CLIENTS = "kyb-agent", "kyb-proxy-clients"
 LOOP = "for name in extender scheduler proxy registry controller"
 
 
@@ -79,11 +83,24 @@ def installed(bare: Cluster, reader: Kubectl) -> Iterator[None]:
         page("kubectl get gpunodes")
         page("kubectl get node gpu-1")
         yield
-        with Page("remove", reader) as remove:
-            remove("kubectl delete pods")
-            remove("kubectl label node --all")
-            remove("kubectl delete -k OVERLAY")
-        assert left(bare) == []
+        remove(bare, Page("remove", reader))
+
+
+def remove(bare: Cluster, page: Page) -> None:
+    """What the page has for the cluster; nothing may be there for that any more."""
+    page("kubectl delete pods")
+    page("kubectl label node --all")
+    page("kubectl -n kyb-system wait --for=delete pod")
+    assert agents(bare) == [], "they would see the objects go that say what is pinned"
+    page("kubectl delete -k OVERLAY")
+    assert left(bare) == []
+
+
+def agents(bare: Cluster) -> list[str]:
+    """Their pods, ended or not."""
+    label = f"app.kubernetes.io/name={AGENT}"
+    found = bare.kubectl("-n", keys.NAMESPACE, "get", "pods", "-l", label, "-o", "name")
+    return found.split()
 
 
 def left(bare: Cluster) -> list[str]:
@@ -301,3 +318,43 @@ def test_authorities_are_changed_and_nobody_is_cut_off(
             page("kybernate clients add shop --of shop --replace")
     finally:
         server.kill()
+
+
+def written_on_nodes(bare: Cluster) -> set[str]:
+    """Folders that our pods have on a node because they make them there."""
+    found = set()
+    for one in yaml.safe_load_all(bare.kubectl("kustomize", str(OFFLOADING))):
+        if one["kind"] == "DaemonSet":
+            pod = one["spec"]["template"]["spec"]
+            mounts = [mount for each in pod["containers"] for mount in each["volumeMounts"]]
+            written = {mount["name"] for mount in mounts if not mount.get("readOnly")}
+            paths = [one.get("hostPath", {}) for one in pod["volumes"] if one["name"] in written]
+            found |= {path["path"] for path in paths if path.get("type") == MADE}
+    return found
+
+
+def only_below(folder: Path, program: Path) -> None:
+    """An rm that takes nothing away of the machine that runs this, whatever a line has."""
+    program.write_text(
+        "#!/bin/sh\n"
+        f"for one; do case $one in -rf | {folder}/*) ;; *) exit 9 ;; esac; done\n"
+        f'exec {shutil.which("rm")} "$@"\n'
+    )
+    program.chmod(0o755)
+
+
+@pytest.mark.usefixtures("installed")
+def test_it_is_removed_from_cluster_and_nodes(
+    bare: Cluster, reader: Kubectl, tmp_path: Path
+) -> None:
+    """As docs/how-to/install/remove.md has it."""
+    with Page("remove", reader, node=str(tmp_path)) as page:
+        remove(bare, page)
+        for path in written_on_nodes(bare):
+            folder = tmp_path / path.removeprefix("/")
+            folder.mkdir(parents=True, exist_ok=True)
+            for name in ("kyb-1.json", "others.json"):
+                (folder / name).write_text("{}")
+        only_below(tmp_path, reader.folder / "rm")
+        page("rm -rf /run/kyb")
+    assert [one.name for one in tmp_path.rglob("*") if one.is_file()] == ["others.json"]
