@@ -38,7 +38,7 @@ _MOST_TOLD = 20
     multiple=True,
     required=True,
     metavar="TIER=URL",
-    help="A place to read, such as object=s3://bucket/path or nvme=/var/lib/kyb/artifacts; may "
+    help="A place to read, such as object=s3://bucket/path or nvme=/var/lib/kyb-nvme; may "
     "be repeated.",
 )
 @click.option("--node", default="", help="The node whose ram and nvme places these are.")
@@ -47,7 +47,7 @@ _MOST_TOLD = 20
     default=Path("/etc/kyb/keys"),
     show_default=True,
     type=click.Path(path_type=Path),
-    help="Folder of the keys of artifacts; trust-NAME.pub is enough.",
+    help="Folder of the keys of artifacts; trust-NAME.pub, ca.crt and agents-ca.crt are enough.",
 )
 def rebuild_command(places: tuple[str, ...], node: str, keys: Path) -> None:
     """Rebuild the database from the manifests in the places.

@@ -74,8 +74,8 @@ _KEYS: dict[str, Any] = {
     "type": click.Path(file_okay=False, path_type=Path),
     "envvar": "KYB_ARTIFACT_KEYS",
     "required": True,
-    "help": "Folder of the keys: sign.key, trust-*.pub, wrap-*.key, and ca.crt, to read what nodes "
-    "signed.  (env KYB_ARTIFACT_KEYS)",
+    "help": "Folder of the keys: sign.key, trust-*.pub, wrap-*.key, and to read what nodes signed "
+    "ca.crt and agents-ca.crt.  (env KYB_ARTIFACT_KEYS)",
 }
 _keys = click.option("--keys", "folder", **_KEYS)
 _rate = click.option("--rate", default="", help="Bytes per second at most, such as 200M.")

@@ -130,9 +130,10 @@ def _secrets(folder: Path, *, shared: bool) -> list[dict[str, Any]]:
     """What agents mount, and what the registry alone mounts."""
     files = sorted(path for path in folder.iterdir() if path.suffix in (".key", ".pub"))
     public = [path for path in files if path.suffix == ".pub"]
+    authorities = sorted(folder.glob("*.crt"))
     named = {
         "kyb-artifact-keys": files if shared else public,
-        "kyb-artifact-trust": public,
+        "kyb-artifact-trust": [*public, *authorities],
         "kyb-wrap-keys": [path for path in files if path.name.startswith("wrap-")],
     }
     return [

@@ -192,8 +192,9 @@ def test_seats_are_let_leave_ram(bare: Cluster, reader: Kubectl) -> None:
     page, file = Page("offload", reader), reader.folder / "OVERLAY" / "kustomization.yaml"
     told = yaml.safe_load(page.manifest("components:"))
     file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **told}))
+    page("mkdir -p -m 700 keys")
+    page("cp pki/ca.crt pki/agents-ca.crt")
     page("kybernate artifacts keys")
-    page("cp pki/ca.crt keys/")
     page("kubectl -n kyb-system create secret generic kyb-registry-object-store")
     page("kubectl -n kyb-system create configmap kyb-object-store")
     page("kubectl apply --server-side -k OVERLAY")

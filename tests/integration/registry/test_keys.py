@@ -7,13 +7,13 @@ import os
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
 
-from kybernate.adapters.keys.artifactkeys import WrapKeys, make_folder, read_folder
-from kybernate.adapters.registry.nodekeys import Asker, NodeKeys
+from kybernate.adapters.keys.artifactkeys import make_folder, read_folder
+from kybernate.adapters.registry.nodekeys import Asker
 from kybernate.checkpoint.places import cipher_of, data_key, open_place, read_manifest
 from kybernate.cli import main
 from kybernate.errors import KybernateError
@@ -36,19 +36,12 @@ def server(start: Callable[..., Server], tmp_path: Path) -> Server:
     return start(f"sqlite:///{tmp_path}/registry.db", WRAP_KEYS=str(tmp_path / "wrap"))
 
 
-def by_registry(server: Server, name: str = "controller", *pods: Asker) -> Any:
-    client = server.client(name)
-    return NodeKeys(
-        lambda: client, lambda _: pods or (Asker("", ""),), lambda key: WrapKeys((key,))
-    )
-
-
 def test_an_import_is_wrapped_for_the_namespace_that_it_goes_into(
     server: Server, tls: Path, tmp_path: Path
 ) -> None:
     make_folder(tmp_path / "keys", "here")
     (tmp_path / "keys" / "wrap-1.key").unlink()
-    own = replace(read_folder(tmp_path / "keys"), kms=by_registry(server))
+    own = replace(read_folder(tmp_path / "keys"), kms=server.kms())
     store = open_place(str(tmp_path / "store"))
     saved = pack_dump(make_dump(tmp_path / "dump"), store, keys=own, namespace="team-a")
     given = {"KYB_REGISTRY_URL": server.url, "KYB_TLS_DIR": str(tls)}
@@ -65,7 +58,7 @@ def test_an_import_is_wrapped_for_the_namespace_that_it_goes_into(
     made = run("import", out, tmp_path / "store", *trust, *transport, "-n", "team-b").split()[-1]
     assert made.startswith("team-b/")
     taken = read_manifest(store, made, own)
-    ids = {ns: by_registry(server).wrap(b"x", ns)[0] for ns in ("team-a", "team-b")}
+    ids = {ns: server.kms().wrap(b"x", ns)[0] for ns in ("team-a", "team-b")}
     assert (saved.key.by, taken.key.by) == (ids["team-a"], ids["team-b"])
     secrets = {ns: data_key(store, ns, own)[1] for ns in ids}
     assert secrets["team-a"] != secrets["team-b"]
@@ -85,7 +78,7 @@ def test_a_namespaces_keys_are_destroyed_unless_one_changes_ones_mind(
     server: Server, tls: Path, tmp_path: Path
 ) -> None:
     """As docs/how-to/operate/destroy-a-namespaces-keys.md has it."""
-    own, _ = by_registry(server).wrap(b"x", "team-a")
+    own, _ = server.kms().wrap(b"x", "team-a")
     reader = Kubectl(Path("/nonexistent/kubectl"), tmp_path, tmp_path / "none")
     (tmp_path / "pki").symlink_to(tls)
     shred = "kybernate artifacts shred team-a --registry https://localhost:9446 --tls pki"
@@ -109,12 +102,12 @@ def test_a_node_packs_with_the_key_it_is_given_and_another_can_not_open_it(
 ) -> None:
     make_folder(tmp_path / "keys", "here")
     folder = read_folder(tmp_path / "keys")
-    here = replace(folder, kms=by_registry(server, "agent-n1", Asker("team-a", "u1")))
+    here = replace(folder, kms=server.kms("agent-n1", Asker("team-a", "u1")))
     store = open_place(str(tmp_path / "store"))
     saved = pack_dump(make_dump(tmp_path / "dump"), store, keys=here, namespace="team-a")
     assert cipher_of(saved, here)
     for other in (Asker("team-a", "u1"), Asker("team-b", "u2", saved.id)):
-        there = replace(folder, kms=by_registry(server, "agent-n2", other))
+        there = replace(folder, kms=server.kms("agent-n2", other))
         with pytest.raises(KybernateError):
             cipher_of(saved, there)
     with pytest.raises(KybernateError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,17 +12,34 @@ import time
 import urllib.request
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kybernate.adapters.pki import Folder, Validity
+from kybernate.adapters.keys.artifactkeys import WrapKeys
+from kybernate.adapters.keys.nodesignatures import NodeSignatures
+from kybernate.adapters.pki import AGENTS, Folder, Validity, agent_leaf, issue
 from kybernate.adapters.registry.client import Registry
+from kybernate.adapters.registry.nodekeys import Asker, NodeKeys
 from kybernate.errors import KybernateError
+from kybernate.runtime.identity import Identity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 START_S = 60.0
+
+
+def signing(node: str, tls: Path, folder: Path) -> NodeSignatures:
+    """What a node's agent signs by: a key of its own, in `folder`, which the authority of agents
+    has certified."""
+    pair = issue(
+        Folder(tls).authority(AGENTS), agent_leaf(node), timedelta(days=1), datetime.now(UTC)
+    )
+    folder.mkdir()
+    for name in ("ca.crt", "agents-ca.crt"):
+        shutil.copy(tls / name, folder)
+    (folder / "agent.pem").write_bytes(pair.key_pem + pair.certificate_pem)
+    return NodeSignatures(Identity(node, folder, folder))
 
 
 def certificates(folder: Path, nodes: Sequence[str]) -> Path:
@@ -75,6 +93,12 @@ class Server:
     def client(self, name: str = "controller") -> Registry:
         """A client with this certificate."""
         return Registry(self.url, self.tls, name)
+
+    def kms(self, name: str = "controller", *pods: Asker) -> Any:
+        """What opens namespaces' keys for who has this certificate, here for these pods: nothing
+        but what the registry gives."""
+        client, asking = self.client(name), pods or (Asker("", ""),)
+        return NodeKeys(lambda: client, lambda _: asking, lambda key: WrapKeys((key,)))
 
     def start(self, *, wait: bool = True) -> None:
         """Start it. Raises KybernateError if it is not ready in time."""

@@ -157,11 +157,13 @@ def test_an_export_that_fails_leaves_no_file(states, tmp_path):
 def test_keys_are_made_once_and_printed_as_a_secret(tmp_path):
     assert "sign.key: made" in run("keys", "--dir", tmp_path / "k", "--name", "here")
     assert "nothing was missing" in run("keys", "--dir", tmp_path / "k", "--name", "here")
+    for name in ("ca.crt", "agents-ca.crt"):
+        (tmp_path / "k" / name).write_text("who has certified nodes")
     printed = run("keys", "--dir", tmp_path / "k", "--name", "here", "--secret")
     data = {one["metadata"]["name"]: one["data"] for one in yaml.safe_load_all(printed)}
     assert {name: sorted(files) for name, files in data.items()} == {
         "kyb-artifact-keys": ["trust-here.pub"],
-        "kyb-artifact-trust": ["trust-here.pub"],
+        "kyb-artifact-trust": ["agents-ca.crt", "ca.crt", "trust-here.pub"],
         "kyb-wrap-keys": ["wrap-1.key"],
     }
     wraps = base64.b64decode(data["kyb-wrap-keys"]["wrap-1.key"])
