@@ -6,21 +6,25 @@ from __future__ import annotations
 
 import base64
 import shutil
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
 from kybernate import keys
+from kybernate.adapters.keys.artifactkeys import ArtifactKeys
 from kybernate.adapters.registry.client import Registry
+from kybernate.checkpoint.places import open_place
 from kybernate.errors import KybernateError, NotFoundError
 from kybernate.settings.agent import AgentSettings
 from tests.cluster.layout import REPOSITORY
+from tests.integration.hooks import until
 from tests.kit.clients.kubectl import Kubectl
 from tests.kit.howto import Page
 from tests.kit.rollouts import Rollouts
-from tests.kit.servers.registryserver import Server
+from tests.kit.servers.registryserver import Server, signing
+from tests.unit.checkpoint.kit import contents, fetched, make_dump, pack_dump
 from tests.unit.registry.replica import name_of
 
 if TYPE_CHECKING:
@@ -83,7 +87,8 @@ def installed(bare: Cluster, reader: Kubectl) -> Iterator[None]:
         page("kubectl get gpunodes")
         page("kubectl get node gpu-1")
         yield
-        remove(bare, Page("remove", reader))
+        if left(bare):
+            remove(bare, Page("remove", reader))
 
 
 def remove(bare: Cluster, page: Page) -> None:
@@ -158,7 +163,11 @@ def test_it_is_upgraded_part_after_part(bare: Cluster, reader: Kubectl) -> None:
             bare.kubectl("-n", keys.NAMESPACE, "rollout", "status", f"{kind}/{name}")
         page("kubectl get csr")
     assert api.get(f"{keys.GPU_NODES_PATH}/{NODE}")["metadata"]["uid"] == node["metadata"]["uid"]
-    assert {one.rpartition(":")[2] for one in images(bare)} == {"next"}
+
+    def next_alone() -> bool:
+        return {one.rpartition(":")[2] for one in images(bare)} == {"next"}
+
+    until(next_alone, "pods of before are there", 60)
 
 
 @pytest.mark.usefixtures("installed")
@@ -186,15 +195,21 @@ def test_what_prometheus_and_grafana_read_is_made_known(bare: Cluster, reader: K
     assert made.count("configmap/") == made.count("\n") == 2
 
 
+def keyed(reader: Kubectl) -> None:
+    """There are keys of artifacts, as docs/how-to/install/offload.md makes them."""
+    page = Page("offload", reader)
+    page("mkdir -p -m 700 keys")
+    page("cp pki/ca.crt pki/agents-ca.crt")
+    page("kybernate artifacts keys")
+
+
 @pytest.mark.usefixtures("installed")
 def test_seats_are_let_leave_ram(bare: Cluster, reader: Kubectl) -> None:
     """As docs/how-to/install/offload.md has it, up to the agents that may do so."""
     page, file = Page("offload", reader), reader.folder / "OVERLAY" / "kustomization.yaml"
     told = yaml.safe_load(page.manifest("components:"))
     file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **told}))
-    page("mkdir -p -m 700 keys")
-    page("cp pki/ca.crt pki/agents-ca.crt")
-    page("kybernate artifacts keys")
+    keyed(reader)
     page("kubectl -n kyb-system create secret generic kyb-registry-object-store")
     page("kubectl -n kyb-system create configmap kyb-object-store")
     page("kubectl apply --server-side -k OVERLAY")
@@ -253,8 +268,8 @@ def test_spans_are_turned_on(bare: Cluster, reader: Kubectl) -> None:
 
 
 def laid(bare: Cluster, name: str, into: Path) -> None:
-    """What the Secret of a service has, as the kubelet lays it: each file whole."""
-    secret = bare.api().get(f"{SYSTEM}/secrets/kyb-{name}-tls")["data"]
+    """What a Secret has, as the kubelet lays it: each file whole."""
+    secret = bare.api().get(f"{SYSTEM}/secrets/kyb-{name}")["data"]
     into.mkdir(exist_ok=True)
     for file, text in secret.items():
         beside = into / f".{file}"
@@ -269,6 +284,68 @@ def asked(url: str, tls: Path) -> None:
         client.get(f"ns/{name_of(99)}")
 
 
+@contextmanager
+def begun(bare: Cluster, folder: Path, **more: str) -> Iterator[Server]:
+    """A registry by what the Secrets hold, which `folder` gets, the controller's too; its database
+    lies beside that folder."""
+    for name in ("registry-tls", "controller-tls"):
+        laid(bare, name, folder)
+    with suppress(NotFoundError):
+        laid(bare, "wrap-keys", folder / "wrap-keys")
+    wraps = str(folder / "wrap-keys")
+    url = f"sqlite:///{folder.parent}/registry.db"
+    server = Server(folder, folder / "log", url, WRAP_KEYS=wraps, **more)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_services_key_that_is_lost_is_replaced(
+    bare: Cluster, reader: Kubectl, tmp_path: Path
+) -> None:
+    """As docs/how-to/operate/change-keys.md has it."""
+    page, key = Page("change-keys", reader), reader.folder / "pki" / "controller.key"
+    before = key.read_bytes()
+    key.unlink()
+    bare.kubectl("-n", keys.NAMESPACE, "delete", "secret", "kyb-controller-tls")
+    page("kybernate pki init --dir pki ")
+    page("kubectl -n kyb-system create secret generic kyb-controller-tls")
+    page("kubectl -n kyb-system rollout restart deploy/kyb-controller")
+    with begun(bare, tmp_path / "registry") as server:
+        assert (server.tls / "controller.key").read_bytes() not in {before, b""}
+        asked(server.url, server.tls)
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_wrapping_key_that_is_lost_is_put_back(
+    bare: Cluster, reader: Kubectl, tmp_path: Path
+) -> None:
+    """As docs/how-to/operate/change-keys.md has it."""
+    keyed(reader)
+    shutil.copytree(reader.folder / "keys", reader.folder / "backup")
+    store, dump = open_place(str(tmp_path / "store")), make_dump(tmp_path / "dump")
+    nodes = signing(NODE, reader.folder / "pki", tmp_path / NODE)
+
+    def own(server: Server) -> ArtifactKeys:
+        return ArtifactKeys(None, {}, server.kms(), nodes)
+
+    with begun(bare, tmp_path / "first") as server:
+        saved = pack_dump(dump, store, keys=own(server))
+    (reader.folder / "keys" / "wrap-1.key").unlink()
+    bare.kubectl("-n", keys.NAMESPACE, "delete", "secret", "kyb-wrap-keys")
+    with begun(bare, tmp_path / "second") as server, pytest.raises(KybernateError):
+        fetched(store, saved.id, tmp_path / "locked", own(server))
+    page = Page("change-keys", reader)
+    page("cp backup/wrap-1.key")
+    page("kybernate artifacts keys")
+    page("kubectl -n kyb-system rollout restart deploy/kyb-registry")
+    with begun(bare, tmp_path / "third") as server:
+        assert fetched(store, saved.id, tmp_path / "opened", own(server)) == contents(dump)
+
+
 @pytest.mark.usefixtures("installed")
 def test_authorities_are_changed_and_nobody_is_cut_off(
     bare: Cluster, reader: Kubectl, tmp_path: Path
@@ -277,13 +354,13 @@ def test_authorities_are_changed_and_nobody_is_cut_off(
     Secrets hold after each step, one of them a step behind for a while."""
     serving, calling = tmp_path / "registry", tmp_path / "controller"
     for into in (serving, calling):
-        laid(bare, into.name, into)
+        laid(bare, f"{into.name}-tls", into)
     server = Server(serving, tmp_path / "log", f"sqlite:///{tmp_path}/registry.db")
     server.start()
 
     def follow(*order: Path) -> None:
         for into in order:
-            laid(bare, into.name, into)
+            laid(bare, f"{into.name}-tls", into)
             asked(server.url, calling)
 
     page, both = Page("change-keys", reader), {"trusted": "pki-both"}
@@ -304,7 +381,7 @@ def test_authorities_are_changed_and_nobody_is_cut_off(
         page("kubectl -n kyb-system rollout restart deploy\n")
         follow(calling, serving)
         old = tmp_path / "old"
-        laid(bare, "controller", old)
+        laid(bare, "controller-tls", old)
         page(LOOP, pair="pki-new", trusted="pki-new")
         follow(serving, calling)
         signs = bare.api().get(f"{SYSTEM}/secrets/kyb-agents-ca")["data"]["agents-ca.crt"]
@@ -344,18 +421,14 @@ def only_below(folder: Path, program: Path) -> None:
     program.chmod(0o755)
 
 
-@pytest.mark.usefixtures("installed")
-def test_it_is_removed_from_cluster_and_nodes(
-    bare: Cluster, reader: Kubectl, tmp_path: Path
-) -> None:
+def test_nodes_keep_nothing(bare: Cluster, reader: Kubectl, tmp_path: Path) -> None:
     """As docs/how-to/install/remove.md has it."""
-    with Page("remove", reader, node=str(tmp_path)) as page:
-        remove(bare, page)
-        for path in written_on_nodes(bare):
-            folder = tmp_path / path.removeprefix("/")
-            folder.mkdir(parents=True, exist_ok=True)
-            for name in ("kyb-1.json", "others.json"):
-                (folder / name).write_text("{}")
-        only_below(tmp_path, reader.folder / "rm")
-        page("rm -rf /run/kyb")
+    page = Page("remove", reader, node=str(tmp_path))
+    for path in written_on_nodes(bare):
+        folder = tmp_path / path.removeprefix("/")
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ("kyb-1.json", "others.json"):
+            (folder / name).write_text("{}")
+    only_below(tmp_path, reader.folder / "rm")
+    page("rm -rf /run/kyb")
     assert [one.name for one in tmp_path.rglob("*") if one.is_file()] == ["others.json"]
