@@ -6,6 +6,7 @@ manifest that can't be read is left alone: nobody can say what it needs.
 
 from __future__ import annotations
 
+import shutil
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import field
@@ -78,6 +79,16 @@ def sweep(
     if not dry_run:
         _do(place, swept)
     return swept
+
+
+def clear(place: Place) -> None:
+    """Delete all that is in a place. What names the rest goes first: a call that is cut short
+    leaves no artifact without its bytes. Raises RetryableError, OSError."""
+    for kind in layout.KINDS:
+        place.objects.delete([info.key for info in place.objects.scan(kind)])
+        if place.root is not None:
+            # Images, which are no objects, and what a crash left.
+            shutil.rmtree(place.root / kind, ignore_errors=True)
 
 
 def _do(place: Place, swept: Swept) -> None:

@@ -62,6 +62,7 @@ store's own tools use (AWS_ACCESS_KEY_ID, AWS_ENDPOINT, GOOGLE_APPLICATION_CREDE
   kybernate artifacts show s3://states/kyb ID                where it can be restored
   kybernate artifacts verify s3://states/kyb ID...           read it back, byte by byte
   kybernate artifacts rm s3://states/kyb ID... --yes         delete snapshots
+  kybernate artifacts rm s3://states/kyb --all --yes         delete all, after an uninstallation
   kybernate artifacts gc s3://states/kyb                     what a sweep would delete
   kybernate artifacts export s3://states/kyb ID llama.tar    to another cluster
   kybernate artifacts shred team-a --why "they left"         destroy a namespace's keys
@@ -195,7 +196,8 @@ def verify_command(
 
 @command.command("rm")
 @click.argument("place")
-@click.argument("artifacts", nargs=-1, required=True)
+@click.argument("artifacts", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="All that is in PLACE, whatever needs it.")
 @click.option("--yes", is_flag=True, help="Do it. Without this, only say what would go.")
 @_keys
 @as_json_option
@@ -204,18 +206,33 @@ def rm(place: str, artifacts: tuple[str, ...], folder: Path, **flags: bool) -> N
 
     Copies in other places stay. Do not delete the state of a seat that is parked now: its agent
     drops it by itself once nobody needs it. What it shared with others goes with a later gc.
+
+    With --all nothing of ours stays in PLACE, neither what can't be read nor the packs and
+    wrapped keys. It is for after an uninstallation: seats whose state is there are lost.
     """
+    if bool(artifacts) == flags["everything"]:
+        raise click.UsageError("name ARTIFACTs, or say --all")
     where, own = open_place(place), artifactkeys.read_folder(folder)
     # All of them are read before the first is deleted: a name that is wrong deletes nothing.
-    found = [read_manifest(where, each, own) for each in artifacts]
-    for manifest in found if flags["yes"] else ():
-        drop(where, manifest)
+    found = (
+        {each.id: each.manifest for each in catalogue.manifests(where, own)}
+        if flags["everything"]
+        else {each: read_manifest(where, each, own) for each in artifacts}
+    )
+    if flags["yes"] and flags["everything"]:
+        gc.clear(where)
+    elif flags["yes"]:
+        for manifest in filter(None, found.values()):
+            drop(where, manifest)
     if flags["as_json"]:
-        told = [{"id": each.id, "stored": each.stored, "deleted": flags["yes"]} for each in found]
+        told = [
+            {"id": id_, "stored": one.stored if one else 0, "deleted": flags["yes"]}
+            for id_, one in found.items()
+        ]
         click.echo(json.dumps(told, indent=2))
         return
-    for each in found:
-        click.echo(f"{each.id}: {'deleted' if flags['yes'] else 'would be deleted'}")
+    for each in [*found, *(["all that is there besides"] if flags["everything"] else [])]:
+        click.echo(f"{each}: {'deleted' if flags['yes'] else 'would be deleted'}")
     if not flags["yes"]:
         click.echo("Nothing was changed; say --yes to do it.")
 

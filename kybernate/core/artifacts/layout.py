@@ -32,6 +32,8 @@ LEASES = "leases/"
 CONDEMNED = "condemned/"
 CLOCKS = "clocks/"
 """What is put there tells what time it is by the place, and is deleted at once."""
+KINDS = (ARTIFACTS, INDEX, PACKS, KEYS, LEASES, CONDEMNED, CLOCKS)
+"""All that a place holds; each names only what stands behind it."""
 MANIFEST = "manifest"
 PIECES = "pieces"
 IMAGES = "images"

@@ -23,6 +23,7 @@ from tests.integration.hooks import until
 from tests.kit.clients.kubectl import Kubectl
 from tests.kit.howto import Page
 from tests.kit.rollouts import Rollouts
+from tests.kit.servers import s3
 from tests.kit.servers.registryserver import Server, signing
 from tests.unit.checkpoint.kit import contents, fetched, make_dump, pack_dump
 from tests.unit.registry.replica import name_of
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from kybernate.checkpoint.places import Place
     from tests.cluster.cluster import Cluster
 
 pytestmark = pytest.mark.integration
@@ -396,6 +398,69 @@ def test_authorities_are_changed_and_nobody_is_cut_off(
             page("kybernate clients add shop --of shop --replace")
     finally:
         server.kill()
+
+
+@pytest.mark.skipif(bool(s3.why_not()), reason=s3.why_not() or "-")
+@pytest.mark.usefixtures("installed")
+def test_artifacts_stay_in_the_store_until_somebody_asks(
+    bare: Cluster, reader: Kubectl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As docs/how-to/install/remove.md has it. A new installation opens them by the folders that
+    the first one's administrator has kept, and by nothing else."""
+    keyed(reader)
+    nodes = signing(NODE, reader.folder / "pki", tmp_path / NODE)
+    dump = make_dump(tmp_path / "dump")
+    with s3.server(tmp_path / "s3") as store, monkeypatch.context() as patched:
+        for name, value in store.environment.items():
+            patched.setenv(name, value)
+        reader.environment |= store.environment
+        bucket = open_place(store.url)
+        with begun(bare, tmp_path / "first", OBJECT_STORE=store.url) as server:
+            own = ArtifactKeys(None, {}, server.kms(), nodes)
+            saved = pack_dump(dump, bucket, keys=own)
+        before = stored(bucket)
+        page = Page("remove", reader, store=store.url)
+        remove(bare, page)
+        assert stored(bucket) == before
+        (tmp_path / "registry.db").unlink()
+
+        # The database went with its volume, the Secrets with the namespace.
+        again(reader)
+        reader.environment |= {
+            "KYB_REGISTRY_DATABASE": f"sqlite:///{tmp_path}/registry.db",
+            "KYB_REGISTRY_WRAP_KEYS": str(reader.folder / "keys"),
+            "KYB_REGISTRY_CLUSTER": "none",
+        }
+        places = {"objects": store.url, "nvme": str(tmp_path / "nvme")}
+        recover = Page("recover-the-registry", reader, **places)
+        assert "1 artifacts taken in" in recover("kyb-registry rebuild")
+        recover("kyb-registry settle")
+        with begun(bare, tmp_path / "second", OBJECT_STORE=store.url) as server:
+            assert server.client().get(saved.id).id == saved.id
+            own = ArtifactKeys(None, {}, server.kms(), nodes)
+            assert fetched(bucket, saved.id, tmp_path / "opened", own) == contents(dump)
+
+        rm = "kybernate artifacts rm s3://BUCKET/kybernate --all"
+        assert f"{saved.id}: would be deleted" in page(f"{rm} --keys")
+        assert stored(bucket) == before
+        page(f"{rm} --yes")
+        assert stored(bucket) == {}
+    bare.kubectl("delete", "namespace", keys.NAMESPACE)
+
+
+def stored(bucket: Place) -> dict[str, bytes]:
+    """All that is in the store."""
+    return {one.key: bytes(bucket.objects.get(one.key)) for one in bucket.objects.scan("")}
+
+
+def again(reader: Kubectl) -> None:
+    """Another installation by who has kept the folders: up to its Secrets."""
+    page = Page("install", reader)
+    page("kubectl apply -f config/rbac/namespace.yaml")
+    page("kybernate pki init")
+    page(LOOP)
+    page("kybernate pki secret --agents")
+    keyed(reader)
 
 
 def written_on_nodes(bare: Cluster) -> set[str]:

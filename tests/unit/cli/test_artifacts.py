@@ -90,6 +90,23 @@ def test_rm_says_first_and_deletes_when_told_and_nothing_for_a_wrong_name(states
     assert json.loads(run("ls", root, "--json")) == []
 
 
+def test_rm_of_all_leaves_nothing_and_only_when_told(states):
+    root, made = states
+    gone = root / layout.manifest_key(made.id.replace("00000001", "00000002"))
+    gone.parent.mkdir()
+    gone.write_bytes(b"forged")
+    before = sorted(root.rglob("*"))
+    said = run("rm", root, "--all")
+    assert f"{made.id}: would be deleted" in said
+    assert sorted(root.rglob("*")) == before
+    run("rm", root, made.id, "--all", "--yes", fails=2)
+    run("rm", root, "--yes", fails=2)
+    told = json.loads(run("rm", root, "--all", "--yes", "--json"))
+    assert [(one["stored"], one["deleted"]) for one in told] == [(made.stored, True), (0, True)]
+    assert not list(root.rglob("*"))
+    assert "deleted" in run("rm", root, "--all", "--yes"), "also what is empty"
+
+
 def test_gc_says_first_and_deletes_when_told(states):
     root, made = states
     vault.drop(place(root), made)
