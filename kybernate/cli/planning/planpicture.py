@@ -47,7 +47,7 @@ def picture(found: Saving, title: str, notes: Sequence[str] = ()) -> str:
     )
     y += 24
     for note in notes:
-        parts.append(_text(_LEFT, y, note))
+        parts.append(_text(_MARGIN, y, note))
         y += _LINE
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{y}" '
