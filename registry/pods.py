@@ -91,11 +91,12 @@ class Pods:
                 _save(connection, after, there)
             return _save(connection, known, taken)
 
-    def release(self, pod: Key, successor: str) -> PodRecord:
-        """The claim ends, with the proof that its successor stopped. Raises ConflictError."""
+    def release(self, pod: Key, successor: str, by: str = "") -> PodRecord:
+        """The claim ends, with the proof that its successor stopped, or by the word of the agent of
+        its node, `by`. Raises ConflictError, RefusedError."""
         with self._database.write() as connection:
             known, after = _locked_both(connection, pod, successor)
-            free, ended = succession.release(known, after)
+            free, ended = succession.release(known, after, by)
             _save(connection, after, ended)
             return _save(connection, known, free)
 

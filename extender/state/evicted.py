@@ -58,6 +58,21 @@ class _Room(NamedTuple):
     at: float
 
 
+class _Soon:
+    """Implements `evictions.Seen`: what is known once pods that are leaving are gone."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def stays(self, uid: str, node: str) -> bool:
+        """See `evictions.Seen`."""
+        return self._snapshot.stays(uid, node)
+
+    def untaken(self, uid: str, successor: str) -> bool:
+        """See `evictions.Seen`."""
+        return self._snapshot.untaken(uid, successor, soon=True)
+
+
 class Evicted:
     """Evictions whose states wait for a successor. Fed by a watch; any thread may ask."""
 
@@ -118,6 +133,9 @@ class Evicted:
         requests = [request for request, _ in known.values()]
         found = predecessor(pod.ref.uid, requests, self._snapshot, self._wall())
         if found is None:
+            young = self._wall() - pod.created <= _UNDECIDED_S
+            if young and predecessor(pod.ref.uid, requests, _Soon(self._snapshot), self._wall()):
+                raise RetryableError("the pod that was to continue before it is still ending")
             return untold
         if found.successor != pod.ref.uid:
             self._write(found, known[found.name][1], pod)

@@ -308,10 +308,11 @@ class Snapshot:
             found = self._replaced.gone(namespace, succession, within)
             return tuple(uid for uid in found if self._states.in_store(f"{OF_POD}{uid}"))
 
-    def untaken(self, uid: str, successor: str) -> bool:
-        """See `evictions.Seen`."""
+    def untaken(self, uid: str, successor: str, *, soon: bool = False) -> bool:
+        """See `evictions.Seen`. `soon`: also if the successor is only leaving."""
         with self._lock:
-            gone = PodUid(successor) not in self._pods
+            pod = self._pods.get(PodUid(successor))
+            gone = pod is None or (soon and pod.leaving)
             return gone and bool(self._states.of(f"{OF_POD}{uid}"))
 
     def claim(self, uid: PodUid) -> Claim | None:

@@ -76,6 +76,14 @@ class Registry(Protocol):
         `again`: it was granted before, and the registry may have lost its database since."""
         ...
 
+    async def hand_back(
+        self, namespace: str, uid: PodUid, successor: PodUid, deadline: float
+    ) -> None:
+        """`successor`, whose processes here are ended, never continued with the state of the pod
+        `uid`: the claim is the next one's. ConflictError, RefusedError: it holds none, or the
+        registry, of 0.2.0, wants to be told of its stop before."""
+        ...
+
     async def line(self, namespace: str, uid: PodUid, deadline: float) -> Line:
         """Who continues with the pod's state, as of now."""
         ...

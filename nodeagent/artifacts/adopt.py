@@ -207,11 +207,15 @@ class Adoptions:
         if seat.state is SeatState.ADOPTING:
             artifact = ArtifactId(seat.saved.artifact)
         else:
-            namespace = seat.identity.pod.namespace
+            pod = seat.identity.pod
             if wish.template:
-                artifact = self._of_template(namespace, wish)
+                artifact = self._of_template(pod.namespace, wish)
+            elif wish.succeeds:
+                artifact = await self._claims.claimable(pod, wish.uid)
             else:
-                artifact = wish.artifact or await self._newest.find(offloading, namespace, wish.uid)
+                artifact = wish.artifact or await self._newest.find(
+                    offloading, pod.namespace, wish.uid
+                )
             self._newest.see_kept(artifact)
         raw = {one.id for one in await offloading.vault.ls(Tier.NVME)}
         if artifact not in raw:

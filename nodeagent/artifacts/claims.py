@@ -13,7 +13,7 @@ from nodeagent.artifacts.reports import Kind, Report
 
 if TYPE_CHECKING:
     from kybernate.core.artifacts.manifest import Manifest
-    from kybernate.ports import Registry
+    from kybernate.ports import Line, Registry
     from kybernate.types import PodRef
     from nodeagent.artifacts.newest import Newest
     from nodeagent.artifacts.reports import ReportQueue
@@ -61,18 +61,10 @@ class Claims:
                 f"{manifest.id} is of namespace {facts.namespace}, and a pod succeeds only one of "
                 f"its own; set {keys.RESTORE_AS}: {RestoreAs.TEMPLATE} to start as a copy."
             )
-        line = await registry.line(facts.namespace, uid, CALL_S)
-        if line.successor not in ("", seat.uid) or line.ended:
-            raise RefusedError(
-                f"Pod {line.successor or 'another'} continues with the state of pod {uid} already, "
-                f"and a pod has one successor; set {keys.RESTORE_AS}: {RestoreAs.TEMPLATE} to "
-                "start as a copy."
-            )
-        if line.successor != seat.uid and not line.stopped:
-            raise RetryableError(
-                f"nothing proves that pod {uid} has stopped: delete it, or have its node's agent "
-                "move it"
-            )
+        wish = seat.wishes.restore
+        in_place = wish is not None and wish.uid == uid
+        line = await self._free(seat.identity.pod, uid, waits=in_place)
+        _see_stopped(line, seat.identity.pod, uid)
         if found and line.successor != seat.uid:
             await self._see_newest(seat, manifest, offloading)
         self._newest.see_kept(ArtifactId(manifest.id))
@@ -83,12 +75,35 @@ class Claims:
         """The newest state of the stopped pod `uid`, which this pod may claim unless another one
         does before. Raises RefusedError, RetryableError, NotFoundError, DeadlineError, OSError."""
         offloading = self._node.world.offloading
+        if offloading is None:
+            raise RefusedError("this node's agent has no CRIU (criu), so it can restore nothing")
+        line = await self._free(pod, uid, waits=True)
+        artifact = await self._newest.find(offloading, pod.namespace, uid)
+        _see_stopped(line, pod, uid)
+        return artifact
+
+    async def _free(self, pod: PodRef, uid: PodUid, *, waits: bool) -> Line:
+        """Who continues with the state of the pod `uid`: `pod`, or nobody yet. While another one is
+        to, that may end before it does, that is waited for if the pod `waits`.
+
+        Raises RefusedError, RetryableError, DeadlineError."""
         line = await self._registry.line(pod.namespace, uid, CALL_S)
-        if offloading is None or line.successor not in ("", pod.uid) or line.ended:
-            raise RefusedError(f"pod {pod} can't continue in the place of pod {uid}")
-        if line.successor != pod.uid and not line.stopped:
-            raise RetryableError(f"nothing proves that pod {uid} has stopped")
-        return await self._newest.find(offloading, pod.namespace, uid)
+        if waits and line.successor not in ("", pod.uid, uid):
+            theirs = await self._registry.line(pod.namespace, PodUid(line.successor), CALL_S)
+            if not theirs.stopped:
+                raise RetryableError(
+                    f"pod {line.successor} has the claim on pod {uid}, and nothing proves that it "
+                    "has stopped: if it ends before it continues, the claim is free"
+                )
+            # Its claim may have gone back with its stop, which came after the first look.
+            line = await self._registry.line(pod.namespace, uid, CALL_S)
+        if line.successor not in ("", pod.uid) or line.ended:
+            raise RefusedError(
+                f"Pod {line.successor or 'another'} continues with the state of pod {uid} already, "
+                f"and a pod has one successor; set {keys.RESTORE_AS}: {RestoreAs.TEMPLATE} to "
+                "start as a copy."
+            )
+        return line
 
     async def _see_newest(self, seat: Seat, manifest: Manifest, offloading: Offloading) -> None:
         """Raise RetryableError if its pod was to be given the newest state and this is none any
@@ -107,3 +122,11 @@ class Claims:
                 f"continues from an older one in a pod's place: set {keys.RESTORE_AS}: "
                 f"{RestoreAs.TEMPLATE} to start as a copy of it, or {keys.RESTORE_FROM}: pod/{uid}."
             )
+
+
+def _see_stopped(line: Line, pod: PodRef, uid: PodUid) -> None:
+    if line.successor != pod.uid and not line.stopped:
+        raise RetryableError(
+            f"nothing proves that pod {uid} has stopped: delete it, or have its node's agent move "
+            "it"
+        )

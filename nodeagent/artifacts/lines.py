@@ -83,6 +83,17 @@ class OwnSuccession:
         if taken is not pod:
             await self._put(taken)
 
+    async def hand_back(
+        self, namespace: str, uid: PodUid, successor: PodUid, deadline: float
+    ) -> None:
+        """See `ports.Registry.hand_back`. Raises OSError if the disk refuses."""
+        pod, after = self._get(namespace, uid), self._get(namespace, successor)
+        free, ended = succession.release(pod, after, self._node)
+        if ended is not after:
+            await self._put(ended)
+        if free is not pod:
+            await self._put(free)
+
     async def line(self, namespace: str, uid: PodUid, deadline: float) -> Line:
         """See `ports.Registry.line`."""
         one = self._get(namespace, uid)

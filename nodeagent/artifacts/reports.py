@@ -57,7 +57,8 @@ class Kind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Report:
     """One thing to tell: of an artifact in a tier, or of the pod `uid` in `namespace`. `why` it was
-    dropped, or has stopped; `successor` is the pod that continues with its state."""
+    dropped, or has stopped; `successor` is the pod that continues with its state. `hands_back`: the
+    pod with whose state one that has stopped was to continue, and never has."""
 
     kind: Kind
     namespace: str = ""
@@ -66,6 +67,7 @@ class Report:
     tier: str = ""
     why: str = ""
     successor: PodUid = NO_POD
+    hands_back: PodUid = NO_POD
 
 
 class ReportQueue:
@@ -176,6 +178,8 @@ class ReportQueue:
 
     async def _stop(self, report: Report) -> None:
         pod = report.namespace, report.uid
+        # In one with its stop: nobody may take it for one that has continued.
+        handed = await self._hand_back(report)
         try:
             await self._registry.stop(*pod, report.why, DEADLINE)
         except RefusedError:
@@ -183,6 +187,22 @@ class ReportQueue:
             await self._registry.lease(*pod, LEASE_S, DEADLINE)
             await self._registry.stop(*pod, report.why, DEADLINE)
         self._tokens.pop(pod, None)
+        if not handed:
+            # A registry of 0.2.0 takes it once it knows of the stop.
+            await self._hand_back(report)
+
+    async def _hand_back(self, report: Report) -> bool:
+        """Whether it holds no claim any more with which it never continued."""
+        if not report.hands_back:
+            return True
+        try:
+            await self._registry.hand_back(
+                report.namespace, report.hands_back, report.uid, DEADLINE
+            )
+        except (ConflictError, RefusedError, NotFoundError) as error:
+            log.debug("%s hands no claim back: %s", _what(report), error)
+            return False
+        return True
 
     async def _record(self, manifest: Manifest, tier: Tier) -> None:
         pod = manifest.facts.namespace, PodUid(manifest.facts.pod_uid)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kybernate.core.artifacts.holds import SuccessorHold
@@ -61,21 +62,33 @@ class Inquiry:
     def __init__(self, node: Node, registry: Registry) -> None:
         self._node = node
         self._registry = registry
-        self._ended: dict[str, float] = {}
-        """Since when the last of an artifact's successors is known to have ended."""
+        self._had: dict[str, float] = {}
+        """When the last of an artifact's successors was last seen that had not ended."""
 
     async def ask(self, hold: SuccessorHold) -> Answer:
         """See `holds.Successors.ask`."""
         line = await self._registry.line(hold.namespace, PodUid(hold.uid), CALL_S)
         if line.successor in ("", hold.uid):
-            return await self._unclaimed(hold, line)
+            # One that never continued has handed its claim back: another may come.
+            waits = hold.artifact in self._had and not self._is_over(hold)
+            return Answer() if waits else await self._unclaimed(hold, line)
         if PodUid(line.successor) in self._node.seats:
+            self._had[hold.artifact] = self._node.world.wall()
             return Answer()  # what it needs is here
         if await self._released(hold):
+            self._had.pop(hold.artifact, None)
             return Answer("its successor has continued since")
         if await self._ended_without(hold, PodUid(line.successor)):
             return Answer("its successor has ended without it")
         return Answer(again=_LOOK_AGAIN)
+
+    def _is_over(self, hold: SuccessorHold) -> bool:
+        """Whether its successor has been gone for as long as states are kept."""
+        now = self._node.world.wall()
+        over = now >= self._had.setdefault(hold.artifact, now) + self._node.settings.keep_left_s
+        if over:
+            del self._had[hold.artifact]
+        return over
 
     async def _ended_without(self, hold: SuccessorHold, successor: PodUid) -> bool:
         """Whether its successor, which began without it, has been gone for as long as states are
@@ -84,13 +97,9 @@ class Inquiry:
         theirs = await self._registry.line(hold.namespace, successor, CALL_S)
         own = theirs.node == self._node.settings.node or Tier.OBJECT.value not in hold.places
         if not theirs.stopped or theirs.successor not in ("", successor) or not own:
-            self._ended.pop(hold.artifact, None)
+            self._had[hold.artifact] = self._node.world.wall()
             return False
-        now = self._node.world.wall()
-        over = now >= self._ended.setdefault(hold.artifact, now) + self._node.settings.keep_left_s
-        if over:
-            del self._ended[hold.artifact]
-        return over
+        return self._is_over(hold)
 
     async def _unclaimed(self, hold: SuccessorHold, line: Line) -> Answer:
         """Nobody continues from it, and nobody can while it goes: its own pod has the claim. Where
@@ -187,15 +196,16 @@ class Succession:
         if seat.state is SeatState.ACTIVE:
             self.outgrown(seat, artifact)
             return
-        self._unused(seat, artifact)
         wish = seat.wishes.restore
         again = not _spent(seat) or (wish is not None and wish.waits)
+        # Whoever hands its claim back may drop from the object store what is its own node's alone.
+        self._unused(seat, artifact, seat.saved.may_drop if again else _ours(seat))
         seat.saved.unused(Begins.OPEN if again else Begins.AGAIN)
 
-    def _unused(self, seat: Seat, artifact: str) -> None:
-        """What this node has for it is kept: if the same seat continues from it later, that
-        ends."""
-        places, pod = dict.fromkeys(_ours(seat), seat.saved.size), seat.identity.pod
+    def _unused(self, seat: Seat, artifact: str, ours: Collection[str]) -> None:
+        """What this node has for it is kept, in the tiers that are `ours` to drop: if the same seat
+        continues from it later, that ends."""
+        places, pod = dict.fromkeys(ours, seat.saved.size), seat.identity.pod
         if places and self._custody.of(artifact).successor is None:
             until = self._node.world.wall() + self._node.settings.keep_left_s
             hold = SuccessorHold(artifact, pod.namespace, pod.uid, places, until, borrowed=True)
@@ -211,7 +221,10 @@ class Succession:
     def gone(self, seat: Seat) -> None:
         """Its pod no longer exists, and nothing of it is left here."""
         if self._node.world.offloading is not None:
-            self.stopped(seat, "its pod is gone")
+            told = _stopped(seat.identity.pod, "its pod is gone")
+            # Over a boot it may have continued before, and nobody knows.
+            before = PodUid("") if seat.uid in self._untold else _untaken(seat)
+            self._reports.put(replace(told, hands_back=before))
 
     def failed(self, pod: PodRef, why: str) -> None:
         """Its kubelet has failed it. With a seat its end is told; without one, as after a reboot,
@@ -295,6 +308,16 @@ def _spent(seat: Seat) -> bool:
     again; or after its tree may have run, so that the state is not its newest any more."""
     failed = seat.ending.killed or seat.state in (SeatState.UNVERIFIED, SeatState.FAILED)
     return failed or (seat.state not in _NEVER_RAN and not is_copy(seat))
+
+
+def _untaken(seat: Seat) -> PodUid:
+    """The pod with whose state the seat would continue if its container were started once more,
+    since it never has; empty for none. It may have the claim without knowing: an agent may have
+    died, or an answer was lost."""
+    wish = seat.wishes.restore
+    if not seat.awaits_state or wish is None or wish.kind is not RestoreAs.SUCCESSOR:
+        return PodUid("")
+    return PodUid(seat.saved.predecessor) or wish.uid
 
 
 def _stopped(pod: PodRef, why: str) -> Report:

@@ -477,6 +477,8 @@ class Operations:
             if operation.kind is Kind.EVICT:
                 operation.saved = sum(seat.tree.held.values())
                 operation.saved_in = TIER_OF.get(seat.state)
+                # Of one that never continued it is its predecessor's.
+                operation.artifact = seat.saved.artifact
                 operation.left_s = self._facts(seat).outlives_pod()
         if carrier := self._carriers.get(operation.kind):
             carrier.ended(operation)

@@ -45,8 +45,8 @@ class Ask:
 class Operation:
     """One operation. Times are wall-clock seconds, 0 for not yet; `due_at` 0 for never.
 
-    Of an eviction: `left_s`, the seconds for which what is saved outlives the pod; `precopy`, see
-    `Ask`.
+    Of an eviction: `left_s`, the seconds for which what is saved outlives the pod; `artifact`, its
+    name; `precopy`, see `Ask`.
     Of a save: `wakes`, whether the seat served and is woken again; `artifact`, what is kept;
     `bytes_done` of its `bytes_total` are where it is kept; of a park or an eviction, too.
     Of a copy that is placed: `artifact`, and as of a save.

@@ -175,9 +175,11 @@ class _PodCalls:
 
     @answers("DELETE", _CLAIM, OPERATORS, wire.Pod, of=OfPod, query=wire.OfSuccessor)
     def release_claim(self, call: Call) -> Answer:
-        """The claim ends, if its successor is proven to have stopped."""
+        """The claim ends: the agent of its successor's node says that this pod has ended before it
+        continued, or it is proven to have stopped."""
         self._standing.check_line(call.caller, call.path.key)
-        return _pod(self._pods.release(call.path.key, call.query.successor))
+        by = call.caller.node
+        return _pod(self._pods.release(call.path.key, call.query.successor, by))
 
     @answers("POST", f"{_POD}/settle", CONTROLLERS, wire.Pod, of=OfPod, body=wire.Settlement)
     def settle_pod(self, call: Call) -> Answer:

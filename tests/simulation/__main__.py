@@ -14,10 +14,16 @@ import time
 import warnings
 from dataclasses import dataclass, field
 
-from tests.simulation.storm import Outcome, run
+from tests.simulation.storm import PAIRS, Outcome, run
 
-PAIR, MOVES = "pair", "moves"
-_KINDS = {"storm": "--nodes 1", PAIR: "--nodes 2", MOVES: "--moves", "kills": "--kills 1"}
+PAIR, AGAIN, MOVES = PAIRS
+_KINDS = {
+    "storm": "--nodes 1",
+    PAIR: "--nodes 2",
+    AGAIN: "--again",
+    MOVES: "--moves",
+    "kills": "--kills 1",
+}
 _CHUNK = 250
 _TELL_EVERY = 15.0
 
@@ -53,7 +59,7 @@ def play(job: tuple[str, int, int]) -> Sum:
     gc.freeze()
     for seed in range(first, first + count):
         outcome = run(seed, kind)
-        total.add(Sum(1, kind in (PAIR, MOVES), outcome.kills, outcome.steps, outcome.events))
+        total.add(Sum(1, kind in PAIRS, outcome.kills, outcome.steps, outcome.events))
         if outcome.violations:
             total.bad.append(outcome)
         if seed % 25 == 0:
@@ -78,14 +84,15 @@ def main() -> None:
     parser.add_argument("--kills", type=int, help="only kills of the agent, at least this many")
     parser.add_argument("--nodes", type=int, choices=(1, 2), help="only schedules of so many nodes")
     parser.add_argument("--moves", action="store_true", help="of two nodes, with moves between")
+    parser.add_argument("--again", action="store_true", help="of two nodes, successors are deleted")
     parser.add_argument("--seed", type=int, help="the first seed; with --trace the only one")
     parser.add_argument("--trace", action="store_true", help="tell what happens in one schedule")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     options = parser.parse_args()
     quiet()
-    kinds = {None: ("storm", PAIR, MOVES), 1: ("storm",), 2: (PAIR,)}[options.nodes]
-    kinds = (MOVES,) if options.moves else kinds
+    kinds = {None: ("storm", *PAIRS), 1: ("storm",), 2: (PAIR,)}[options.nodes]
+    kinds = (MOVES,) if options.moves else (AGAIN,) if options.again else kinds
     kinds = ("kills",) if options.kills else kinds
     if options.trace:
         outcome = run(options.seed or 0, kinds[0], print)

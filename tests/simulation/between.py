@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tests.simulation.plan import Event
 
 _POLL = 0.2
+_SOON, _STAYS = 2.0, 0.6
+"""Seconds after which a successor is deleted at most, and how often the next is on its node."""
 _PATIENCE = 6
 """How many looks it takes a pod at most to be where it should be."""
 
@@ -51,9 +53,9 @@ class Between:
             self._move(here, pod, there if event.kind == "move" else here)
         elif pod is not None:
             to = [there, here] if event.kind == "rivals" else [there]
-            self._sink(here, pod, to, 0 if event.kind == "succeed" else _PATIENCE)
+            self._sink(here, pod, to, 0 if event.kind == "succeed" else _PATIENCE, event)
 
-    def _sink(self, here: Life, pod: Pod, to: list[Life], looks: int) -> None:
+    def _sink(self, here: Life, pod: Pod, to: list[Life], looks: int, event: Event) -> None:
         """To the object store, and then its successors come."""
         agent = here.cluster.agent
         seat = agent.node.seats.get(pod.uid) if agent else None
@@ -63,15 +65,24 @@ class Between:
             if agent is not None:
                 agent.operators.ask_for_tier(pod.uid, Tier.OBJECT)
                 agent.operators.send_away(pod.uid, "a test")
-            here.machine.later(_POLL, partial(self._sink, here, pod, to, looks - 1))
+            here.machine.later(_POLL, partial(self._sink, here, pod, to, looks - 1, event))
             return
-        self._succeed(here, pod, to)
+        self._succeed(here, pod, to, event)
 
-    def _succeed(self, here: Life, pod: Pod, to: list[Life]) -> None:
+    def _succeed(self, here: Life, pod: Pod, to: list[Life], event: Event) -> None:
         """It is deleted; meanwhile pods are there that are to go on from its state."""
         here.cluster.delete(pod, here.loop.time(), force=False)
-        for life in to:
-            self._successor(here, pod, life)
+        names = [self._successor(here, pod, life) for life in to]
+        if event.kind == "again" and names[0]:
+            after = here.loop.time() + _SOON * (event.draw * 100 % 1)
+            to[0].at(after, partial(self._again, here, pod, to[0], names[0], event))
+
+    def _again(self, here: Life, pod: Pod, there: Life, name: str, event: Event) -> None:
+        """Its successor is deleted, whether it has gone on or not, and the next one comes."""
+        gone = there.cluster.pods.get(PodUid(f"uid-{name}"))
+        if gone is not None:
+            there.cluster.delete(gone, there.loop.time(), force=False)
+        self._successor(there, pod, there if event.draw < _STAYS else here)
 
     def _successor(self, here: Life, pod: Pod, life: Life) -> str:
         """The name of a new pod that waits there for the state of this one; empty if none can."""

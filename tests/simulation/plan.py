@@ -101,6 +101,9 @@ TIER_EVENTS = {"to-nvme": 8, "to-object": 3, "to-ram": 1, "any-tier": 1, "arrive
 BETWEEN = {"go-by-the-store": 6, "succeed": 4, "rivals": 3, "cut-off": 3}
 """What happens between two nodes."""
 
+AGAIN = {**BETWEEN, "again": 12}
+"""The same where a successor may be deleted before it continues, and another one comes."""
+
 MOVES = {**BETWEEN, "move": 8, "move-within": 6}
 """The same where states also go from agent to agent, or from pod to pod of one node."""
 
@@ -204,7 +207,7 @@ def draw_plan(seed: int, kind: str = "storm") -> Plan:
 
 def draw_pair(seed: int, kind: str = "pair") -> tuple[Plan, Plan]:
     """The schedule of this seed for two nodes with a registry and an object store in common; `kind`
-    is pair, or moves."""
+    is pair, again or moves."""
     rng = random.Random(f"{kind}-{seed}")
     intensity = rng.choice([0.0, 0.0, 0.5, 1.0, 2.0])
     lose_tail, plans = rng.random() < 0.2, []
@@ -219,7 +222,7 @@ def draw_pair(seed: int, kind: str = "pair") -> tuple[Plan, Plan]:
         plan.lose_tail = lose_tail
         _draw_weather(plan, intensity)
         plans.append(plan)
-    between = MOVES if kind == "moves" else BETWEEN
+    between = {"moves": MOVES, "again": AGAIN}.get(kind, BETWEEN)
     plans[0].between = _draw_events(rng, between, rng.randint(1, 4))
     return plans[0], plans[1]
 

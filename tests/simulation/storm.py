@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from tests.simulation.plan import Plan
 
+PAIRS = ("pair", "again", "moves")
+"""Kinds of schedules with two nodes."""
+
 _TICK = 0.4
 _PATIENCE = 150.0
 """Seconds from the clearing up in which all is served, but for what swaps cost."""
@@ -38,7 +41,7 @@ class Outcome:
 
 def run(seed: int, kind: str = "storm", say: Callable[[str], None] | None = None) -> Outcome:
     """Play the schedule of this seed."""
-    plans = draw_pair(seed, kind) if kind in ("pair", "moves") else (draw_plan(seed, kind),)
+    plans = draw_pair(seed, kind) if kind in PAIRS else (draw_plan(seed, kind),)
     return Storm(plans, say).run()
 
 

@@ -133,6 +133,12 @@ class NodeRegistry:
         wanted = wire.Claim(artifact=artifact, successor=successor, node=self._node, again=again)
         await self._run(lambda: self._client.claim(namespace, uid, wanted, deadline), deadline)
 
+    async def hand_back(
+        self, namespace: str, uid: PodUid, successor: PodUid, deadline: float
+    ) -> None:
+        """See `ports.Registry.hand_back`."""
+        await self._run(lambda: self._client.release(namespace, uid, successor, deadline), deadline)
+
     async def line(self, namespace: str, uid: PodUid, deadline: float) -> Line:
         """See `ports.Registry.line`. A pod that nobody wrote for has an empty one."""
         try:

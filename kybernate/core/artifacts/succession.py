@@ -3,8 +3,10 @@
 A pod's writer is the node with the newest *token*; tokens only grow, and each grant gives a new
 one, so that a writer who was cut off and comes back is told apart. A pod may be *claimed* by one
 successor once there is proof that it has stopped; a claim never ends by itself, only by proof that
-the successor has stopped. A pod may claim itself, to continue where it was given up: then its own
-stop ends that claim. A line of successors has at most one pod in it that has not stopped.
+the successor has stopped. One that has ended before it continued hands the claim back: the next
+successor continues from the same artifact. A pod may claim itself, to continue where it was given
+up: then its own stop ends that claim. A line of successors has at most one pod in it that has not
+stopped.
 
 Each function gives the record as it is afterwards, the same object if nothing changes. Times are
 milliseconds since 1970.
@@ -165,16 +167,23 @@ def claim(
     return _next(pod, settled=True, **taken, **new), there
 
 
-def release(pod: PodRecord, successor: PodRecord) -> tuple[PodRecord, PodRecord]:
-    """The claim ends, and nobody continues from what the successor may have saved.
+def release(pod: PodRecord, successor: PodRecord, by: str = "") -> tuple[PodRecord, PodRecord]:
+    """The claim ends, and nobody continues from what the successor may have saved. `by`: the node
+    whose agent says that its pod, the successor, has ended before it continued; empty for others,
+    who need proof that it has stopped.
 
-    Raises ConflictError unless `successor` holds it and is proven to have stopped, with nobody
-    after it.
+    Raises ConflictError if the successor doesn't hold the claim, if it continued itself or in
+    another pod, or if nothing proves that it has stopped; RefusedError for another node's agent.
     """
     if pod.successor != successor.uid:
         if successor.ended and not pod.successor:
             return pod, successor
         raise ConflictError(f"pod {successor.uid} holds no claim on pod {pod}")
+    if by and by != pod.successor_node:
+        raise RefusedError(
+            f"pod {successor} is on node {pod.successor_node}, whose agent alone can say that it "
+            f"has ended before it continued with the state of pod {pod}"
+        )
     if successor.uid == pod.uid:
         raise ConflictError(f"pod {pod} continued itself: report its stop, which ends the claim")
     if not successor.settled:
@@ -185,6 +194,8 @@ def release(pod: PodRecord, successor: PodRecord) -> tuple[PodRecord, PodRecord]
             "restore "
             "from what that one saves"
         )
+    if by:
+        successor = stop(successor, BY_AGENT, by, "it has ended before it continued")
     if not successor.stopped:
         raise ConflictError(
             f"nothing proves that pod {successor} stopped: report how that is known first"

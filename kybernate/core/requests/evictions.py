@@ -200,7 +200,9 @@ def predecessor(uid: str, requests: Iterable[Request], seen: Seen, now: float) -
     None if it begins again. The one that names it already, or else the oldest that nobody has; of a
     pod that several are for, such as one that is drained and lost, one successor is all there is.
     """
-    known = [*requests]
+    every = [*requests]
+    unused = _unused(every)
+    known = [one for one in every if _state(one) not in unused]
     left = [one for one in known if continues(one) and _is_recent(one, now)]
     mine = next((one for one in left if one.successor == uid), None)
     if mine is not None:
@@ -209,7 +211,9 @@ def predecessor(uid: str, requests: Iterable[Request], seen: Seen, now: float) -
     # more, and its own successor continues from its newer state.
     continued = {one.status.pod_uid for one in known if one.ended and continues(one)}
     taken = {
-        one.status.pod_uid for one in known if one.successor in continued or _is_taken(one, seen)
+        one.status.pod_uid
+        for one in known
+        if one.successor in continued or _is_taken(one, unused, seen)
     }
     free = [one for one in left if one.status.pod_uid not in taken and _is_free(one, seen)]
     return min(free, key=lambda one: (one.status.ended_at, one.uid), default=None)
@@ -232,8 +236,29 @@ def _is_free(request: Request, seen: Seen) -> bool:
     return not seen.stays(uid, node)
 
 
-def _is_taken(request: Request, seen: Seen) -> bool:
-    return bool(request.successor) and not seen.untaken(request.status.pod_uid, request.successor)
+def _is_taken(request: Request, unused: Collection[tuple[str, str]], seen: Seen) -> bool:
+    after = request.successor
+    if not after or seen.untaken(request.status.pod_uid, after):
+        return False
+    # Its successor was put away with this very state, with which it never continued.
+    return (after, _state(request)[1]) not in unused or seen.stays(after, "")
+
+
+def _unused(requests: Iterable[Request]) -> frozenset[tuple[str, str]]:
+    """Pods that were put away with a state that isn't their own, but that of the first pod that was
+    put away with it: each has the state's name beside it."""
+    made: dict[str, str] = {}
+    found = sorted(
+        (one for one in requests if _put_there(one)), key=lambda one: one.status.ended_at
+    )
+    states = [(uid, name) for uid, name in map(_state, found) if name]
+    return frozenset((uid, name) for uid, name in states if made.setdefault(name, uid) != uid)
+
+
+def _state(request: Request) -> tuple[str, str]:
+    """The pod of the request, and the name of what it has put away, empty for nothing."""
+    outcome = request.status.outcome
+    return request.status.pod_uid, outcome.artifact if outcome else ""
 
 
 def is_preemption(request: Request) -> bool:

@@ -540,15 +540,35 @@ def test_a_successor_whose_kubelet_admits_it_to_a_lost_gpu_keeps_its_state_until
     group = seats.get(sent.successor)["metadata"]["annotations"][keys.ASSIGNED_GROUP]
     with off_the_bus(site, sent.node, int(group.removeprefix("G"))):
         site.cluster.node(sent.node).kubelet.signal(signal.SIGCONT)
-        seat: Json = {}
-
-        def waits() -> bool:
-            seat.update(site.seat(sent.node, sent.successor))
-            return bool(seat.get("movable"))
-
-        wait_until(waits, 60, "it is not told that it can't wake")
-        assert seat["tier"] == "object"
+        wait_until(lambda: movable(site, sent), 60, "it is not told that it can't wake")
+        assert site.seat(sent.node, sent.successor)["tier"] == "object"
     continues(site, seats, sent)
+
+
+def test_a_successor_that_is_evicted_before_it_continued_hands_its_state_to_the_next(
+    site: Site, seats: Pods, sent: Sent
+) -> None:
+    """It has the claim, and waits for a GPU that is lost; the pod in its place is bound while it is
+    there still."""
+    group = seats.get(sent.successor)["metadata"]["annotations"][keys.ASSIGNED_GROUP]
+    with off_the_bus(site, sent.node, int(group.removeprefix("G"))):
+        site.cluster.node(sent.node).kubelet.signal(signal.SIGCONT)
+        wait_until(lambda: movable(site, sent), 60, "it does not wait for its GPU")
+        uid = seats.get(sent.successor)["metadata"]["uid"]
+        site.cluster.kubectl("uncordon", sent.was_on)
+        site.cluster.kubectl("cordon", sent.node)
+        assert not evicted(site, sent.successor)
+        wait_until(lambda: has_ended(site, f"evict-{uid}-1"), 60, "its state is not put away")
+        wait_until(lambda: evicted(site, sent.successor), 20, "it may not go")
+        third = continues(site, seats, sent)
+        assert third["spec"]["nodeName"] == sent.was_on
+    second, first = (site.cluster.api().get(f"{REQUESTS}/evict-{of}-1") for of in (uid, sent.uid))
+    assert second["status"]["artifact"]["name"] == first["status"]["artifact"]["name"]
+    assert first["metadata"]["annotations"] == {keys.SUCCESSOR: third["metadata"]["uid"]}
+
+
+def movable(site: Site, sent: Sent) -> bool:
+    return bool(site.seat(sent.node, sent.successor).get("movable"))
 
 
 def bound(seats: Pods, node: str) -> str:

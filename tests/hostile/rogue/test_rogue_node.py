@@ -207,6 +207,26 @@ def test_it_claims_only_for_a_pod_of_its_own_that_asks_for_that_state(
     assert claim(other, B, true[1]).successor == true[1]
 
 
+def test_it_ends_no_claim_of_a_pod_on_another_node(
+    registry: Server, place: Callable[..., tuple[str, str]]
+) -> None:
+    """Nor where its own pod's state was claimed: the successor may have continued since."""
+    mine, elsewhere = place(A), place(B)
+    rogue, other = registry.client(f"agent-{A}"), registry.client(f"agent-{B}")
+    for pod, agent, node in ((mine, rogue, A), (elsewhere, other, B)):
+        artifact, uid = saved(agent, node, pod), pod[1]
+        agent.stopped(NAMESPACE, uid, STOPPED)
+        successor = place(B, restore_from=f"pod/{uid}")[1]
+        wanted = wire.Claim(artifact=artifact, successor=successor, node=B)
+        other.claim(NAMESPACE, uid, wanted)
+        for told in (False, True):
+            if told:
+                other.stopped(NAMESPACE, successor, STOPPED)
+            with pytest.raises(RefusedError):
+                rogue.release(NAMESPACE, uid, successor)
+        assert other.pod(NAMESPACE, uid).successor == successor
+
+
 def mirror(cluster: Cluster, **more: Any) -> dict[str, Any]:
     """What the kubelet of a node posts for a file in its folder of static pods."""
     api, name = cluster.api(), f"static-{time.monotonic_ns()}"

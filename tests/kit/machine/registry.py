@@ -93,6 +93,16 @@ class FakeRegistry:
             self._put(one)
         await self._answered(deadline)
 
+    async def hand_back(
+        self, namespace: str, uid: PodUid, successor: PodUid, deadline: float
+    ) -> None:
+        """By the rules of succession."""
+        await self._asked(deadline)
+        pod, after = self._get(namespace, uid), self._get(namespace, successor)
+        for one in succession.release(pod, after, self._node):
+            self._put(one)
+        await self._answered(deadline)
+
     async def line(self, namespace: str, uid: PodUid, deadline: float) -> Line:
         """As it is."""
         await self._asked(deadline)

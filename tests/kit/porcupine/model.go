@@ -198,9 +198,14 @@ var rules = map[string]func(*ruling, state, *call){
 			r.demand(after.ended && p.successor == "", conflict)
 			return
 		}
-		r.demand(c.Successor != c.Pod && after.successor == "" && after.stopped != "", conflict)
+		// An agent's word for its own pod: it has ended, and never continued.
+		r.demand(p.successorNode == c.Node, refused)
+		r.demand(c.Successor != c.Pod && after.successor == "", conflict)
 		p.successor, p.successorNode, p.claimed = "", "", ""
 		r.change(c.Pod, p)
+		if after.stopped == "" {
+			after.stopped, after.until, after.version = "agent", exactly(0), after.version.greater()
+		}
 		if !after.ended {
 			after.ended = true
 			r.change(c.Successor, after)

@@ -188,7 +188,7 @@ class Lineages(RuleBasedStateMachine):
 
     def _release(self) -> None:
         if self.claims:
-            self.replica.release("n1", *self.random.choice(self.claims))
+            self.replica.release(self.random.choice(NODES), *self.random.choice(self.claims))
 
     def _report(self) -> None:
         artifact = self._any_artifact()

@@ -101,11 +101,12 @@ def test_a_claim_ends_with_proof_and_never_by_time(replica: Replica, clock: Cloc
     replica.claim("n2", "u1", ONE, "u2")
     clock.now += 10**10
     assert replica.claim("n3", "u1", ONE, "u3").status == 409
-    early = replica.release("n2", "u1", "u2")
+    freed = f"{pod('u1')}/claim?successor=u2"
+    early = replica.controller("DELETE", freed)
     assert (early.status, "nothing proves that pod ns/u2 stopped" in early.error) == (409, True)
     replica.token("n2", "u2")
     replica.stop("n2", "u2")
-    assert replica.release("n2", "u1", "u2").body["successor"] == ""
+    assert replica.controller("DELETE", freed).body["successor"] == ""
     assert replica.release("n2", "u1", "u2").status == 200, "again is the same"
     assert replica.claim("n3", "u1", ONE, "u3").status == 200
 
@@ -138,9 +139,37 @@ def test_no_other_nodes_agent_can_end_a_claim(replica: Replica) -> None:
     replica.claim("n2", "u1", ONE, "u2")
     assert replica.lease("n3", "u2").status == 409, "it runs on n2"
     assert replica.stop("n3", "u2").status == 400
-    assert replica.release("n3", "u1", "u2").status == 409
+    for node in ("n1", "n3"):
+        assert replica.release(node, "u1", "u2").status == 400
     assert replica.stop("n2", "u2").status == 200
-    assert replica.release("n3", "u1", "u2").status == 200
+    for node in ("n1", "n3"):
+        assert replica.release(node, "u1", "u2").status == 400, "it may have continued"
+    assert replica.release("n2", "u1", "u2").status == 200
+
+
+@pytest.mark.usefixtures("stopped")
+def test_a_successor_that_ends_before_it_continues_hands_its_claim_back(replica: Replica) -> None:
+    replica.claim("n2", "u1", ONE, "u2")
+    told = replica.release("n2", "u1", "u2").body
+    assert (told["successor"], told["stopped"], told["ended"]) == ("", "agent", False)
+    ended = replica.proxy(pod("u2")).body
+    assert (ended["stopped"], ended["stopped_by"], ended["ended"]) == ("agent", "n2", True)
+    for again in (True, False):
+        assert replica.claim("n2", "u1", ONE, "u2", again=again).status == 409, "it comes late"
+    assert replica.lease("n2", "u2").status == 409
+    assert replica.claim("n3", "u1", ONE, "u3").status == 200
+    assert replica.release("n2", "u1", "u2").status == 409
+    assert replica.proxy(pod("u1")).body["successor"] == "u3"
+
+
+@pytest.mark.usefixtures("stopped")
+def test_who_has_continued_itself_hands_nothing_back(replica: Replica) -> None:
+    replica.claim("n2", "u1", ONE, "u2")
+    replica.record("n2", name_of(2), replica.token("n2", "u2"), pod_uid="u2")
+    replica.stop("n2", "u2")
+    assert replica.claim("n2", "u2", name_of(2), "u2").status == 200
+    assert replica.release("n2", "u1", "u2").status == 409
+    assert replica.proxy(pod("u2")).body["successor"] == "u2", "it runs on"
 
 
 def test_a_successor_is_claimed_for_where_it_runs(replica: Replica, stopped: int) -> None:

@@ -181,7 +181,9 @@ def test_a_successor_is_on_the_claiming_node(replica: Replica, facts: Facts) -> 
         "nor does it continue as itself there"
     )
     assert replica.claim("n2", "u0", ONE, "u2").status == 200
-    assert replica.agent("n3", "DELETE", f"{pod('u0')}/claim?successor=u2").status == 403
+    assert replica.release("n3", "u0", "u2").status == 403
+    assert replica.release("n1", "u0", "u2").status == 400, "nor does its predecessor's node"
+    assert replica.release("n2", "u0", "u2").status == 200
 
 
 def test_a_successor_asks_for_just_that_state(replica: Replica, facts: Facts) -> None:

@@ -23,4 +23,4 @@ def test_storms_over_two_nodes_find_nothing():
     outcomes = [run(seed, "pair", said.append) for seed in range(160, 240)]
     assert {o.seed: o.violations for o in outcomes if o.violations} == {}
     assert sum("Adopted" in line for line in said) > 10
-    assert sum("has one successor" in line for line in said) > 1
+    assert sum("has the claim on pod" in line for line in said) > 1

@@ -281,6 +281,23 @@ def test_a_pod_that_moves_again_and_again_continues_from_where_it_was_last():
     assert predecessor("d", known, late, NOW).name == "a", "nothing of b was put away"
 
 
+def test_a_state_that_several_were_put_away_with_is_that_of_the_first_and_the_next_ones():
+    """Those between never continued with it: no node tells of a state of theirs."""
+    outcome = Outcome("shop/a@20260101T000000Z-00000001", "object", 7)
+    known = [left("a", ago=90.0, successor="b", outcome=outcome), left("b", outcome=outcome)]
+    for here in ([], [("b", "n1")]):
+        assert predecessor("c", known, Seen(here), NOW).name == "a"
+    assert predecessor("c", known, Seen([("b", "")]), NOW) is None, "it wasn't deleted"
+    known[0] = replace(known[0], successor="c")
+    assert predecessor("c", known, gone, NOW).name == "a"
+    assert predecessor("d", known, gone, NOW) is None
+    known.append(left("c", ago=5.0, outcome=outcome))
+    assert predecessor("d", known, gone, NOW).name == "a"
+    own = replace(outcome, artifact="shop/a@20260101T000001Z-00000001")
+    known[2] = left("c", ago=5.0, outcome=own)
+    assert predecessor("d", known, gone, NOW).name == "c", "it has continued"
+
+
 def test_what_somebody_else_has_just_put_away_is_not_put_away_again():
     """Its node has not told yet that it is in the object store."""
     seat = EvictedSeat("a", shown(SeatState.PARKING), "", "", keeps=True)

@@ -209,6 +209,25 @@ def test_what_a_successor_left_that_never_ran_is_the_next_ones(site: Site) -> No
     assert site.known.claim(site.new("p3")) == "", "the second one ran: it was dropped"
 
 
+def test_who_may_hand_its_claim_on_is_waited_for_until_it_is_gone(site: Site) -> None:
+    """It is ending, and has not continued yet, or else its state would be dropped."""
+    row = {"artifact": "default/a@20260101T000000Z-00000001", "uid": "old-a"}
+    saved = [{**row, "tier": "object", "bytes": 7}]
+    site.snapshot.node_event("MODIFIED", gpu_node("n1", saved=saved))
+    site.evicted("old-a", node="n1")
+    assert site.known.claim(site.new("p1")) == "old-a"
+    site.told(site.known)
+    leaving = pod("p1", node="n2")
+    leaving["metadata"]["deletionTimestamp"] = STAMP
+    site.snapshot.pod_event("MODIFIED", leaving)
+    late, second = made(site, "p3", created=STAMP), made(site, "p2")
+    assert site.known.claim(late) == "", "not for ever"
+    with pytest.raises(RetryableError, match="still ending"):
+        site.known.claim(second)
+    site.snapshot.pod_event("DELETED", leaving)
+    assert site.known.claim(second) == "old-a"
+
+
 # --- pods that are lost ---------------------------------------------------------------------------
 
 JUST_NOW = "2026-01-01T00:01:38Z"

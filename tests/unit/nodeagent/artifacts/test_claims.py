@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
+from kybernate.errors import DeadlineError
 from kybernate.ports import Line
 from kybernate.types import ArtifactId, PodRef, PodUid
 from nodeagent.artifacts.succession import UNTOLD, outlast_boot
@@ -18,6 +19,7 @@ from tests.kit.clock import run_virtual
 from tests.kit.machine import Crash, Machine
 from tests.unit.nodeagent.offloading import (
     ACTIVE,
+    NVME,
     OBJECT,
     TIERS,
     WAITING,
@@ -52,6 +54,85 @@ async def test_one_whose_container_ends_before_it_goes_on_does_so_in_the_next(ri
     await r.until(new, ACTIVE, 200)
     assert (app_of(r, new).inner, went(r, new)) == (inner, [])
     r.check()
+    telling.cancel()
+
+
+async def gone(r, uid):
+    r.node.seats[uid].ending.terminating = True
+    r.machine.end_container(uid)
+    r.loop.pod_gone(uid)
+    await when(lambda: uid not in r.node.seats)
+
+
+@pytest.mark.parametrize(
+    ("how", "state"),
+    [("claimed", OBJECT), ("claimed", NVME), ("unheard", OBJECT), ("parked", OBJECT)],
+)
+async def test_who_is_gone_before_it_went_on_hands_its_claim_to_the_next(
+    rig, monkeypatch, state, how
+):
+    r = rig(tiers=TIERS)
+    cold, artifact, (inner, _), telling = await left(r, state)
+    registry = r.loop.registry
+    claim = registry.claim
+
+    async def unheard(*asked, **more):
+        await claim(*asked, **more)
+        raise DeadlineError("no answer")
+
+    if how == "claimed":
+        monkeypatch.setattr(r.loop.offload.gates, "shut", deaf)
+    elif how == "unheard":
+        monkeypatch.setattr(registry, "claim", unheard)
+    new = await r.seat("new", restore=of(cold))
+    if how == "parked":
+        await r.until(new, state)
+        await gone(r, new)
+    third = await r.seat("third", restore=of(cold))
+    if how != "parked":
+        await when(lambda: registry._get("default", cold).successor == new)
+        await asyncio.sleep(5)
+        assert (r.state(third), went(r, third)) == (WAITING, []), "the other may go on yet"
+        await gone(r, new)
+        monkeypatch.undo()
+    await r.until(third, ACTIVE)
+    assert (app_of(r, third).inner, went(r, third)) == (inner, [])
+    await when(lambda: artifact not in r.machine.vault)
+    r.check()
+    telling.cancel()
+
+
+async def test_who_went_on_hands_nothing_back(rig):
+    r = rig(tiers=TIERS, restore_wait_s=3.0)
+    cold, artifact, _, telling = await left(r)
+    keeping = r.machine.vault[artifact]
+    new = await r.seat("new", restore=of(cold))
+    await r.until(new, ACTIVE)
+    await when(lambda: artifact not in r.machine.vault)
+    r.machine.vault[artifact] = keeping  # as if people had kept it
+    await gone(r, new)
+    await asyncio.sleep(1)
+    line = await r.loop.registry.line("default", cold, 1.0)
+    assert line.successor == new
+    third = await r.seat("third", restore=of(cold))
+    await r.until(third, ACTIVE)
+    assert len(went(r, third)) == 1
+    telling.cancel()
+
+
+async def test_who_may_have_gone_on_before_a_boot_hands_nothing_back(rig, monkeypatch):
+    r = rig(tiers=TIERS)
+    cold, _, _, telling = await left(r)
+    monkeypatch.setattr(r.loop.offload.gates, "shut", deaf)
+    new = await r.seat("new", restore=of(cold))
+    await when(lambda: r.node.seats[new].saved.claimed)
+    pod = r.node.seats[new].identity.pod
+    record = {"namespace": pod.namespace, "pod": pod.name, "uid": pod.uid}
+    r.loop.succession.load({f"{UNTOLD}{new}": record})
+    await gone(r, new)
+    await r.loop.reports.flush(10)
+    line = await r.loop.registry.line("default", cold, 1.0)
+    assert line.successor == new
     telling.cancel()
 
 

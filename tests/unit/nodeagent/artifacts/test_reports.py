@@ -78,6 +78,9 @@ class Registry:
     async def claim(self, namespace, uid, artifact, successor, deadline, *, again=False):
         self._called("claim", uid, successor, again)
 
+    async def hand_back(self, namespace, uid, successor, deadline):
+        self._called("hand back", uid, successor)
+
     async def line(self, namespace, uid, deadline):
         return Line()
 
@@ -317,3 +320,37 @@ def test_what_stands_against_it_is_told(there, word):
 def test_an_image_that_nobody_named_equals_none():
     unknown = Target(UNKNOWN, "9f2c", "6.18.5", "4.2.1", "x86_64")
     assert "did not tell" in mismatches(FACTS, unknown)[0].sentence
+
+
+UNUSED = Report(Kind.STOPPED, "team-a", "u2", why="its pod is gone", hands_back="u1")
+
+
+def test_a_claim_with_which_a_pod_never_continued_goes_back_in_one_with_its_stop(machine):
+    registry = Registry(away=1)
+    registry.knows.add("u2")
+    telling(machine, registry, UNUSED)
+    assert registry.said == [("hand back", "u1", "u2"), ("stop", "u2")]
+
+
+def test_a_registry_of_before_is_told_of_the_stop_first(machine):
+    class Wants(Registry):
+        async def hand_back(self, namespace, uid, successor, deadline):
+            before = [*self.said]
+            self._called("hand back", uid, successor)
+            if ("stop", successor) not in before:
+                raise ConflictError(f"nothing proves that pod {successor} stopped")
+
+    registry = Wants()
+    registry.knows.add("u2")
+    telling(machine, registry, UNUSED)
+    assert [one[0] for one in registry.said] == ["hand back", "stop", "hand back"]
+
+
+def test_who_has_no_claim_has_stopped_all_the_same(machine):
+    class Refuses(Registry):
+        async def hand_back(self, namespace, uid, successor, deadline):
+            raise RefusedError(f"pod {uid} is another node's")
+
+    registry = Refuses()
+    telling(machine, registry, UNUSED)
+    assert registry.said == [("stop", "u2"), ("lease", "u2"), ("stop", "u2")]
