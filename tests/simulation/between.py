@@ -15,14 +15,18 @@ from kybernate.types import PodUid, SeatState, Tier
 from nodeagent.operations.record import Ask
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nodeagent.operations.operations import Operations
     from tests.simulation.cluster import Pod
     from tests.simulation.life import Life
     from tests.simulation.plan import Event
 
 _POLL = 0.2
-_SOON, _STAYS = 2.0, 0.6
-"""Seconds after which a successor is deleted at most, and how often the next is on its node."""
+_OFTEN, _LOOKS = 0.02, 250
+"""Seconds between two looks whether a successor has its claim, and how many there are."""
+_SOON, _STAYS = 0.1, 0.6
+"""Seconds after its claim in which it is deleted, and how often the next one is on its node."""
 _PATIENCE = 6
 """How many looks it takes a pod at most to be where it should be."""
 
@@ -74,12 +78,26 @@ class Between:
         here.cluster.delete(pod, here.loop.time(), force=False)
         names = [self._successor(here, pod, life) for life in to]
         if event.kind == "again" and names[0]:
-            after = here.loop.time() + _SOON * (event.draw * 100 % 1)
-            to[0].at(after, partial(self._again, here, pod, to[0], names[0], event))
+            uid, then = PodUid(f"uid-{names[0]}"), partial(self._again, here, pod, to[0], event)
+            to[0].at(here.loop.time(), partial(self._once_claimed, to[0], uid, then, _LOOKS))
 
-    def _again(self, here: Life, pod: Pod, there: Life, name: str, event: Event) -> None:
+    def _once_claimed(
+        self, there: Life, uid: PodUid, then: Callable[[PodUid], None], looks: int
+    ) -> None:
+        """As soon as the successor has a claim, or a little later; in the end anyhow."""
+        agent = there.cluster.agent
+        seat = agent.node.seats.get(uid) if agent else None
+        if seat is not None and seat.saved.claimed:
+            there.machine.later(_SOON * there.machine.rng.random(), partial(then, uid))
+        elif looks:
+            again = partial(self._once_claimed, there, uid, then, looks - 1)
+            there.machine.later(_OFTEN, again)
+        else:
+            then(uid)
+
+    def _again(self, here: Life, pod: Pod, there: Life, event: Event, uid: PodUid) -> None:
         """Its successor is deleted, whether it has gone on or not, and the next one comes."""
-        gone = there.cluster.pods.get(PodUid(f"uid-{name}"))
+        gone = there.cluster.pods.get(uid)
         if gone is not None:
             there.cluster.delete(gone, there.loop.time(), force=False)
         self._successor(there, pod, there if event.draw < _STAYS else here)
