@@ -188,3 +188,34 @@ def one_by_one(counters: list[int]) -> None:
     """The answers are of one copy, and none of one that has been asked by others."""
     assert counters == sorted({*counters})
     assert counters[-1] < FAR
+
+
+def test_while_nobody_says_that_the_node_is_off_the_other_waits_until_it_is_back(
+    site: Site, seats: Pods, deployment: str, reader: Kubectl, tmp_path: Path
+) -> None:
+    """The proof is its own agent's word then."""
+    first = the_pod(seats)
+    name, uid = (first["metadata"][key] for key in ("name", "uid"))
+    node = first["spec"]["nodeName"]
+    (other,) = {"n1", "n2"} - {node}
+    with Partition(site, node, tmp_path) as way, Client(site) as client:
+        client.is_answered()
+        done = reader("kyb", "snapshot", name)
+        assert not done.returncode, (done.stdout, done.stderr)
+        client.is_answered()
+        way.cut()
+        second = missed(site, way, name, other)
+        assert workload(uid), "it runs on"
+        assert not ready(seats.get(second))
+        of_one = len(client.counters)
+        way.heal()
+        successor = the_pod(seats, but=uid)
+        assert not workload(uid), "both run"
+        assert successor["metadata"]["annotations"][keys.RESTORE_FROM] == f"pod/{uid}"
+        client.is_answered()
+        client.is_answered()
+    one_by_one(client.counters[:of_one])
+    one_by_one(client.counters[of_one:])
+    assert client.counters[of_one] > 2, "it has begun again"
+    known = site.registry.pod("default", uid)
+    assert (known.stopped, known.successor) == ("agent", successor["metadata"]["uid"])
