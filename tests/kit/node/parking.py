@@ -79,8 +79,9 @@ class Seat:
     def dump(self, deadline: float = LIMIT, *, continues: bool = False) -> Phases:
         """From frozen to frozen."""
         self.renew()
-        init, how = self.container.init, {"goes_on": continues}
-        return self._runner.run(self.criu.dump(init, self.handle, self.images, deadline, **how))
+        init, images = self.container.init, self.images
+        dump = self.criu.dump(init, self.handle, images, deadline, continues=continues)
+        return self._runner.run(dump)
 
     def end(self) -> None:
         """Commit."""
