@@ -43,7 +43,7 @@ class Crd(NamedTuple):
     model: type
     told: str
     columns: tuple[tuple[Any, ...], ...]
-    select: tuple[str, ...] = ()
+    select: tuple[str, ...]
     scope: str = "Namespaced"
     has_status: bool = True
     plural: str = ""
@@ -78,6 +78,7 @@ CRDS = {
             ("Reason", "string", f"{_READY}.message", 1),
             _AGE,
         ),
+        select=(".status.driver.version", ".status.agent.version"),
         scope="Cluster",
     ),
     "artifact": Crd(
@@ -115,6 +116,7 @@ CRDS = {
             ("Until", "string", ".spec.until"),
             _AGE,
         ),
+        select=(".spec.until",),
         has_status=False,
     ),
     "checkpointpolicy": Crd(
@@ -175,7 +177,7 @@ CRDS = {
             _MESSAGE,
             _AGE,
         ),
-        select=(".spec.move.pod", ".spec.emptyNode"),
+        select=(".spec.move.pod", ".spec.move.model", ".spec.emptyNode"),
     ),
     "restorerequest": Crd(
         keys.RESTORE_REQUEST_KIND,
@@ -193,7 +195,13 @@ CRDS = {
             _MESSAGE,
             _AGE,
         ),
-        select=(".spec.as", ".status.pod"),
+        select=(
+            ".spec.as",
+            ".spec.source.artifact",
+            ".spec.source.pod",
+            ".status.pod",
+            ".status.node",
+        ),
     ),
     "snapshottemplate": Crd(
         keys.SNAPSHOT_TEMPLATE_KIND,
@@ -213,6 +221,11 @@ CRDS = {
             ("Artifact", "string", ".status.artifact.name", 1),
             ("Message", "string", f"{_READY}.message", 1),
             _AGE,
+        ),
+        select=(
+            ".status.artifact.name",
+            ".status.artifact.madeOn.product",
+            ".status.artifact.madeOn.driver",
         ),
     ),
     "tierplacement": Crd(
@@ -234,6 +247,7 @@ CRDS = {
             ("Message", "string", f"{_READY}.message", 1),
             _AGE,
         ),
+        select=(".spec.pinnedUntil", ".spec.copies.object"),
     ),
     "share": Crd(
         keys.SHARE_KIND,
@@ -252,6 +266,7 @@ CRDS = {
             ("Message", "string", '.status.conditions[?(@.type=="WithinQuota")].message', 1),
             _AGE,
         ),
+        select=(".spec.weight", ".spec.quota.gpuSeconds"),
         scope="Cluster",
     ),
 }
@@ -285,8 +300,7 @@ def definition(name: str) -> Json:
     version: Json = {"name": keys.VERSION, "served": True, "storage": True}
     if crd.has_status:
         version["subresources"] = {"status": {}}
-    if crd.select:
-        version["selectableFields"] = [{"jsonPath": path} for path in crd.select]
+    version["selectableFields"] = [{"jsonPath": path} for path in crd.select]
     version["additionalPrinterColumns"] = [
         {"name": title, "type": kind}
         | ({"priority": priority[0]} if priority else {})

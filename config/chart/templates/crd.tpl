@@ -148,6 +148,8 @@ spec:
   - name: v1alpha1
     served: true
     storage: true
+    selectableFields:
+    - jsonPath: .spec.until
     additionalPrinterColumns:
     - name: To
       type: string
@@ -1004,6 +1006,9 @@ spec:
     storage: true
     subresources:
       status: {}
+    selectableFields:
+    - jsonPath: .status.driver.version
+    - jsonPath: .status.agent.version
     additionalPrinterColumns:
     - name: Ready
       type: string
@@ -1556,6 +1561,9 @@ spec:
     storage: true
     subresources:
       status: {}
+    selectableFields:
+    - jsonPath: .spec.weight
+    - jsonPath: .spec.quota.gpuSeconds
     additionalPrinterColumns:
     - name: Weight
       type: integer
@@ -1746,6 +1754,7 @@ spec:
       status: {}
     selectableFields:
     - jsonPath: .spec.move.pod
+    - jsonPath: .spec.move.model
     - jsonPath: .spec.emptyNode
     additionalPrinterColumns:
     - name: Pod
@@ -2114,7 +2123,10 @@ spec:
       status: {}
     selectableFields:
     - jsonPath: .spec.as
+    - jsonPath: .spec.source.artifact
+    - jsonPath: .spec.source.pod
     - jsonPath: .status.pod
+    - jsonPath: .status.node
     additionalPrinterColumns:
     - name: As
       type: string
@@ -2369,6 +2381,10 @@ spec:
     storage: true
     subresources:
       status: {}
+    selectableFields:
+    - jsonPath: .status.artifact.name
+    - jsonPath: .status.artifact.madeOn.product
+    - jsonPath: .status.artifact.madeOn.driver
     additionalPrinterColumns:
     - name: Ready
       type: string
@@ -2703,6 +2719,9 @@ spec:
     storage: true
     subresources:
       status: {}
+    selectableFields:
+    - jsonPath: .spec.pinnedUntil
+    - jsonPath: .spec.copies.object
     additionalPrinterColumns:
     - name: Matched
       type: integer

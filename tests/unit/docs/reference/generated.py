@@ -202,9 +202,15 @@ def objects_page() -> str:
         schema = version["schema"]["openAPIV3Schema"]
         lines += [f"## {crd['names']['kind']}", "", f"`{crd['group']}/{version['name']}`.", ""]
         lines += [textwrap.fill(schema["description"], 120), ""]
+        lines += [textwrap.fill(_selectable(version), 120, break_on_hyphens=False), ""]
         lines += [_item(f"`{path}`, {kind}", text) for path, kind, text in _fields(schema)]
         lines.append("")
     return "\n".join([*lines, *(line for one in REASONS for line in _reasons(*one))])
+
+
+def _selectable(version: dict[str, Any]) -> str:
+    paths = [f"`{one['jsonPath'][1:]}`" for one in version["selectableFields"]]
+    return f"`kubectl get --field-selector` takes {', '.join(paths)}."
 
 
 def _reasons(
