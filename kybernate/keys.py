@@ -70,6 +70,7 @@ IDLE = "kyb.ai/idle"
 MIN_RESIDENCY = "kyb.ai/min-residency"
 MAX_WAIT = "kyb.ai/max-wait"
 PREFETCH = "kyb.ai/prefetch"
+PRIORITY = "kyb.ai/priority"
 COOPERATE = "kyb.ai/cooperate"
 ON_PREEMPT = "kyb.ai/on-preempt"
 CONNECTIONS = "kyb.ai/connections"
@@ -100,7 +101,7 @@ GANG_GATE = "kyb.ai/gang"
 # All of them; others of our group are taken for slips of the pen
 USER_ANNOTATIONS = (
     *(MODEL, VRAM, GPUS_ANNOTATION, PREFER_GROUP, REQUIRE_GROUP, GPU_PRODUCT, POLICY, READY_WITHIN),
-    *(READY_WHILE, TURN, IDLE, MIN_RESIDENCY, MAX_WAIT, PREFETCH),
+    *(READY_WHILE, TURN, IDLE, MIN_RESIDENCY, MAX_WAIT, PREFETCH, PRIORITY),
     *(PARK_TIER, COOPERATE, ON_PREEMPT, CONNECTIONS, NCCL, GANG, GANG_SIZE),
     *(RESTORE_FROM, RESTORE_AS, RESTORE_ELSE, CLONE_STOPPED),
 )

@@ -19,12 +19,14 @@ from kybernate.api.schema import text as words
 from kybernate.api.schema import whole as number
 from kybernate.api.turns import (
     CHOICES,
+    MOST_PRIORITY,
     MOST_WEIGHT,
     ON_REQUEST,
     TIERS,
     max_wait,
     min_residency,
     prefetch,
+    priority,
     read_idle,
     read_turn,
 )
@@ -104,8 +106,9 @@ class Turn:
             "a seat that waits for requests has no weight; leave weight out, or write mode: always",
         ),
         rule(
-            "has(self.mode) || has(self.weight) || has(self.minResidency) || has(self.maxWait)",
-            "write mode, weight, minResidency or maxWait",
+            "has(self.mode) || has(self.weight) || has(self.minResidency) || has(self.maxWait) || "
+            "has(self.priority)",
+            "write mode, weight, minResidency, maxWait or priority",
         ),
     )
     mode: Annotated[
@@ -138,6 +141,16 @@ class Turn:
         _duration(
             "A seat whose requests have waited for this long comes before seats of any priority, "
             "such as 5m; never sooner than after max_wait_s of its agent."
+        ),
+    ] = None
+    priority: Annotated[
+        int | None,
+        number(
+            32,
+            "Priority of the seat's requests among those of other seats; at most the pod's own, "
+            "that of its PriorityClass.",
+            least=-MOST_PRIORITY,
+            most=MOST_PRIORITY,
         ),
     ] = None
 
@@ -532,7 +545,7 @@ def _words(given: Json, where: str) -> Mapping[str, str]:
     try:
         read_turn(found, of_job=False, callable_=False)
         read_idle(found)
-        for read in (min_residency, max_wait, prefetch):
+        for read in (min_residency, max_wait, prefetch, priority):
             read(found)
     except ConfigError as error:
         raise ConfigError(where, str(error)) from error
@@ -548,6 +561,8 @@ def _said(given: Json) -> Iterator[tuple[str, str]]:
         yield keys.IDLE, ",".join(named)
     own = {keys.MIN_RESIDENCY: turn.get("minResidency"), keys.MAX_WAIT: turn.get("maxWait")}
     own[keys.PREFETCH] = given.get("prefetch")
+    if (ranks := turn.get("priority")) is not None:
+        own[keys.PRIORITY] = str(ranks)
     yield from ((name, text(said)) for name, said in own.items() if said is not None)
     if preempted := text(given.get("onPreempt")):
         yield keys.ON_PREEMPT, preempted

@@ -26,6 +26,8 @@ _LEAST_S, _HOUR_S, _MOST_S = 1.0, 3600.0, 366 * 86400.0
 # The journal takes no infinite number.
 _PREFETCHED: Mapping[str, float] = MappingProxyType({"always": 0.0, "never": 1e12})
 _MOST_DIGITS = 6
+MOST_PRIORITY = 1_000_000_000
+"""That of a PriorityClass that isn't the system's."""
 _LEAVES: Mapping[str, Tier] = MappingProxyType(
     {VRAM: Tier.RAM, Tier.RAM.value: Tier.NVME, Tier.NVME.value: Tier.OBJECT}
 )
@@ -125,6 +127,25 @@ def prefetch(notes: Mapping[str, str]) -> float | None:
             "expected, a whole number from 1 to 999999",
         )
     return float(text)
+
+
+def priority(notes: Mapping[str, str], of_pod: int = 0) -> int:
+    """What the seat's requests rank among those of other seats: what is said, but no more than
+    `of_pod`, the priority that its pod was granted, since that would be at the expense of others.
+
+    Raises ConfigError, naming the annotation.
+    """
+    text = notes.get(keys.PRIORITY)
+    if text is None:
+        return of_pod
+    digits = text.removeprefix("-")
+    plain = digits.isascii() and digits.isdigit() and len(digits) <= len(str(MOST_PRIORITY))
+    if not plain or int(digits) > MOST_PRIORITY:
+        raise ConfigError(
+            keys.PRIORITY,
+            f"is {text[:100]!r}; write a whole number from -{MOST_PRIORITY} to {MOST_PRIORITY}",
+        )
+    return min(int(text), of_pod)
 
 
 def _time(

@@ -92,6 +92,7 @@ class Declared:
     min_residency: float | None = None
     max_wait: float | None = None
     prefetch: float | None = None
+    priority: int = 0
     keep_connections: bool = False
     spec_hash: str = ""
 
@@ -101,7 +102,9 @@ def declared(spec: ModelSpec) -> Declared:
     idle = {VRAM: spec.ttl} if spec.ttl and spec.weight is None else {}
     if spec.ram_idle:
         idle[Tier.RAM.value] = spec.ram_idle
-    return Declared(idle, ready_within=spec.ready_within, weight=spec.weight)
+    return Declared(
+        idle, ready_within=spec.ready_within, weight=spec.weight, priority=spec.priority
+    )
 
 
 def any_of(gpus: tuple[Gpu, ...]) -> Group:
@@ -130,7 +133,6 @@ def seat_of(spec: ModelSpec, gpus: tuple[Gpu, ...], now: float, wall: float) -> 
         model=spec.name,
         image="",
         port=spec.port,
-        priority=spec.priority,
         grace=spec.grace,
         anywhere=spec.anywhere,
     )

@@ -187,7 +187,6 @@ class Preparer:
                 image=facts.image,
                 port=facts.port,
                 has_args=facts.has_args,
-                priority=facts.priority,
                 grace=facts.grace,
                 namespace_uid=facts.namespace_uid,
             )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from kybernate.api import podnotes, pods
 from kybernate.api.restores import read_wish
-from kybernate.api.turns import max_wait, min_residency, prefetch, read_idle, read_turn
+from kybernate.api.turns import max_wait, min_residency, prefetch, priority, read_idle, read_turn
 from kybernate.core.policy.effective import Effective
 from kybernate.dataclass import dataclass
 from kybernate.errors import ConfigError
@@ -53,7 +53,8 @@ class PodFacts:
     `restore`: the artifact that it wants to continue from. `weight`: of a seat that always wants
     its GPUs, None if it waits for requests. `idle` (s): unused for so long it leaves GPU memory
     ("vram") or the tier of that name. `min_residency`, `max_wait` (s), `prefetch` (calls per hour):
-    instead of the agent's settings. `namespace_uid`: its namespace's, where that was asked for.
+    instead of the agent's settings. `priority`: what its requests rank. `namespace_uid`: its
+    namespace's, where that was asked for.
     """
 
     ref: PodRef
@@ -70,7 +71,6 @@ class PodFacts:
     ip: str
     deleting: bool
     over: bool
-    priority: int = 0
     grace: float = 30.0
     keep_connections: bool = False
     park_tier: Tier = Tier.OBJECT
@@ -83,6 +83,7 @@ class PodFacts:
     min_residency: float | None = None
     max_wait: float | None = None
     prefetch: float | None = None
+    priority: int = 0
     namespace_uid: str = ""
 
 
@@ -121,7 +122,6 @@ def facts_of(pod: pods.Pod, judge: Judge = by_itself) -> PodFacts | None:
         ip=pod.ip,
         deleting=pod.leaving,
         over=pod.over,
-        priority=pod.priority,
         grace=pod.grace,
         keep_connections=_or(pod, lambda: podnotes.keeps_connections(notes), otherwise=False),
         park_tier=_or(pod, lambda: podnotes.park_tier(notes), Tier.RAM),
@@ -134,6 +134,7 @@ def facts_of(pod: pods.Pod, judge: Judge = by_itself) -> PodFacts | None:
         min_residency=_or(pod, lambda: min_residency(notes), None),
         max_wait=_or(pod, lambda: max_wait(notes), None),
         prefetch=_or(pod, lambda: prefetch(notes), None),
+        priority=_or(pod, lambda: priority(notes, pod.priority), pod.priority),
     )
 
 

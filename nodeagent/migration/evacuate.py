@@ -116,7 +116,7 @@ class Evacuations:
             gpu=gpu,
             host=host,
             send=self._to_send(seat) if written else gpu + host,
-            priority=seat.identity.priority,
+            priority=seat.wishes.priority,
             calls=calls,
             why_not=self._why_not(seat),
             earlier=self._earlier(seat.uid),

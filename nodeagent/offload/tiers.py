@@ -62,7 +62,7 @@ class Tiers:
         self._weights: dict[PodUid, tuple[float, int]] = {}
         settings = node.settings
         sinks = {Tier.RAM: settings.ram_idle_s, Tier.NVME: settings.nvme_idle_s}
-        self._policy = TierPolicy(
+        self.policy = TierPolicy(
             min_residency=settings.tier_residency_s,
             idle={tier: limit for tier, limit in sinks.items() if limit},
             prefetch_calls=settings.prefetch_calls or math.inf,
@@ -78,9 +78,9 @@ class Tiers:
         if self._drop_transfers() or not stood:
             self.stand()
         view = self._view(now)
-        for action in decide(view, self._policy, now):
+        for action in decide(view, self.policy, now):
             self._carry_out(action)
-        self._look_again(next_check(view, self._policy, now))
+        self._look_again(next_check(view, self.policy, now))
         self._show(view)
         gone = self._weights.keys() - self._node.seats.keys()
         for uid in gone:

@@ -65,6 +65,7 @@ _PLAIN = {
     "min_residency": "wishes.min_residency",
     "max_wait": "wishes.max_wait",
     "prefetch": "wishes.prefetch",
+    "priority": "wishes.priority",
     "spec_hash": "wishes.spec_hash",
     "borrowed": "saved.borrowed",
     "predecessor": "saved.predecessor",
@@ -96,9 +97,9 @@ class SeatIdentity:
     does not say what it needs: it is measured.
 
     `device_id` is the kubelet's token; `port` the first containerPort; `has_args` whether the
-    pod names arguments (then the image's CMD is not used); `priority` is the pod's, and
-    `grace` the seconds that the kubelet waits between SIGTERM and SIGKILL. `namespace_uid` tells
-    the pod's namespace from an earlier one of its name; empty if it could not be read.
+    pod names arguments (then the image's CMD is not used); `grace` is the seconds that the kubelet
+    waits between SIGTERM and SIGKILL. `namespace_uid` tells the pod's namespace from an earlier one
+    of its name; empty if it could not be read.
     """
 
     pod: PodRef
@@ -113,7 +114,6 @@ class SeatIdentity:
     image: str
     port: int | None = None
     has_args: bool = False
-    priority: int = 0
     grace: float = 30.0
     namespace_uid: str = ""
     anywhere: bool = False
@@ -256,7 +256,7 @@ class Seat:
             drained,
             self.history.drain_since,
             self._can_begin,
-            self.identity.priority,
+            self.wishes.priority,
             self.backoff.not_before,
             self.backoff.stays_until,
             None if self.ending.asked else self.demand.asked_since,

@@ -81,7 +81,6 @@ class Pod:
             model=plan.name,
             image="img",
             port=8000,
-            priority=plan.priority,
             grace=GRACE,
             anywhere=plan.anywhere,
         )
@@ -226,6 +225,7 @@ class Cluster:
             seat.contact.pod_ip, seat.wishes.restore = "10.0.0.1", pod.plan.restore
             seat.wishes.weight, seat.wishes.idle = pod.plan.weight, pod.plan.idle
             seat.wishes.ready_within = pod.plan.ready_within
+            seat.wishes.priority = pod.plan.priority
             agent.add(seat)
         await world.doors.open(pod.uid)
         if not pod.begun:

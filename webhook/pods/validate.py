@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 from kybernate import keys
 from kybernate.api import podnotes
 from kybernate.api.restores import read_wish
-from kybernate.api.turns import max_wait, min_residency, prefetch, read_own_idle, read_turn
+from kybernate.api.turns import (
+    max_wait,
+    min_residency,
+    prefetch,
+    priority,
+    read_own_idle,
+    read_turn,
+)
 from kybernate.core.artifacts.grants import why_not
 from kybernate.core.artifacts.restores import RestoreAs
 from kybernate.core.gangs.gang import parse_size
@@ -244,6 +251,7 @@ _READERS: tuple[Callable[[dict[str, str]], object], ...] = (
     min_residency,
     max_wait,
     prefetch,
+    priority,
 )
 """What the extender and the agent read of annotations: what they couldn't read is refused."""
 

@@ -375,12 +375,18 @@ spec:
                     minLength: 1
                     pattern: ^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$
                     type: string
+                  priority:
+                    description: Priority of the seat's requests among those of other seats; at most the pod's own, that of its PriorityClass.
+                    format: int32
+                    maximum: 1000000000
+                    minimum: -1000000000
+                    type: integer
                 type: object
                 x-kubernetes-validations:
                 - message: 'a seat that waits for requests has no weight; leave weight out, or write mode: always'
                   rule: '!has(self.weight) || !has(self.mode) || self.mode != ''on-request'''
-                - message: write mode, weight, minResidency or maxWait
-                  rule: has(self.mode) || has(self.weight) || has(self.minResidency) || has(self.maxWait)
+                - message: write mode, weight, minResidency, maxWait or priority
+                  rule: has(self.mode) || has(self.weight) || has(self.minResidency) || has(self.maxWait) || has(self.priority)
               idle:
                 description: After how long without use a seat leaves each tier, as in the annotation kyb.ai/idle.
                 properties:
@@ -471,12 +477,18 @@ spec:
                           minLength: 1
                           pattern: ^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$
                           type: string
+                        priority:
+                          description: Priority of the seat's requests among those of other seats; at most the pod's own, that of its PriorityClass.
+                          format: int32
+                          maximum: 1000000000
+                          minimum: -1000000000
+                          type: integer
                       type: object
                       x-kubernetes-validations:
                       - message: 'a seat that waits for requests has no weight; leave weight out, or write mode: always'
                         rule: '!has(self.weight) || !has(self.mode) || self.mode != ''on-request'''
-                      - message: write mode, weight, minResidency or maxWait
-                        rule: has(self.mode) || has(self.weight) || has(self.minResidency) || has(self.maxWait)
+                      - message: write mode, weight, minResidency, maxWait or priority
+                        rule: has(self.mode) || has(self.weight) || has(self.minResidency) || has(self.maxWait) || has(self.priority)
                     idle:
                       description: After how long without use a seat leaves each tier, as in the annotation kyb.ai/idle.
                       properties:

@@ -1285,10 +1285,10 @@ spec:
     expression: object.metadata.?labels[?'kyb.ai/managed'].orValue('')
   - name: touched
     expression: '[''kyb.ai/model'', ''kyb.ai/vram'', ''kyb.ai/gpus'', ''kyb.ai/prefer-group'', ''kyb.ai/require-group'', ''kyb.ai/gpu-product'', ''kyb.ai/policy'',
-      ''kyb.ai/ready-within'', ''kyb.ai/turn'', ''kyb.ai/idle'', ''kyb.ai/ready-while'', ''kyb.ai/min-residency'', ''kyb.ai/max-wait'', ''kyb.ai/prefetch'', ''kyb.ai/park-tier'',
-      ''kyb.ai/cooperate'', ''kyb.ai/on-preempt'', ''kyb.ai/connections'', ''kyb.ai/nccl'', ''kyb.ai/gang'', ''kyb.ai/gang-size'', ''kyb.ai/restore-from'', ''kyb.ai/restore-as'',
-      ''kyb.ai/restore-else'', ''kyb.ai/clone-stopped'', ''kyb.ai/original-resources''].filter(k, (k in variables.now) != (k in variables.before) || (k in variables.now
-      && variables.now[k] != variables.before[k]))'
+      ''kyb.ai/ready-within'', ''kyb.ai/turn'', ''kyb.ai/idle'', ''kyb.ai/ready-while'', ''kyb.ai/min-residency'', ''kyb.ai/max-wait'', ''kyb.ai/prefetch'', ''kyb.ai/priority'',
+      ''kyb.ai/park-tier'', ''kyb.ai/cooperate'', ''kyb.ai/on-preempt'', ''kyb.ai/connections'', ''kyb.ai/nccl'', ''kyb.ai/gang'', ''kyb.ai/gang-size'', ''kyb.ai/restore-from'',
+      ''kyb.ai/restore-as'', ''kyb.ai/restore-else'', ''kyb.ai/clone-stopped'', ''kyb.ai/original-resources''].filter(k, (k in variables.now) != (k in variables.before)
+      || (k in variables.now && variables.now[k] != variables.before[k]))'
   validations:
   - expression: size(variables.touched) == 0
     reason: Forbidden
@@ -1376,9 +1376,9 @@ spec:
   variables:
   - name: named
     expression: '[''kyb.ai/model'', ''kyb.ai/vram'', ''kyb.ai/prefer-group'', ''kyb.ai/require-group'', ''kyb.ai/gpu-product'', ''kyb.ai/policy'', ''kyb.ai/ready-within'',
-      ''kyb.ai/park-tier'', ''kyb.ai/turn'', ''kyb.ai/idle'', ''kyb.ai/ready-while'', ''kyb.ai/min-residency'', ''kyb.ai/max-wait'', ''kyb.ai/prefetch'', ''kyb.ai/cooperate'',
-      ''kyb.ai/on-preempt'', ''kyb.ai/connections'', ''kyb.ai/nccl'', ''kyb.ai/gang'', ''kyb.ai/gang-size'', ''kyb.ai/restore-from'', ''kyb.ai/restore-as'', ''kyb.ai/restore-else'',
-      ''kyb.ai/clone-stopped''].filter(k, k in object.metadata.?annotations.orValue({}))'
+      ''kyb.ai/park-tier'', ''kyb.ai/turn'', ''kyb.ai/idle'', ''kyb.ai/ready-while'', ''kyb.ai/min-residency'', ''kyb.ai/max-wait'', ''kyb.ai/prefetch'', ''kyb.ai/priority'',
+      ''kyb.ai/cooperate'', ''kyb.ai/on-preempt'', ''kyb.ai/connections'', ''kyb.ai/nccl'', ''kyb.ai/gang'', ''kyb.ai/gang-size'', ''kyb.ai/restore-from'', ''kyb.ai/restore-as'',
+      ''kyb.ai/restore-else'', ''kyb.ai/clone-stopped''].filter(k, k in object.metadata.?annotations.orValue({}))'
   validations:
   - expression: size(variables.named) == 0
     messageExpression: 'variables.named.join('', '') + '' without effect: the pod has neither the label '' + ''kyb.ai/managed: "true" nor a limit of a kyb.ai resource'''

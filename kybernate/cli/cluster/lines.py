@@ -219,7 +219,7 @@ def valued(found: Effective, notes: Mapping[str, str]) -> Json:
         means_nothing = name == keys.RESTORE_ELSE and keys.RESTORE_FROM not in notes
         if value is None and (means_nothing or name == keys.ON_PREEMPT):
             continue
-        row = {"annotation": name, "value": "", "source": "the agent's setting"}
+        row = {"annotation": name, "value": "", "source": _UNSAID.get(name, "the agent's setting")}
         if value is not None:
             row |= {"value": value.text, "source": _SOURCES[value.source].format(found.policy)}
         if (value is None or value.source is not Source.ANNOTATION) and found.until < inf:
@@ -228,6 +228,7 @@ def valued(found: Effective, notes: Mapping[str, str]) -> Json:
     return {"policy": found.policy, "values": rows}
 
 
+_UNSAID = {keys.PRIORITY: "the pod's PriorityClass"}
 _SOURCES = {
     Source.ANNOTATION: "the pod's annotation",
     Source.SCHEDULE: "a schedule of policy {}",

@@ -188,7 +188,7 @@ def _scheduled(policy: Policy, now: float) -> tuple[dict[str, str], float]:
 
 SPOKEN_OF = (
     *(keys.TURN, keys.IDLE, keys.MIN_RESIDENCY, keys.MAX_WAIT, keys.PREFETCH),
-    *(keys.ON_PREEMPT, keys.RESTORE_ELSE),
+    *(keys.PRIORITY, keys.ON_PREEMPT, keys.RESTORE_ELSE),
 )
 """The annotations of which a policy may say what they would."""
 

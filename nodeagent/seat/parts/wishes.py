@@ -62,6 +62,11 @@ class Declared(Protocol):
         ...
 
     @property
+    def priority(self) -> int:
+        """What its requests rank among those of other seats."""
+        ...
+
+    @property
     def keep_connections(self) -> bool:
         """Whether connections are left open over a park."""
         ...
@@ -79,7 +84,8 @@ class Wishes:
     its pod is ready; `idle` (s): unused for so long the seat
     leaves GPU memory, or the tier of that name; `weight`: of a seat that always wants its GPUs,
     None if it waits for requests; `min_residency`, `max_wait` (s), `prefetch` (calls per hour):
-    instead of the agent's settings; `keep_connections`; `spec_hash`: what its container is.
+    instead of the agent's settings; `priority`: what its requests rank; `keep_connections`;
+    `spec_hash`: what its container is.
 
     Of the workload: `acquired`: it wants its GPUs until it says otherwise; `yields`: it gives up
     the turn that it has.
@@ -99,6 +105,7 @@ class Wishes:
     min_residency: float | None = None
     max_wait: float | None = None
     prefetch: float | None = None
+    priority: int = 0
     keep_connections: bool = False
     spec_hash: str = ""
     acquired: bool = False
@@ -123,12 +130,12 @@ class Wishes:
         self.ready_active = pod.ready_active
         self.weight, self.idle = pod.weight, pod.idle
         self.min_residency, self.max_wait = pod.min_residency, pod.max_wait
-        self.prefetch = pod.prefetch
+        self.prefetch, self.priority = pod.prefetch, pod.priority
         return before != self._noted()
 
     def _noted(self) -> tuple[object, ...]:
         said = self.min_residency, self.max_wait, self.prefetch, self.ready_active
-        return self.weight, self.idle, self.ready_within, *said
+        return self.weight, self.idle, self.ready_within, self.priority, *said
 
     def continues(self, restore: RestoreWish | None) -> None:
         """From which state its pod wants to continue, which is settled when the seat is made."""

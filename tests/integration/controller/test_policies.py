@@ -54,7 +54,7 @@ def api(control_plane: Cluster, namespace: str) -> Iterator[Api]:
     [
         ({}, "it says nothing; write turn, idle"),
         ({"schedule": []}, "it says nothing"),
-        ({"turn": {}}, "write mode, weight, minResidency or maxWait"),
+        ({"turn": {}}, "write mode, weight, minResidency, maxWait or priority"),
         ({"turn": {"minResidency": "5"}}, "should match"),
         ({"prefetch": "0"}, "should match"),
         ({"limits": {}}, "write parallel, secondsPerGiB or noProgress"),
@@ -97,7 +97,7 @@ def test_what_is_written_stays_and_may_change(api: Api) -> None:
 
 def test_all_that_is_said_of_turns_prefetch_and_limits_stays(api: Api) -> None:
     spec = {
-        "turn": {"minResidency": "5s", "maxWait": "2m"},
+        "turn": {"minResidency": "5s", "maxWait": "2m", "priority": -10},
         "prefetch": "7",
         "limits": {"parallel": 2, "secondsPerGiB": 30, "noProgress": "1m"},
         "schedule": [{"cron": "30 7 * * *", "duration": "1h", "prefetch": "always"}],

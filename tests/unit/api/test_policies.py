@@ -17,6 +17,7 @@ def item(**spec: Any) -> dict[str, Any]:
     return {"metadata": meta, "spec": {"selector": {}, **spec}}
 
 
+_LOWEST = {keys.TURN: "on-request", keys.PRIORITY: "0"}
 _STAGED = {keys.TURN: "auto,weight=2", keys.MAX_WAIT: "2m", keys.PREFETCH: "always"}
 SCHEDULED = {"cron": "0 8 * * 1-5", "timeZone": "Europe/Berlin", "duration": "10h"}
 
@@ -38,6 +39,7 @@ SCHEDULED = {"cron": "0 8 * * 1-5", "timeZone": "Europe/Berlin", "duration": "10
             {"turn": {"minResidency": "5s", "maxWait": "2m"}},
             {keys.MIN_RESIDENCY: "5s", keys.MAX_WAIT: "2m"},
         ),
+        ({"turn": {"mode": "on-request", "priority": 0}}, _LOWEST),
         ({"turn": {"weight": 2, "maxWait": "2m"}, "prefetch": "always"}, _STAGED),
         ({"ofANewerVersion": 1, "turn": {"mode": "auto", "more": 1}}, {keys.TURN: "auto"}),
     ],
@@ -76,6 +78,7 @@ def test_a_whole_one() -> None:
         ({"schedule": [{**SCHEDULED, "duration": "10 hours"}]}, r"\[0\].duration: '10 hours'"),
         ({"schedule": [{**SCHEDULED, "idle": {"vram": "x"}}]}, r"schedule\[0\]: "),
         ({"turn": {"minResidency": "2h"}}, r"spec: kyb.ai/min-residency: '2h' is not between"),
+        ({"turn": {"priority": 10**9 + 1}}, "kyb.ai/priority: is '1000000001'"),
         ({"prefetch": "soon"}, "kyb.ai/prefetch: is 'soon'"),
         ({"limits": {"noProgress": "5s"}}, "spec.limits.noProgress: '5s' is less than 10s"),
         ({"selector": {"matchExpressions": [{"key": "a", "operator": "Like"}]}}, "'Like'"),

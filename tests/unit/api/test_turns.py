@@ -11,6 +11,7 @@ from kybernate.api.turns import (
     max_wait,
     min_residency,
     prefetch,
+    priority,
     read_idle,
     read_own_idle,
     read_turn,
@@ -124,6 +125,19 @@ def test_residency_wait_and_prefetch(read, name, good, bad):
     for text in bad:
         with pytest.raises(ConfigError, match=name):
             read({name: text})
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"), [(None, 7), ("7", 7), ("6", 6), ("-1000000000", -1_000_000_000), ("8", 7)]
+)
+def test_a_priority_is_at_most_the_pods_own(text, ranks):
+    assert priority({} if text is None else {keys.PRIORITY: text}, 7) == ranks
+
+
+@pytest.mark.parametrize("text", ["", "-", "+1", "1.5", "high", "1000000001", "²", "--1"])
+def test_a_priority_is_a_whole_number(text):
+    with pytest.raises(ConfigError, match=keys.PRIORITY):
+        priority({keys.PRIORITY: text}, 7)
 
 
 def test_never_prefetched_is_a_number_that_the_journal_takes():

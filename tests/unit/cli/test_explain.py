@@ -207,7 +207,7 @@ def test_each_value_is_told_with_where_it_comes_from() -> None:
     found = looked(a=seated(), checkpointpolicies={"items": [wrong, NIGHTS]})
     assert found["policy"] == "nights"
     turn, idle, *unsaid = found["values"]
-    assert [one["value"] for one in unsaid] == [""] * 3
+    assert [one["value"] for one in unsaid] == [""] * 4
     assert (turn["annotation"], turn["value"]) == (keys.TURN, "on-request")
     assert turn["source"] == "a schedule of policy nights"
     assert turn["until"].endswith("Z")
@@ -223,7 +223,9 @@ def test_each_value_is_told_with_where_it_comes_from() -> None:
     said = looked(a=seated(), checkpointpolicies={"items": [killed]})["values"][-1]
     assert (said["annotation"], said["value"]) == (keys.ON_PREEMPT, "kill")
     none = looked(a=seated(), checkpointpolicies={"items": []})
-    assert {one["source"] for one in none["values"]} == {"the agent's setting"}
+    *others, priority = [one["source"] for one in none["values"]]
+    assert {*others} == {"the agent's setting"}
+    assert priority == "the pod's PriorityClass"
     out = io.StringIO()
     show(found, Console(file=out, width=120))
     assert "a schedule of policy nights" in out.getvalue()

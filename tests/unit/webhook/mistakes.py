@@ -159,6 +159,7 @@ REFUSED: dict[str, list[tuple[str, Pod]]] = {
         (f"`{keys.MIN_RESIDENCY}: 2h`", noted(min_residency="2h")),
         (f"`{keys.MAX_WAIT}: soon`", noted(max_wait="soon")),
         (f"`{keys.PREFETCH}: often`", noted(prefetch="often")),
+        (f"`{keys.PRIORITY}: high`", noted(priority="high")),
         (f"`{keys.RESTORE_FROM}: llama-0`", noted(restore_from="llama-0")),
         (f"`{keys.RESTORE_FROM}: pod/..`", noted(restore_from="pod/..")),
         (

@@ -141,6 +141,7 @@ WORDS = st.fixed_dictionaries(
         keys.RESTORE_ELSE: st.sampled_from(["start", "fail"]),
         keys.MIN_RESIDENCY: st.sampled_from(["0s", "5s"]),
         keys.MAX_WAIT: st.sampled_from(["1m", "2m"]),
+        keys.PRIORITY: st.sampled_from(["-1", "100"]),
         keys.PREFETCH: st.sampled_from(["always", "never", "7"]),
         keys.ON_PREEMPT: st.sampled_from(["pause", "kill"]),
     },

@@ -253,7 +253,7 @@ async def test_the_pods_priority_and_grace_go_into_its_seat(rig, prepared):
     r.begin()
     pods.create("a", group="G0", token=TOKEN, priority=1000, grace=300)
     seat = await preparer.prepare(RESOURCE, [TOKEN])
-    assert (seat.identity.priority, seat.identity.grace) == (1000, 300.0)
+    assert (seat.wishes.priority, seat.identity.grace) == (1000, 300.0)
     assert seat.view(drained=True).priority == 1000
 
 

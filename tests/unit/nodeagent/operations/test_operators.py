@@ -193,4 +193,4 @@ async def test_a_record_of_an_older_release_is_read(rig):
     for name in ("asked_since", "leave", "stays_away", "priority"):
         del record[name]
     seat = from_record(record)
-    assert (seat.wishes.leave, seat.demand.asked_since, seat.identity.priority) == ("", None, 0)
+    assert (seat.wishes.leave, seat.demand.asked_since, seat.wishes.priority) == ("", None, 0)
