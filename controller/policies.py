@@ -28,6 +28,7 @@ from kybernate.core.policy.findings import (
     governed_by,
 )
 from kybernate.core.policy.snapshots import Governed, Made, Plan, plan
+from kybernate.core.requests.checkpoint import Mode
 from kybernate.core.requests.evictions import is_for_others
 from kybernate.core.requests.reasons import Reason
 from kybernate.core.requests.turns import STUCK
@@ -118,12 +119,13 @@ class Policies(Objects[Policy]):
         return self._counting.get(namespace, ())
 
     def limiting(self, request: Request) -> Policy | None:
-        """The policy whose limits count for the pod of an eviction. None where no policy of its
-        namespace has any, since there may be thousands of evictions, and for what the controller
-        has asked for: a tenant's limits slow no preemption, and no node's emptying."""
+        """The policy whose limits count for a request's pod. None where no policy of its namespace
+        has any, since there may be thousands of requests, and for evictions that the controller has
+        asked for: a tenant's limits slow no preemption, and no node's emptying."""
         pod = self._pods.get(request.namespace, request.status.pod_uid)
         every = self.counting(request.namespace)
-        if pod is None or is_for_others(request) or all(one.limits == PutAway() for one in every):
+        for_others = request.mode is Mode.EVICT and is_for_others(request)
+        if pod is None or for_others or all(one.limits == PutAway() for one in every):
             return None
         return governing(every, pod.labelled.labels)
 

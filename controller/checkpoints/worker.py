@@ -46,7 +46,7 @@ class CheckpointCarrier:
 
     So many `snapshots` of a namespace are under way at a time, and evictions within the `limits`,
     which are cancelled below their pace; `governing`: the policy that governs a request's pod,
-    whose own limits count, too.
+    whose own limits count, too, also for its snapshots.
     """
 
     kind = "checkpoint"
@@ -98,9 +98,9 @@ class CheckpointCarrier:
         return decision
 
     def _decide(self, seen: Observed) -> Decision[Status, Act]:
-        request, pace = seen.request, self._limits.pace
-        policy = self._governing(request) if request.mode is Mode.EVICT else None
-        return decide(seen, self._wall(), pace.within(policy.limits) if policy else pace)
+        request = seen.request
+        pace = self._limits.pace.of(request, self._governing(request))
+        return decide(seen, self._wall(), pace)
 
     def _begun(self, seen: Observed) -> Observed:
         """With what it came to that it was to begin, or why it may not yet."""

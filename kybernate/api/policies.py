@@ -272,7 +272,8 @@ class Regular:
 class EvictionLimits:
     """How states of the policy's pods are put away into the object store so that the pods may go:
     by drains, people and scaling to zero. They count beside those of the controller, and not for
-    preemption and RebalanceRequests."""
+    preemption and RebalanceRequests. `secondsPerGiB` and `noProgress` count for the policy's
+    snapshots, too."""
 
     __pydantic_config__ = checked(
         rule(
@@ -289,8 +290,8 @@ class EvictionLimits:
         Field(alias="secondsPerGiB"),
         number(
             32,
-            "How long a state may take for each GiB, beyond 2 minutes, before it is cancelled; at "
-            "most evict_s_per_gib of the controller.",
+            "How long a state may take for each GiB, beyond 2 minutes, before it is cancelled; of "
+            "an eviction at most evict_s_per_gib of the controller.",
             least=_LEAST_PER_GIB,
             most=86_400,
         ),
@@ -298,8 +299,8 @@ class EvictionLimits:
     no_progress: Annotated[
         str | None,
         _duration(
-            "How long a state may make no progress before it is cancelled, from 10s; at most "
-            "evict_idle_s of the controller."
+            "How long a state may make no progress before it is cancelled, from 10s; of an "
+            "eviction at most evict_idle_s of the controller."
         ),
     ] = None
 

@@ -583,7 +583,8 @@ spec:
                 description: |-
                   How states of the policy's pods are put away into the object store so that the pods may go:
                   by drains, people and scaling to zero. They count beside those of the controller, and not for
-                  preemption and RebalanceRequests.
+                  preemption and RebalanceRequests. `secondsPerGiB` and `noProgress` count for the policy's
+                  snapshots, too.
                 properties:
                   parallel:
                     description: How many of the policy's pods are put away at a time.
@@ -592,13 +593,13 @@ spec:
                     minimum: 1
                     type: integer
                   secondsPerGiB:
-                    description: How long a state may take for each GiB, beyond 2 minutes, before it is cancelled; at most evict_s_per_gib of the controller.
+                    description: How long a state may take for each GiB, beyond 2 minutes, before it is cancelled; of an eviction at most evict_s_per_gib of the controller.
                     format: int32
                     maximum: 86400
                     minimum: 1
                     type: integer
                   noProgress:
-                    description: How long a state may make no progress before it is cancelled, from 10s; at most evict_idle_s of the controller.
+                    description: How long a state may make no progress before it is cancelled, from 10s; of an eviction at most evict_idle_s of the controller.
                     maxLength: 32
                     minLength: 1
                     pattern: ^([0-9]{1,9}(\.[0-9]{1,9})?(ms|s|m|h))+$

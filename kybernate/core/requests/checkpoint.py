@@ -11,6 +11,7 @@ one name once: so whoever continues after a crash repeats at most what changes n
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -25,7 +26,7 @@ from kybernate.dataclass import dataclass
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from kybernate.core.policy.effective import PutAway
+    from kybernate.core.policy.effective import Policy, PutAway
     from kybernate.types import Tier
 
 _LONGEST_WHY = 500
@@ -75,8 +76,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How slowly an eviction may copy before it is cancelled: seconds for each GiB, and without any
-    byte. KubeVirt gives migrations as long."""
+    """How slowly a state may be copied before that is cancelled: seconds for each GiB, and without
+    any byte. KubeVirt gives migrations as long."""
 
     per_gib: float = 150.0
     idle: float = 150.0
@@ -85,6 +86,16 @@ class Pace:
         """As a policy's limits have it: never more, since others wait for so long."""
         per_gib, idle = said.per_gib or self.per_gib, said.idle or self.idle
         return Pace(min(per_gib, self.per_gib), min(idle, self.idle))
+
+    def of(self, request: Request, policy: Policy | None) -> Pace | None:
+        """For a request whose pod the policy limits; None: it may take until its deadline. `self`
+        is for evictions. A snapshot has the limits of the policy that it is made for, and no
+        others: for it a slow store is better waited for than given up."""
+        if request.mode is Mode.EVICT:
+            return self.within(policy.limits) if policy else self
+        if request.mode is not Mode.SNAPSHOT or policy is None or policy.uid != request.policy:
+            return None
+        return _UNLIMITED.within(policy.limits)
 
     def stalled(self, copied: Copied, began_at: float, now: float, limit: int = 0) -> str:
         """Why what began then has taken too long, in a sentence; empty if it has not. `limit`: the
@@ -261,6 +272,7 @@ class Act(StrEnum):
 
 
 PACE = Pace()
+_UNLIMITED = Pace(math.inf, math.inf)
 
 
 def operation_name(uid: str) -> str:
@@ -277,8 +289,8 @@ def strays(names: Iterable[str], wanted: Collection[str]) -> Iterator[str]:
     )
 
 
-def decide(seen: Observed, now: float, pace: Pace = PACE) -> Decision[Status, Act]:
-    """What becomes of the request now, in seconds since 1970. `pace` is for evictions."""
+def decide(seen: Observed, now: float, pace: Pace | None = None) -> Decision[Status, Act]:
+    """What becomes of the request now, in seconds since 1970. `pace`: see `Pace.of`."""
     request = seen.request
     if request.ended:
         return rests(request, now)
@@ -370,7 +382,9 @@ def _hindered(seen: Observed, problem: Problem, now: float) -> Decision[Status, 
     return _open(seen, reason, problem.sentence, now)
 
 
-def _follow(seen: Observed, operation: Operation, now: float, pace: Pace) -> Decision[Status, Act]:
+def _follow(
+    seen: Observed, operation: Operation, now: float, pace: Pace | None
+) -> Decision[Status, Act]:
     request = seen.request
     over = operation.state in ENDED
     came = copied(request.status, operation.copied, now, over=over)
@@ -381,7 +395,7 @@ def _follow(seen: Observed, operation: Operation, now: float, pace: Pace) -> Dec
     if operation.state is Progress.FAILED:
         return _over(seen, Reason.FAILED, operation.sentence, now)
     stalled = ""
-    if begun.copied and request.mode is Mode.EVICT:
+    if begun.copied and pace is not None:
         stalled = pace.stalled(begun.copied, begun.began_at, now, begun.limit)
     if stalled or _late(seen.request, now):
         return _cut_off(seen, operation, stalled, now)

@@ -19,6 +19,7 @@ from kybernate import keys
 from kybernate.api.requests import dump_status
 from kybernate.api.watched.slim import slim_request
 from kybernate.core.policy.effective import Policy, PutAway
+from kybernate.core.requests.asked import Copied
 from kybernate.core.requests.checkpoint import (
     Operation,
     Outcome,
@@ -119,7 +120,9 @@ class World:
         if self.away:
             return Problem(Trouble.UNREACHABLE, "away")
         if name in self.operations:
-            self.operations[name] = Operation(Progress.CANCELLED, "it was cancelled")
+            before = self.operations[name]
+            cancelled = replace(before, state=Progress.CANCELLED, sentence="it was cancelled")
+            self.operations[name] = cancelled
         return self.operations.get(name)
 
     def ends(self, _node, _name, _within):
@@ -448,6 +451,56 @@ def test_a_policys_limit_keeps_an_eviction_of_its_pods_in_the_queue(
     assert reasons(world) == ("False", reason)
     (condition,) = world.item["status"]["conditions"]
     assert ("CheckpointPolicy few" in condition["message"]) is (reason == "Queued")
+
+
+@pytest.mark.parametrize(
+    "slow",
+    [
+        (PutAway(idle=20.0), 19, 5, ""),
+        (PutAway(idle=20.0), 21, 5, "no byte came for 20 s, 5 of 1073741824 are there"),
+        (PutAway(per_gib=30.0), 149, 1 << 30, ""),
+        (PutAway(per_gib=30.0), 151, 1 << 30, "its 1073741824 bytes took 150 s"),
+        (PutAway(parallel=1), 200, 5, ""),
+    ],
+)
+@pytest.mark.parametrize("mode", ["Evict", "Snapshot"])
+def test_what_is_slower_than_its_policy_lets_it_is_cancelled(world, clock, queue, mode, slow):
+    limits, seconds, done, why = slow
+    policy = Policy("p1", "shop", "quick", limits=limits)
+    world.item = item(mode=mode, requestedBy=keys.CONTROLLER_USER)
+    owner = {"apiVersion": keys.API_VERSION, "kind": keys.CHECKPOINT_POLICY_KIND}
+    owned = [{**owner, "name": "quick", "uid": "p1", "controller": True}]
+    world.item["metadata"]["ownerReferences"] = owned if mode == "Snapshot" else []
+    requests = Requests(CHECKPOINT, lambda _key: None)
+    requests.on_event("ADDED", world.item)
+    told = LIMITS | {"governing": lambda _: policy}
+    worker = worker_of(queue, requests, *[world] * 5, lambda: clock[0], **told)
+
+    def look(bytes_done):
+        copied = Copied(bytes_done, 1 << 30)
+        world.operations[NAME] = Operation(Progress.RUNNING, "it is copied", copied=copied)
+        worker.look(KEY)
+        requests.on_event("MODIFIED", world.item)
+
+    worker.look(KEY)
+    requests.on_event("MODIFIED", world.item)
+    look(5)
+    if done > 5:
+        clock[0] += seconds
+        look(done)
+    else:
+        look(5)
+        clock[0] += seconds
+        look(5)
+    if mode == "Evict" and limits.parallel:
+        why = "no byte came for 150 s, 5 of 1073741824 are there"
+    if not why:
+        assert reasons(world) == ("False", "Running")
+        assert ("cancel", NAME) not in world.calls
+        return
+    assert reasons(world) == ("False", "Stalled")
+    assert world.item["status"]["conditions"][0]["message"] == why
+    assert ("cancel", NAME) in world.calls
 
 
 def test_why_nobody_can_ask_whether_a_pod_may_go_is_told(world, clock, queue):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kybernate.core.policy.effective import PutAway
+from kybernate.core.policy.effective import Policy, PutAway
 from kybernate.core.reasons import Standing
 from kybernate.core.requests.asked import MOST_RESTARTS, Copied
 from kybernate.core.requests.checkpoint import (
+    PACE,
     Act,
     Mode,
     Observed,
@@ -177,6 +179,28 @@ def test_an_eviction_has_so_long_for_each_gib():
     assert stalled(GIB, NOW, NOW + 271).act is Act.CANCEL, "and that takes no longer"
 
 
+FEW = Policy("p1", "shop", "few", limits=PutAway(None, 30.0, 20.0))
+
+
+@pytest.mark.parametrize(
+    ("mode", "of", "policy", "pace"),
+    [
+        (Mode.EVICT, "", None, PACE),
+        (Mode.EVICT, "", FEW, Pace(30.0, 20.0)),
+        (Mode.EVICT, "", replace(FEW, limits=PutAway(None, 900.0)), PACE),
+        (Mode.SNAPSHOT, "p1", FEW, Pace(30.0, 20.0)),
+        (Mode.SNAPSHOT, "p1", replace(FEW, limits=PutAway(None, 900.0)), Pace(900.0, math.inf)),
+        (Mode.SNAPSHOT, "p1", replace(FEW, limits=PutAway()), Pace(math.inf, math.inf)),
+        (Mode.SNAPSHOT, "p1", None, None),
+        (Mode.SNAPSHOT, "", FEW, None),
+        (Mode.SNAPSHOT, "p2", FEW, None),
+        (Mode.PARK, "", FEW, None),
+    ],
+)
+def test_whose_pace_a_request_has_to_keep(mode, of, policy, pace):
+    assert PACE.of(replace(BEGUN, mode=mode, policy=of), policy) == pace
+
+
 @pytest.mark.parametrize("limit", [0, GIB])
 def test_an_agent_that_tells_of_one_byte_of_one_has_as_long_as_any(limit):
     one = look(Copied(1, 1, since=NOW), Copied(1, 1), NOW + 120, limit=limit)
@@ -188,15 +212,15 @@ def test_more_bytes_than_the_pod_may_have_give_an_agent_no_more_time():
     told = replace(EVICTED.status, copied=Copied(5, 100 * GIB, since=NOW + 260), limit=GIB)
     going = Operation(Progress.RUNNING, "it is copied", copied=Copied(6, 100 * GIB))
     seen = Observed(replace(EVICTED, status=told), operation=going)
-    assert decide(seen, NOW + 270).act is None
-    assert decide(seen, NOW + 271).act is Act.CANCEL
+    assert decide(seen, NOW + 270, PACE).act is None
+    assert decide(seen, NOW + 271, PACE).act is Act.CANCEL
 
 
 def look(copied, figures, now, limit=0):
     """What is known of a copy at one look, given what was before and what its agent tells."""
     told = replace(EVICTED, status=replace(EVICTED.status, copied=copied, limit=limit))
     going = Operation(Progress.RUNNING, "goes", copied=figures)
-    return decide(Observed(told, operation=going), now)
+    return decide(Observed(told, operation=going), now, PACE)
 
 
 @pytest.mark.parametrize("figures", [Copied(50, 100), Copied(50, 200), None])
