@@ -76,6 +76,7 @@ class Run:
             world.scaled,
             [*self._plane.door.operations.values()],
             world.names(),
+            world.namespace,
         )
 
 

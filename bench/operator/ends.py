@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _SLOT = re.compile(r"-[0-9a-f]{10}-\d{8}-\d{6}\b")
+_MOVE = re.compile(r"\b(balance-.+?)-\d{7,}\b")
 _BUILD = re.compile(r"(template-\d+)-[0-9a-f]{6}-")
 _ARTIFACT = re.compile(r"@?\d{8}[tT]\d{6}[zZ]-")
 
@@ -44,7 +45,10 @@ def compared(calm: Ends, other: Ends) -> Compared:
 
 def named(text: str, names: Mapping[str, str]) -> str:
     """A name without what is another one in each run: namespace, UIDs, digests of them, times."""
-    found = _UID.sub(lambda uid: names.get(uid[0], "?"), text)
+    found = text
+    while _UID.search(found):  # what a UID names may be named by another one
+        found = _UID.sub(lambda uid: names.get(uid[0], "?"), found)
+    found = _MOVE.sub(r"\1-slot", found)
     return _ARTIFACT.sub("@", _BUILD.sub(r"\1-", _SLOT.sub("-slot", found.rpartition("/")[2])))
 
 
@@ -56,11 +60,12 @@ def thing(plural: str, item: Json, names: Mapping[str, str]) -> Thing:
     facts += [f"{one['type']}={one['status']}/{one.get('reason', '')}" for one in _told(status)]
     if plural == "pods":
         notes = meta.get("annotations", {})
-        facts += [str(spec.get("nodeName")), notes.get("kyb.ai/group", "")]
+        # Each run has nodes of its own that do the same.
+        facts += [str(spec.get("nodeName")).rstrip("0123456789"), notes.get("kyb.ai/group", "")]
         facts.append("leaving" if "deletionTimestamp" in meta else "")
     if plural == "deployments":
         facts.append(str(spec["replicas"]))
-    for name in ("artifact", "pod", "movesDone", "scaledUpTime"):
+    for name in ("artifact", "pod", "movesDone", "copiesThere", "scaledUpTime"):
         value = status.get(name)
         told = value.get("name", "") if isinstance(value, dict) else value
         if told is not None:
@@ -74,9 +79,10 @@ def ends(
     scaled: Mapping[str, Iterable[int]],
     operations: Iterable[Any],
     names: Mapping[str, str],
+    namespace: str,
 ) -> Ends:
-    """Of one run. `operations` are an agent's; those of pods that are not of this run don't
-    count."""
+    """Of one run, in a namespace. `operations` are agents'; those of pods and artifacts that are
+    not of this run don't count."""
     there = {thing(plural, item, names) for plural, item in objects}
     done: Counter[Thing] = Counter()
     for (plural, name), every in uids.items():
@@ -85,8 +91,11 @@ def ends(
         for number in numbers:
             done["scaled", name, str(number)] += 1
     for one in operations:
-        if one.uid in names:
-            made = "operation", one.kind, named(names[one.uid], names), one.tier
+        of = names.get(one.uid, "")
+        if not one.uid and one.artifact.startswith(f"{namespace}/"):
+            of = one.artifact
+        if of:
+            made = "operation", one.kind, named(of, names), one.tier
             done[made] += 1
             there.add((*made, one.state))
     return Ends(frozenset(there), done)

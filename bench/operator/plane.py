@@ -24,6 +24,8 @@ from tests.kit.servers.webhookserver import Webhook
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import grpc
+
     from kybernate.adapters.k8s import Api
     from tests.cluster.cluster import Cluster
 
@@ -31,9 +33,16 @@ if TYPE_CHECKING:
 
 NODE = "n1"
 LEASE = "kyb-controller"
+POOL = {"pool": "bench"}
+"""Labels of that node alone."""
 GPU = {"index": 0, "uuid": "GPU-0", "product": "H100", "memoryBytes": 1, "healthy": True}
+_OTHERS = tuple(f"busy{number}" for number in range(32))
 _SPEC = ClusterSpec(
-    name="operator", control_plane_only=True, controller_manager=False, services=frozenset()
+    name="operator",
+    control_plane_only=True,
+    controller_manager=False,
+    services=frozenset(),
+    nodes=(NODE, *_OTHERS),
 )
 
 
@@ -48,8 +57,8 @@ class Plane:
         self.server = server
         self._folder = folder
         self._made: list[Controller] = []
-        self._agent, port = serve(self.door, cluster.layout.tls, NODE)
-        self.address = f"127.0.0.1:{port}"
+        self._agents: list[grpc.Server] = []
+        self._others = iter(_OTHERS)
 
     def replica(self, **settings: str) -> Controller:
         """A replica of the controller, which has not started."""
@@ -58,13 +67,34 @@ class Plane:
         self._made.append(one)
         return one
 
+    def node(self, name: str, status: Json, labels: Json | None = None) -> None:
+        """A node that is ready, whose agent is the door. `status`: what its GPUNode says besides
+        the agent's address."""
+        ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+        self.api.post("/api/v1/nodes", {"metadata": {"name": name, "labels": labels or {}}})
+        self.api.patch(f"/api/v1/nodes/{name}/status", {"status": ready})
+        server, port = serve(self.door, self.cluster.layout.tls, name)
+        self._agents.append(server)
+        self.gpu_node(name, {**status, "agent": {"address": f"127.0.0.1:{port}", "version": "0"}})
+
+    def another(self) -> str:
+        """A node that nobody has used, with two groups of one GPU each; its name. Raises
+        SystemExit if there is none left."""
+        name = next(self._others, "")
+        if not name:
+            raise SystemExit(f"{len(_OTHERS)} nodes are not enough: take fewer --rounds")
+        gpus = [{**GPU, "index": index, "uuid": f"GPU-{index}"} for index in range(2)]
+        of_each = {"resource": keys.seat_resource(1), "seats": 4, "activeSlots": 1}
+        groups = [{"name": f"G{n}", "gpus": [f"GPU-{n}"], **of_each} for n in range(2)]
+        self.node(name, {"gpus": gpus, "groups": groups, "driver": {"version": "580.1"}})
+        return name
+
     def gpu_node(self, name: str, status: Json) -> None:
-        """Have a GPUNode say this, and unless it says so itself, that the door is its agent."""
+        """Have a GPUNode say this."""
         kind = {"apiVersion": keys.API_VERSION, "kind": keys.GPU_NODE_KIND}
-        agent = {"address": self.address, "version": "0"}
         with contextlib.suppress(ConflictError):
             self.api.post(keys.GPU_NODES_PATH, {**kind, "metadata": {"name": name}})
-        told = {"status": {"observedGeneration": 1, "agent": agent, **status}}
+        told = {"status": {"observedGeneration": 1, **status}}
         self.cluster.api("agent").patch(f"{keys.GPU_NODES_PATH}/{name}/status", told)
 
     def namespace(self, name: str) -> None:
@@ -78,7 +108,8 @@ class Plane:
         for one in self._made:
             one.kill()
         self.extender.stop()
-        self._agent.stop(None).wait()
+        for server in self._agents:
+            server.stop(None).wait()
 
 
 @contextlib.contextmanager
@@ -97,11 +128,9 @@ def plane() -> Iterator[Plane]:
         stack.callback(webhook.stop)
         up = Plane(cluster, folder, server)
         stack.callback(up.close)
-        ready = {"conditions": [{"type": "Ready", "status": "True"}]}
-        up.api.post("/api/v1/nodes", {"metadata": {"name": NODE}})
-        up.api.patch(f"/api/v1/nodes/{NODE}/status", {"status": ready})
-        tiers = [{"name": "ram"}, {"name": "object"}]
-        up.gpu_node(NODE, {"gpus": [GPU], "driver": {"version": "580.1"}, "tiers": tiers})
+        tiers = [{"name": "ram"}, {"name": "nvme"}, {"name": "object"}]
+        told = {"gpus": [GPU], "driver": {"version": "580.1"}, "tiers": tiers}
+        up.node(NODE, told, POOL)
         yield up
 
 

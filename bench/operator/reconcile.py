@@ -142,7 +142,7 @@ class Load:
     def _node(self, number: int) -> None:
         told = {"gpus": [GPU], "driver": {"version": "580.1"}}
         # Its agent is away: that of one node alone is asked for its operations.
-        self._up.gpu_node(_node(number), {**told, "agent": {"address": "", "version": "0"}})
+        self._up.gpu_node(_node(number), told)
 
     def _pod(self, space: str, number: int) -> None:
         limits = {keys.seat_resource(1): "1", "memory": "1Gi"}

@@ -6,6 +6,7 @@ import contextlib
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from bench.operator.plane import NODE, POOL
 from bench.operator.work import (
     Checkpoint,
     Clone,
@@ -141,10 +142,70 @@ class Shared(Item):
         return self._said
 
 
+class Balanced(Item):
+    """A CheckpointPolicy that moves its pod, whose group is busy, to a free one of its node."""
+
+    plural = "checkpointpolicies"
+
+    def begin(self) -> None:
+        labels, node = {"policy": self.name}, self.world.plane.another()
+        other = f"{self.name}-beside"
+        self.world.busy |= {self.name, other}
+        self.world.pod(other, node=node, **owned(other))
+        self.world.pod(self.name, node=node, labels=labels, **owned(self.name))
+        rebalance = {"above": 50, "every": "1m"}
+        spec = {"selector": {"matchLabels": labels}, "rebalance": rebalance}
+        self.create(keys.CHECKPOINT_POLICY_KIND, spec)
+
+    def over(self) -> bool:
+        policy = self.world.get(self.plural, self.name)
+        if policy is None or self.world.get("pods", f"{self.name}-next") is None:
+            return False
+        told = (policy.get("status") or {}).get("conditions") or []
+        even = any((one["type"], one["status"]) == ("Balanced", "True") for one in told)
+        asked = f"balance-{policy['metadata']['uid']}-"
+        every = self.world.of("rebalancerequests")
+        mine = [one for one in every if one["metadata"]["name"].startswith(asked)]
+        return even and [condition(one)[1] for one in mine] == ["Moved"]
+
+
+class Placed(Item):
+    """A TierPlacement of an artifact whose pod is gone: a copy on the NVMe of one node, of which
+    the registry hears from that node's agent."""
+
+    plural = "tierplacements"
+    _artifact = ""
+    _reported = False
+
+    @property
+    def _of(self) -> str:
+        return f"{self.name}-of"
+
+    def begin(self) -> None:
+        recorder = Recorder(self.world.plane.server, self.world.namespace)
+        self._artifact = recorder.record(self.number, self._of)
+        copies = {"object": 1, "nvme": {"nodes": {"matchLabels": POOL}}}
+        selector = {"matchLabels": {keys.OF_POD_LABEL: self._of}}
+        self.create(keys.TIER_PLACEMENT_KIND, {"selector": selector, "copies": copies})
+
+    def tend(self) -> None:
+        known = [*self.world.plane.door.operations.values()]  # its threads add more
+        done = [one for one in known if one.artifact == self._artifact and one.kind == "place"]
+        if not self._reported and any(one.state == "succeeded" for one in done):
+            recorder = Recorder(self.world.plane.server, self.world.namespace)
+            recorder.record(self.number, self._of, node=NODE)
+            self._reported = True
+
+    def over(self) -> bool:
+        item = self.world.get(self.plural, self.name)
+        there = ((item or {}).get("status") or {}).get("copiesThere")
+        return self._reported and (condition(item)[1], there) == ("Placed", 2)
+
+
 KINDS: tuple[type[Item], ...] = (
     *(Checkpoint, Park, Clone, Rebalance, Template, Snapshots, Zero),
     *(Evict, Wake, Successor, Late, Deleted),
-    *(Defragment, Preempted, Lost, Drained, Shared),
+    *(Defragment, Preempted, Lost, Drained, Shared, Balanced, Placed),
 )
 
 

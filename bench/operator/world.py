@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from bench.operator.plane import NODE
 from kybernate import keys
 from kybernate.adapters.k8s import Watcher
+from kybernate.core.swap.activity import HOURS
 from kybernate.errors import ConflictError, KybernateError, NotFoundError
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ KINDS = {
     "rebalancerequests": f"/apis/{keys.API_VERSION}",
     "checkpointpolicies": f"/apis/{keys.API_VERSION}",
     "snapshottemplates": f"/apis/{keys.API_VERSION}",
+    "tierplacements": f"/apis/{keys.API_VERSION}",
     "artifacts": f"/apis/{keys.API_VERSION}",
     "deployments": "/apis/apps/v1",
     "replicasets": "/apis/apps/v1",
@@ -50,9 +52,14 @@ class World:
         """Names of pods whose seats rest in the object store."""
         self.waiting: set[str] = set()
         """Names of pods for which the scheduler finds no node."""
+        self.busy: set[str] = set()
+        """Names of pods whose seats serve requests, each for so long that two are too many."""
         self.used: Json = {}
         """What the agent has counted of the namespace's use."""
-        self._told: Json = {}
+        self._told: dict[str, Json] = {}
+        self._labels: dict[str, Json] = {}
+        self._spots: dict[str, tuple[str, str]] = {}
+        """Group and node of each pod that there ever was, by its name."""
         self._shown: dict[str, float] = {}
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -98,10 +105,13 @@ class World:
         with self._lock:
             return {uid: name for (_, name), uids in self.uids.items() for uid in uids}
 
-    def pod(self, name: str, group: str = "G0", priority: str = "", **meta: Any) -> str:
+    def pod(
+        self, name: str, group: str = "G0", priority: str = "", node: str = NODE, **meta: Any
+    ) -> str:
         """A pod with a seat that runs, unless it is to wait; its UID. `meta`: labels, annotations,
         ownerReferences."""
         labels = {keys.MANAGED_LABEL: "true", **meta.pop("labels", {})}
+        self._labels[name], self._spots[name] = labels, (group, node)
         notes = {keys.VRAM: "1Gi", **meta.pop("annotations", {})}
         limits = {keys.seat_resource(1): "1", "memory": "1Gi"}
         container = {"name": "c", "image": "x", "args": ["serve"], "resources": {"limits": limits}}
@@ -112,15 +122,17 @@ class World:
         body = {"metadata": meta, "spec": spec}
         uid: str = self.api.post(self.path("pods"), body)["metadata"]["uid"]
         if name not in self.waiting:
-            self.bind(name, uid, group)
+            self.bind(name, uid)
         return uid
 
-    def bind(self, name: str, uid: str, group: str = "G0") -> None:
+    def bind(self, name: str, uid: str) -> None:
         """Extender, kubelet and agent take the pod, and it is ready."""
+        # Those of others are where all are.
+        group, node = self._spots.get(name, ("G0", NODE))
         notes = {keys.ASSIGNED_GROUP: group, keys.ASSIGNED_AT: "2026-01-01T00:00:00Z"}
         bound = {
             "metadata": {"name": name, "annotations": notes},
-            "target": {"kind": "Node", "name": NODE},
+            "target": {"kind": "Node", "name": node},
         }
         self.plane.door.seats.add(uid)
         with contextlib.suppress(ConflictError):
@@ -176,24 +188,34 @@ class World:
         self._tell()
 
     def _tell(self) -> None:
-        """What the agent says of its seats."""
-        rows, away = [], self._put_away()
+        """What the agents say of their seats."""
+        rows: dict[str, list[Json]] = {node: [] for node in (NODE, *self._told)}
+        away = self._put_away()
         for pod in self.of("pods"):
             meta = pod["metadata"]
-            if "deletionTimestamp" not in meta and pod["spec"].get("nodeName"):
-                row = {"uid": meta["uid"], "name": meta["name"], "pod": meta["name"]}
-                row |= {"namespace": self.namespace, "group": "G0", "state": "active"}
-                if meta["name"] in self.resting or meta["uid"] in away:
-                    row |= {"state": "parked", "tier": "object", "since": "2026-01-01T00:00:00Z"}
-                rows.append(row)
+            if "deletionTimestamp" not in meta and (node := pod["spec"].get("nodeName")):
+                rows.setdefault(node, []).append(self._row(meta, away))
         usage = [{"namespace": self.namespace, "used": self.used}] if self.used else []
-        told = {"seats": rows, "usage": usage}
-        if told != self._told:
-            path = f"{keys.GPU_NODES_PATH}/{NODE}/status"
-            self.plane.cluster.api("agent").patch(path, {"status": told})
-            self._told = told
-            for row in rows:
-                self._shown.setdefault(row["uid"], time.monotonic())
+        for node, seats in rows.items():
+            told = {"seats": seats, "usage": usage if node == NODE else []}
+            if told != self._told.get(node):
+                path = f"{keys.GPU_NODES_PATH}/{node}/status"
+                self.plane.cluster.api("agent").patch(path, {"status": told})
+                self._told[node] = told
+                for row in seats:
+                    self._shown.setdefault(row["uid"], time.monotonic())
+
+    def _row(self, meta: Json, away: set[str]) -> Json:
+        """What an agent says of one seat."""
+        row: Json = {"uid": meta["uid"], "name": meta["name"], "pod": meta["name"]}
+        group = meta.get("annotations", {}).get(keys.ASSIGNED_GROUP, "G0")
+        row |= {"namespace": self.namespace, "group": group, "state": "active"}
+        if meta["name"] in self.resting or meta["uid"] in away:
+            row |= {"state": "parked", "tier": "object", "since": "2026-01-01T00:00:00Z"}
+        if meta["name"] in self.busy:
+            unknown = {"busy": [-1] * HOURS, "calls": [-1.0] * HOURS}
+            row["activity"] = {**unknown, "recentBusy": 400, "recentCalls": 60.0}
+        return row
 
     def shows(self, uid: str) -> bool:
         """Whether the agent has told of the pod's seat so long ago that all have heard of it."""
@@ -235,11 +257,12 @@ class World:
         if not (request.get("status") or {}).get("completionTime"):
             return
         made = self.get("pods", f"{pod}-next")
-        uid = made["metadata"]["uid"] if made else self._next(pod, spot["group"])
+        uid = made["metadata"]["uid"] if made else self._next(pod, spot)
         self._continues(request, uid)
 
-    def _next(self, pod: str, group: str) -> str:
-        return self.pod(f"{pod}-next", group, **owned(pod))
+    def _next(self, pod: str, spot: Json) -> str:
+        like = {"labels": self._labels[pod], **owned(pod)}
+        return self.pod(f"{pod}-next", spot["group"], node=spot["node"], **like)
 
     def _continues(self, request: Json, uid: str) -> None:
         note = {"metadata": {"annotations": {keys.SUCCESSOR: uid}}}
@@ -256,7 +279,8 @@ class World:
         leaves = self.get("pods", made_room(name)) if name in self.waiting else pod
         if leaves is None:
             return {}
-        uid, here = leaves["metadata"]["uid"], {"node": NODE, "group": "G0"}
+        uid = leaves["metadata"]["uid"]
+        here = {"node": leaves["spec"].get("nodeName", NODE), "group": "G0"}
         kind = "suspend" if path.startswith("/preemption/") else "move"
         step = {"kind": kind, "pod": f"{namespace}/{leaves['metadata']['name']}", "uid": uid}
         step |= {"from": here, "to": {**here, "group": "G1"}, "seconds": 3.0, "bytes": 1 << 30}

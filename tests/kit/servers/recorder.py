@@ -20,8 +20,11 @@ class Recorder:
         self.registry = server.client("agent-n1")
         self._namespace = namespace
 
-    def record(self, number: int, pod: str = "a", namespace: str = "", uid: str = "") -> str:
-        """Give the ID of a new artifact in the object store. `uid`: of the pod."""
+    def record(
+        self, number: int, pod: str = "a", namespace: str = "", uid: str = "", node: str = ""
+    ) -> str:
+        """Give the ID of an artifact that is now in the object store or, if a node is named, on
+        its NVMe. `uid`: of the pod."""
         namespace = namespace or self._namespace
         artifact, uid = f"{namespace}/{pod}@20260131T120000Z-{number:08x}", uid or f"u-{pod}"
         lease = self.registry.lease((namespace, uid), wire.LeaseWish(seconds=60))
@@ -32,7 +35,13 @@ class Recorder:
             size=7,
             created_ms=1_769_860_800_000 + number,
         )
-        held = wire.Copy(size=7, place=Tier.OBJECT, store=STORE, state=wire.CopyState.VERIFIED)
+        held = wire.Copy(
+            size=7,
+            place=Tier.NVME if node else Tier.OBJECT,
+            node=node,
+            store="" if node else STORE,
+            state=wire.CopyState.VERIFIED,
+        )
         self.registry.record(artifact, wire.Recording(artifact=said, held=held, token=lease.token))
         return artifact
 
