@@ -146,6 +146,7 @@ def stubborn(box: Box, name: str, seconds: int, **keys: object) -> None:
     held["cmd"] = f"sh -c 'trap \"\" TERM; {held['cmd']}; sleep 1000'"
 
 
+@pytest.mark.slow
 def test_models_that_heed_no_term_end_together_each_after_its_own_time(box: Box):
     for name, seconds in (("a", 2), ("b", 4), ("c", 4)):
         stubborn(box, name, seconds)
@@ -175,6 +176,7 @@ def test_a_request_that_comes_while_its_model_ends_starts_it_again(box: Box):
     assert box.never_two()
 
 
+@pytest.mark.slow
 def test_models_that_fit_start_at_the_same_time(box: Box):
     for name in "ab":
         box.has(name, size=20, options="--start-delay 3")
@@ -210,6 +212,7 @@ def test_who_leaves_while_a_model_starts_is_served_nothing(box: Box):
     assert running(box) == {"a": "ready"}
 
 
+@pytest.mark.slow
 def test_who_waits_counts_for_the_limit_of_a_model(box: Box):
     box.has("a", options="--start-delay 3", concurrencyLimit=2)
     box.start()
