@@ -280,7 +280,7 @@ def main(objects: int, nodes: int, rate: float, seconds: float, as_json: bool) -
         load.stand(objects)
         say(f"{objects} objects, {nodes} GPUNodes, {NAMESPACES * PODS} pods")
         replica = up.replica(api_timeout_s="4", agent_timeout_s="4", lease_s="15", sweep_s="60")
-        replica.start()
+        replica.start(wait=False)
         until(replica.leads, LIMIT_S, "it does not lead")
         watch = Watcher(
             up.cluster.api("controller"),
