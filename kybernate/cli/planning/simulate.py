@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,15 +13,18 @@ import rich.table
 from rich.console import Console
 
 from kybernate.cli.planning.costs import cost_options, costs_of, tier_options
+from kybernate.core.policy.shares import PAR
+from kybernate.core.simulate.ours import fixed
 from kybernate.core.simulate.outcome import POLICIES, gpus_needed, simulate
-from kybernate.core.simulate.trace import read_models, read_trace
+from kybernate.core.simulate.trace import number_of, read_models, read_tenants, read_trace
 from kybernate.core.simulate.world import Costs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import TextIO
 
     from kybernate.core.simulate.outcome import Outcome
+    from kybernate.core.simulate.world import Policy, World
 
 _POSITIVE = click.FloatRange(min=0, min_open=True)
 _DEFAULT = Costs()
@@ -27,7 +32,19 @@ _DEFAULT = Costs()
 
 @click.command("simulate")
 @click.argument("trace", type=click.File("r"))
-@click.option("--models", type=click.File("r"), required=True, help="CSV: model,gb.")
+@click.option(
+    "--models",
+    type=click.File("r"),
+    required=True,
+    help="CSV: model,gb and, if you like, tenant and turn (always).",
+)
+@click.option(
+    "--weight",
+    "weights",
+    metavar="TENANT=WEIGHT",
+    multiple=True,
+    help=f"As of a Share: {PAR} for a tenant that isn't named. Of turns, with --policy fixed.",
+)
 @click.option("--gpus", type=click.IntRange(1, 4096), help="So many; else the fewest that do.")
 @click.option(
     "--policy",
@@ -71,7 +88,12 @@ def command(
       printf 'at,model,seconds\\n0,llama,4\\n1,qwen,2\\n30,llama,4\\n' >trace.csv
       kybernate simulate trace.csv --models models.csv --gpus 1
     """
-    sizes = read_models(models, models.name)
+    lines = models.read().splitlines()
+    sizes = read_models(lines, models.name)
+    tenants, always = read_tenants(lines, models.name)
+    shares = _shares(options["weights"], tenants)
+    if always and options["policy"] != "fixed":
+        raise click.UsageError("models that take turns (turn: always) need --policy fixed")
     costs = costs_of(ctx, options)
     for model, size in sizes.items():
         if size > costs.gpu_gb:
@@ -86,16 +108,32 @@ def command(
             "(--ram-gb): it could never be parked"
         )
     played = read_trace(trace, trace.name, sizes, options["tokens_per_s"])
+    played = replace(played, tenants=tenants, always=always)
+    policies: dict[str, Callable[[World], Policy]] = {
+        **POLICIES,
+        "fixed": partial(fixed, shares=shares),
+    }
     names = list(POLICIES) if options["policy"] == "all" else [options["policy"]]
     found: dict[str, Outcome | None] = {}
     for name in names:
-        gpus = options["gpus"] or gpus_needed(played, costs, POLICIES[name], options["share"])
-        found[name] = simulate(played, gpus, costs, POLICIES[name]) if gpus else None
+        gpus = options["gpus"] or gpus_needed(played, costs, policies[name], options["share"])
+        found[name] = simulate(played, gpus, costs, policies[name]) if gpus else None
     if as_json:
         rows = {name: one.record() if one else None for name, one in found.items()}
         click.echo(orjson.dumps(rows, option=orjson.OPT_INDENT_2).decode())
     else:
         _show(found, played.sizes, costs, Console())
+
+
+def _shares(weights: Sequence[str], tenants: Sequence[str]) -> dict[str, float]:
+    """What each tenant gets against 1 of one that isn't named."""
+    found = {}
+    for one in weights:
+        tenant, _, weight = one.partition("=")
+        if tenant not in tenants:
+            raise click.UsageError(f"--weight {one}: no model is {tenant!r}'s in the models' file")
+        found[tenant] = number_of(weight, f"--weight {one}", least=1) / PAR
+    return found
 
 
 def _show(
@@ -124,3 +162,7 @@ def _show(
     if costs.ram_gb < math.inf:
         times = ", ".join(f"{name} {one.restores}" for name, one in found.items() if one)
         console.print(f"brought back from NVMe: {times} times", markup=False)
+    for name, one in found.items():
+        if one and one.gpu_seconds:
+            each = ", ".join(f"{who} {round(had)}" for who, had in one.gpu_seconds.items())
+            console.print(f"GPU-seconds by tenant, {name}: {each}", markup=False)

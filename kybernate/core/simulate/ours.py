@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from kybernate.core.simulate.hostram import CALLS_HOLD
 from kybernate.core.simulate.world import Where
 from kybernate.core.swap.swap import ActionKind, decided, next_check, ram_order
-from kybernate.core.swap.swapview import SPARE, SeatView, SwapPolicy, SwapView
+from kybernate.core.swap.swapview import SPARE, SeatView, SwapPolicy, SwapView, Turn
+from kybernate.core.swap.turns import Book, TurnPolicy
 from kybernate.types import GpuUuid, GroupName, PodUid, SeatName, SeatState, Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from kybernate.core.simulate.world import World
     from kybernate.core.swap.swap import Action, Judged
@@ -39,7 +40,11 @@ class Ours:
     `kybernate serve` has models of one GPU."""
 
     def __init__(
-        self, world: World, policy: SwapPolicy | None = None, fixed: Sequence[int] = ()
+        self,
+        world: World,
+        policy: SwapPolicy | None = None,
+        fixed: Sequence[int] = (),
+        book: Book | None = None,
     ) -> None:
         self._policy = policy or SwapPolicy(spare=SPARE)
         self._gpus = tuple(GpuUuid(f"GPU-{n}") for n in range(world.gpus))
@@ -55,8 +60,11 @@ class Ours:
         self._seats: dict[int, SeatView] = {}
         self._calls = [0.0] * len(world.size)
         self._renews_at = 0.0
-        # Where the host's memory is counted nothing found may be kept.
-        self._keep = self._recall if world.ram is None else None
+        # Where the host's memory is counted, or turns are taken, nothing found may be kept.
+        self._always = world.trace.always
+        self._book = book
+        """Of models that take turns, each of which has a GPU for good."""
+        self._keep = self._recall if world.ram is None and not self._always else None
         if world.ram is not None:
             world.ram.order = lambda: ram_order(self._view(world), self._policy, world.now)
 
@@ -95,7 +103,8 @@ class Ours:
         self._seats.clear()
 
     def _is_asked(self, world: World) -> bool:
-        return any(world.state[m] is Where.PARKED for m in world.waiting)
+        asks = any(world.state[m] is Where.PARKED for m in world.waiting)
+        return asks or bool(self._always)
 
     def _may_empty(self, world: World) -> bool:
         """Whether too few GPUs are free, and one is idle; or whether a model drains."""
@@ -129,13 +138,15 @@ class Ours:
         for m in world.touched:
             self._seats.pop(m, None)
         world.touched.clear()
-        there = sorted(world.waiting.union(*world.on))
+        there = sorted(world.waiting.union(self._always, *world.on))
         for m in there:
             if m not in self._seats:
                 self._seats[m] = self._seat(world, m)
         seats = tuple([self._seats[m] for m in there])
         absent = len(there) < len(world.size)
         view, ram = SwapView(seats, self._memory, self._slots, absent=absent), world.ram
+        if self._book is not None:
+            view = self._book.look(view, world.now)
         if ram is None:
             return view
         parks = {ram.uids[m]: ram.bytes[m] for those in world.on for m in those}
@@ -167,6 +178,7 @@ class Ours:
             wakes_in=_wakes_in(world, m),
             parks_in=world.parks_in[m],
             calls=self._calls[m],
+            turn=Turn(world.trace.tenants[m]) if m in self._always else None,
         )
 
 
@@ -193,12 +205,16 @@ def _free_to_leave(seat: SeatView, policy: SwapPolicy) -> tuple[float, ...]:
     return resided, seat.idle_since + policy.idle_after
 
 
-def fixed(world: World, policy: SwapPolicy | None = None) -> Ours:
+def fixed(
+    world: World, policy: SwapPolicy | None = None, shares: Mapping[str, float] | None = None
+) -> Ours:
     """The same, with each model on one GPU for good, as a pod is on its group's: models are given,
-    in their order, the GPU of which the least has been given."""
+    in their order, the GPU of which the least has been given. Those that always want theirs take
+    turns, by their tenants' `shares` (against 1 of a tenant that isn't named)."""
     given, places = [0.0] * world.gpus, []
     for need in world.need:
         gpu = min(range(world.gpus), key=lambda n: given[n])
         places.append(gpu)
         given[gpu] += need
-    return Ours(world, policy, places)
+    book = Book(TurnPolicy(shares=shares or {}), world.now) if world.trace.always else None
+    return Ours(world, policy, places, book)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Final
 
 from kybernate.core.simulate.fifo import Fifo
@@ -31,7 +31,8 @@ class Outcome:
     arrival to the start of the work. `worst_model` has the longest `worst_wait` at its 99th
     percentile. `fairness`: Jain's index of the models' shares in time, 1 if all are alike.
     `interrupted`: requests that were parked in flight. `restores`: how often a model came back from
-    NVMe."""
+    NVMe. `gpu_seconds`: for which the models of each tenant were active.
+    """
 
     requests: int
     gpus: int
@@ -45,6 +46,7 @@ class Outcome:
     worst_wait: float
     fairness: float
     restores: int = 0
+    gpu_seconds: Mapping[str, float] = field(default_factory=dict)
 
     def record(self) -> dict[str, object]:
         """As JSON has it."""
@@ -113,7 +115,16 @@ def outcome_of(world: World) -> Outcome:
         tails[worst],
         sum(good.values()) ** 2 / (len(good) * squares) if squares else 0.0,
         world.ram.restores if world.ram else 0,
+        _by_tenant(world),
     )
+
+
+def _by_tenant(world: World) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for m, tenant in enumerate(world.trace.tenants):
+        if tenant:
+            found[tenant] = found.get(tenant, 0.0) + world.gpu_seconds(m)
+    return found
 
 
 def _share(those: Sequence[bool]) -> float:

@@ -2,7 +2,8 @@
 
 A trace is a CSV file with a header; its columns are `at` (seconds, ascending), `model`, and either
 `seconds` (how long the request is worked on) or `tokens`. The models' file has `model` and `gb`,
-the GPU memory (10^9 bytes) that the model holds while it is alone.
+the GPU memory (10^9 bytes) that the model holds while it is alone; `tenant` (whose it is) and
+`turn` (`always`: it always wants its GPU, as training does) may be missing.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 class Trace:
     """Requests in the order of their arrival: when (s), for which model, and seconds of work.
 
-    `names` and `sizes` (GB) have one entry for each model; `models` are indices into them.
+    `names` and `sizes` (GB) have one entry for each model; `models` are indices into them. So have
+    `tenants`, if there are any; `always` are the models that always want their GPU.
     """
 
     at: Sequence[float]
@@ -30,6 +32,24 @@ class Trace:
     work: Sequence[float]
     names: Sequence[str]
     sizes: Sequence[float]
+    tenants: Sequence[str] = ()
+    always: frozenset[int] = frozenset()
+
+
+def read_tenants(lines: Sequence[str], name: str) -> tuple[list[str], frozenset[int]]:
+    """Of the models' file, whose each model is, and which of them always want their GPU. Raises
+    ConfigError naming the line and the field."""
+    tenants, always = [], set()
+    rows = csv.DictReader(lines)
+    for number, row in enumerate(rows):
+        tenants.append((row.get("tenant") or "").strip())
+        turn = (row.get("turn") or "").strip()
+        if turn not in ("", "always"):
+            where = f"{name}, line {rows.line_num}: turn"
+            raise ConfigError(where, f"{turn!r} is none; write always, or leave it empty")
+        if turn:
+            always.add(number)
+    return tenants, frozenset(always)
 
 
 def read_models(lines: Iterable[str], name: str) -> dict[str, float]:

@@ -115,16 +115,16 @@ class World:
         self.seen = [Recorder(0.0) for _ in range(n)]
         self.calls = [0] * n
         self.waits: list[list[float]] = [[] for _ in range(n)]
-        self.swaps = 0
-        self.interrupted = 0
+        self.swaps = self.interrupted = 0
         self.late = 0
         """Requests that did not begin in time."""
+        self.active = [0.0] * n
+        """Seconds for which each model was active before its last wake."""
         self._work: list[deque[float]] = [deque() for _ in range(n)]
         self._ends: list[dict[int, float]] = [{} for _ in range(n)]
         self._events: list[tuple[float, int, _Event, int]] = []
         self._serial = 0
-        self._out = [0.0] * gpus
-        self._in = [0.0] * gpus
+        self._out, self._in = [0.0] * gpus, [0.0] * gpus
         self.ram = _host_ram(costs, self.size, self.seen)
         """Where parked models are; None: all of them have room in RAM."""
 
@@ -134,6 +134,11 @@ class World:
         """Whether the model may be in a GPU's memory beside these."""
         others = sum([self.need[o] for o in beside])
         return not others or self.need[model] + others <= self.costs.gpu_gb + _TINY
+
+    def gpu_seconds(self, model: int) -> float:
+        """For which it has been active."""
+        active = self.state[model] is Where.ACTIVE
+        return self.active[model] + (self.now - self.active_since[model] if active else 0.0)
 
     def idle(self, model: int) -> bool:
         """Without a request."""
@@ -162,6 +167,7 @@ class World:
             self.left[model] = [end - self.now for end in self._ends[model].values()]
             self._ends[model].clear()
         self.state[model], self.closed[model] = Where.PARKING, False
+        self.active[model] += self.now - self.active_since[model]
         self.touched.add(model)
         if self.queue[model] or self.left[model]:
             self.waiting.add(model)
@@ -193,7 +199,8 @@ class World:
 
     def run(self, policy: Policy, most_late: float = math.inf) -> None:
         """Play the trace until every request has begun, or more are late than `most_late`."""
-        at, begun, check = self.trace.at, 0, math.inf
+        # Who always wants its GPU waits for no request.
+        at, begun, check = self.trace.at, 0, 0.0 if self.trace.always else math.inf
         while (begun < len(at) or self.waiting or any(self.queue)) and self.late <= most_late:
             next_one = at[begun] if begun < len(at) else math.inf
             event = self._events[0][0] if self._events else math.inf
@@ -248,7 +255,7 @@ class World:
         else:
             self._woken(m)
         # Where RAM has a limit, who left it may have made room for a park.
-        return bool(self.waiting) or self.ram is not None
+        return bool(self.waiting or self.trace.always) or self.ram is not None
 
     def _moved(self, m: int) -> None:
         if self.ram is not None and self.ram.moved(m, self.now):
@@ -256,7 +263,9 @@ class World:
 
     def _look_at(self, ram: HostRam) -> float:
         """Have parked models go where they should be; returns when to look again (s)."""
-        begun = ram.look(sorted(self.waiting, key=self.asks_since), self.now)
+        asking = sorted(self.waiting, key=self.asks_since)
+        asking += sorted(self.trace.always - self.waiting)
+        begun = ram.look(asking, self.now)
         for m in begun.parks:
             self._leave(m)
         for m, when in begun.moves:

@@ -26,14 +26,18 @@ def reader(tmp_path):
 
 def test_a_trace_is_simulated(reader):
     with Page("simulate-savings", reader) as page:
-        page("printf 'model,gb")
-        page("printf 'at,model,seconds")
+        page("printf 'model,gb\\nllama")
+        page("printf 'at,model,seconds\\n0")
         simulate = "kybernate simulate trace.csv --models models.csv"
         assert "one GPU for each model: 3" in page(f"{simulate}  ")
         assert "fifo" in page(f"{simulate} --gpus 1  ")
         assert set(json.loads(page(f"{simulate} --gpus 1 --policy ours --json"))) == {"ours"}
         assert "brought back from NVMe" in page(f"{simulate} --gpus 1 --ram-gb 45  ")
         assert json.loads(page(f"{simulate} --gpus 1 --ram-gb 45 --nvme-read 6"))["ours"]
+        page("printf 'model,gb,tenant")
+        page("printf 'at,model,seconds\\n86400")
+        told = page("kybernate simulate day.csv --models tenants.csv")
+        assert "lab 63464, shop 21168" in " ".join(told.split())
 
 
 @pytest.mark.slow

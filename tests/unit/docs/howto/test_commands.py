@@ -144,7 +144,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("pki", "pki-new", "keys", "PLACE"):
         (tmp_path / name).mkdir()
     for name in (
-        *("criu", "ledger.json", "models.csv", "trace.csv", "costs.json"),
+        *("criu", "ledger.json", "models.csv", "trace.csv", "tenants.csv", "day.csv", "costs.json"),
         *("llama.tar", "transport.key", "trust-cluster.pub"),
     ):
         (tmp_path / name).write_text("{}")
