@@ -58,19 +58,22 @@ class _Room(NamedTuple):
     at: float
 
 
-class _Soon:
-    """Implements `evictions.Seen`: what is known once pods that are leaving are gone."""
+class _Seen(NamedTuple):
+    """Implements `evictions.Seen` by what is known now, or, with `soon`, once pods that are leaving
+    are gone."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
+    snapshot: Snapshot
+    soon: bool = False
 
     def stays(self, uid: str, node: str) -> bool:
         """See `evictions.Seen`."""
-        return self._snapshot.stays(uid, node)
+        return self.snapshot.stays(uid, node)
 
     def untaken(self, uid: str, successor: str) -> bool:
         """See `evictions.Seen`."""
-        return self._snapshot.untaken(uid, successor, soon=True)
+        pod = self.snapshot.pod(PodUid(successor))
+        gone = pod is None or (self.soon and pod.leaving)
+        return gone and self.snapshot.tells_of(uid)
 
 
 class Evicted:
@@ -131,10 +134,12 @@ class Evicted:
             # Then the watch may not have told of the evicted pod's end either.
             raise RetryableError("the watch has not told of this pod yet")
         requests = [request for request, _ in known.values()]
-        found = predecessor(pod.ref.uid, requests, self._snapshot, self._wall())
+        found = predecessor(pod.ref.uid, requests, _Seen(self._snapshot), self._wall())
         if found is None:
             young = self._wall() - pod.created <= _UNDECIDED_S
-            if young and predecessor(pod.ref.uid, requests, _Soon(self._snapshot), self._wall()):
+            if young and predecessor(
+                pod.ref.uid, requests, _Seen(self._snapshot, soon=True), self._wall()
+            ):
                 raise RetryableError("the pod that was to continue before it is still ending")
             return untold
         if found.successor != pod.ref.uid:
@@ -192,7 +197,7 @@ class Evicted:
         if not any(request.target for request, _ in known.values()):
             return None
         requests = [request for request, _ in known.values()]
-        found = predecessor(pod.ref.uid, requests, self._snapshot, self._wall())
+        found = predecessor(pod.ref.uid, requests, _Seen(self._snapshot), self._wall())
         return found.target if found else None
 
     def _known(self, pod: SeatPod) -> dict[str, tuple[Request, str]]:

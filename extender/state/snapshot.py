@@ -308,12 +308,10 @@ class Snapshot:
             found = self._replaced.gone(namespace, succession, within)
             return tuple(uid for uid in found if self._states.in_store(f"{OF_POD}{uid}"))
 
-    def untaken(self, uid: str, successor: str, *, soon: bool = False) -> bool:
-        """See `evictions.Seen`. `soon`: also if the successor is only leaving."""
+    def tells_of(self, uid: str) -> bool:
+        """Whether a node tells an artifact of the pod."""
         with self._lock:
-            pod = self._pods.get(PodUid(successor))
-            gone = pod is None or (soon and pod.leaving)
-            return gone and bool(self._states.of(f"{OF_POD}{uid}"))
+            return bool(self._states.of(f"{OF_POD}{uid}"))
 
     def claim(self, uid: PodUid) -> Claim | None:
         """What the pod holds, bound or reserved."""
