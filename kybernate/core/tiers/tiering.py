@@ -158,10 +158,13 @@ class RamOrder:
 
     def given_to(self, view: TierView, asking: Collection[PodUid]) -> TierView:
         """The node with everybody's turn. `asking`: the seats that want theirs, of which those that
-        have none here come last."""
+        have none here come last. The node may have gone on since: who was to be parked and isn't
+        in GPU memory any more needs no room for that."""
         awake = {one.uid: one for one in view.awake}
         coming = [
-            Coming(uid, awake[uid].name, awake[uid].size, turn) for uid, turn in self.parks.items()
+            Coming(uid, awake[uid].name, awake[uid].size, turn)
+            for uid, turn in self.parks.items()
+            if uid in awake
         ]
         last = len(self.turns)
 

@@ -209,6 +209,15 @@ def test_what_a_successor_left_that_never_ran_is_the_next_ones(site: Site) -> No
     assert site.known.claim(site.new("p3")) == "", "the second one ran: it was dropped"
 
 
+def test_what_no_node_tells_of_any_more_its_gone_successor_has_used(site: Site) -> None:
+    site.evicted("old-a")
+    first = site.new("p1")
+    assert site.known.claim(first) == "old-a"
+    site.told(site.known)
+    site.snapshot.pod_event("DELETED", pod("p1"))
+    assert site.known.claim(site.new("p2")) == "", "both would be copies of one pod"
+
+
 def test_who_may_hand_its_claim_on_is_waited_for_until_it_is_gone(site: Site) -> None:
     """It is ending, and has not continued yet, or else its state would be dropped."""
     row = {"artifact": "default/a@20260101T000000Z-00000001", "uid": "old-a"}
