@@ -87,9 +87,10 @@ class Found:
 
     async def locate(self, seat: Seat) -> None:
         """Where a tree is that may be on several GPUs, if its record may be lost; it may have been
-        on one that is lost now, too. Raises Broken for one that is parked: the driver doesn't say
-        from which GPU its memory came."""
-        if not seat.identity.anywhere or len((await self._inventory()).gpus) <= 1:
+        on one that is lost now, too. Raises Broken for one that is: it would be taken to hold none.
+        Also for one that is parked: the driver doesn't say from which GPU its memory came."""
+        inventory = await self._inventory()
+        if not seat.identity.anywhere or len(inventory.gpus) <= 1:
             return
         try:
             states, gpus = await self._steps.states(seat), await self._steps.find_gpus(seat)
@@ -97,6 +98,9 @@ class Found:
             raise Broken(f"it is not known on which GPU it is: {error}") from error
         if ProcessState.CHECKPOINTED in states:
             raise Broken("it is parked, and no record says on which GPU it was")
+        lost = [gpu.uuid for gpu in inventory.gpus if not gpu.healthy]
+        if lost and not gpus and states - {ProcessState.NO_CUDA}:
+            raise Broken(f"it runs on none of the GPUs that are healthy; lost: {', '.join(lost)}")
         if len(gpus) == 1:
             seat.is_on(tuple(gpus))
 

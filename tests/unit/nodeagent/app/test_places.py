@@ -11,6 +11,7 @@ import pytest
 
 from kybernate.ports import ProcessState
 from kybernate.types import PodUid, SeatState
+from nodeagent.seat.steps import Broken
 from tests.kit.clock import run_virtual
 from tests.kit.machine import Crash, Machine
 from tests.unit.nodeagent.conftest import GIB, GPUS, INVENTORY
@@ -158,6 +159,17 @@ async def test_a_parked_tree_of_unknown_place_is_started_again(rig, proxy, gpus)
     told = [text for reason, text in again.seen.events if reason == "SeatFailed"]
     why = "it is parked, and no record says on which GPU it was"
     assert told == [f"{why}; the workload is started again"]
+
+
+async def test_a_running_tree_without_a_record_may_be_on_a_gpu_that_is_lost(rig, proxy):
+    """NVML shows it nowhere. On its own group's GPU it would be parked without its processes."""
+    r, _, (_, b, _) = await three(rig, proxy)
+    seat = r.node.seats[b]
+    seat.identity = replace(seat.identity, gpus=(A,))
+    seat.tree.uses(await r.loop.steps.find_cuda(seat))
+    r.loop.inventory_reported(replace(INVENTORY, gpus=(GPUS[0], LOST)))
+    with pytest.raises(Broken, match=f"none of the GPUs that are healthy; lost: {B}"):
+        await r.loop.found.locate(seat)
 
 
 def swapping(rig, proxy, machine):
