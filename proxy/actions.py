@@ -22,7 +22,8 @@ class Limits:
     `name_memory`: how long a plain name stays its namespace's once no seat is left (s).
     `bodies` and `client_bodies`: bytes of requests in memory, of all clients and of one.
     `client_wakes` and `namespace_wakes`: wakes a minute; 0 is no limit. `at_seat`: requests at one
-    seat at once; 0 is no limit.
+    seat at once; 0 is no limit. `registry`: there is one that says whether a pod has taken
+    another's place; without one agents are believed.
     """
 
     wait: float = 60.0
@@ -35,6 +36,7 @@ class Limits:
     client_wakes: float = 0.0
     namespace_wakes: float = 0.0
     at_seat: int = 0
+    registry: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +196,18 @@ class Rouse:
     model: str
 
 
-Action = Serve | Reject | Abort | Report | Drained | Close | CheckAt | Rouse
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """This node's agent says that its seat's pod, `uid`, has taken the place of the pod
+    `predecessor` of the same namespace: ask the registry."""
+
+    node: NodeName
+    namespace: str
+    uid: PodUid
+    predecessor: PodUid
+
+
+Action = Serve | Reject | Abort | Report | Drained | Close | CheckAt | Rouse | Verify
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ answers with actions for its owner, the event loop. What it promises, whatever t
   until the next grant;
 - clients that wait for a model take turns; requests of one client are served in the order in which
   they came, those of a higher priority first;
+- a seat in whose place another one may be gets nothing new, and one that is replaced is dropped:
+  that is so once the registry confirms it, where there is one;
 - a request waits no longer than it may, and is refused at once if it is expected to;
 - a request that left is counted nowhere, so that it can't wake a seat;
 - the bodies of all requests that wait or are being sent stay within their budgets, and the wakes
@@ -38,9 +40,10 @@ from proxy.actions import (
     Rouse,
     SeatView,
     Serve,
+    Verify,
 )
 from proxy.quotas import Bodies, Usage, Wakes
-from proxy.seats import NO_LEASE, Queue, Seat, Seats, end, load, order
+from proxy.seats import NO_LEASE, Queue, Seat, Seats, Word, end, load, order
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -68,6 +71,7 @@ class Admission:
         self._wakes = Wakes(limits.client_wakes, limits.namespace_wakes)
         self._proxies: dict[NodeName, int] = {}
         self._given_back: dict[NodeName, dict[PodUid, int]] = {}
+        self._denied: set[NodeName] = set()  # whose agents' words were
         self.usage = Usage()
         self._resigned = False
 
@@ -141,20 +145,57 @@ class Admission:
     def seat(self, info: SeatInfo, now: float) -> list[Action]:
         """A seat exists or changed. One in whose place another one is gets nothing more: its agent
         may be the last to hear of that, as when it was cut off."""
-        if self._seats.has_successor(info):
+        if self._seats.is_replaced(info):
             return self._replaced(info.uid, now)
         seat = self._seats.get(info.uid)
+        heard = seat is None or seat.info.predecessor != info.predecessor
         if seat is None:
             seat = self._add(info)
         if seat.info.route != info.route:
             self._away.left(seat.info, now)
         old, seat.confirmed = seat.info.route, True
         self._seats.change(seat, info)
-        actions = self._settle(info.route, now)
-        before = self._seats.get(info.predecessor) if info.predecessor else None
-        if before is not None and self._seats.has_successor(before.info):
-            actions += self._replaced(before.info.uid, now)
+        actions = self._hear(seat) if heard and info.predecessor else []
+        actions += self._settle(info.route, now)
+        if info.predecessor and seat.word is Word.CONFIRMED:
+            actions += self._drop_predecessor(seat, now)
         return actions + (self._settle(old, now) if old != info.route else [])
+
+    def _hear(self, seat: Seat) -> list[Action]:
+        seat.word = Word.HEARD if self._limits.registry else Word.CONFIRMED
+        info = seat.info
+        verify = Verify(info.node, info.namespace, info.uid, info.predecessor)
+        return [verify] if self._limits.registry else []
+
+    def says(self, uid: PodUid, predecessor: PodUid) -> bool:
+        """Whether it is still said that this seat's pod has taken that one's place."""
+        seat = self._seats.get(uid)
+        return seat is not None and seat.info.predecessor == predecessor
+
+    def verified(
+        self, uid: PodUid, predecessor: PodUid, now: float, *, confirmed: bool
+    ) -> list[Action]:
+        """The registry says whether this seat's pod has taken that one's place. An agent whose word
+        it denies holds no other seat back by the next one."""
+        seat = self._seats.get(uid)
+        if seat is None or seat.info.predecessor != predecessor:
+            return []
+        seat.word = Word.CONFIRMED if confirmed else Word.DENIED
+        if confirmed:
+            return self._drop_predecessor(seat, now)
+        self._denied.add(seat.info.node)
+        return self._settle(seat.info.route, now)
+
+    def _drop_predecessor(self, seat: Seat, now: float) -> list[Action]:
+        before = self._seats.get(seat.info.predecessor)
+        if before is None or not self._seats.is_replaced(before.info):
+            return []
+        return self._replaced(before.info.uid, now)
+
+    def _may_be_replaced(self, seat: Seat) -> bool:
+        """Whether another one may be in its place, as far as anybody who may be right says."""
+        words = self._seats.words(seat.info)
+        return any(word is Word.HEARD and node not in self._denied for word, node in words)
 
     def _replaced(self, uid: PodUid, now: float) -> list[Action]:
         seat = self._seats.get(uid)
@@ -257,6 +298,7 @@ class Admission:
 
     def forget_node(self, node: NodeName, now: float) -> list[Action]:
         """The node has left the cluster; all its seats are gone."""
+        self._denied.discard(node)
         gone = [seat.info.uid for seat in self._seats.on(node)]
         return [action for uid in gone for action in self.gone(uid, now)]
 
@@ -301,6 +343,11 @@ class Admission:
     def knows(self, uid: PodUid) -> bool:
         """Whether there is such a seat."""
         return self._seats.get(uid) is not None
+
+    def owner(self, uid: PodUid) -> NodeName | None:
+        """The node whose agent has named this seat; None of an unknown one."""
+        seat = self._seats.get(uid)
+        return seat.info.node if seat else None
 
     def demand(self, uid: PodUid, now: float) -> DemandView | None:
         """What to tell the agent about a seat; None if the seat is unknown."""
@@ -404,21 +451,19 @@ class Admission:
     def _free(self, model: str) -> Seat | None:
         """The seat that the next request goes to, the one with the least."""
         most = self._limits.at_seat
-        return min(
-            (s for s in self._seats.of_route(model) if s.open and not 0 < most <= len(s.in_flight)),
-            key=load,
-            default=None,
-        )
+        known = (s for s in self._seats.of_route(model) if s.open)
+        free = (s for s in known if not 0 < most <= len(s.in_flight))
+        return min((s for s in free if not self._may_be_replaced(s)), key=load, default=None)
 
     def _only_full(self, model: str) -> bool:
         """Whether nothing is left to wake, and who comes waits for others to be answered."""
-        some = any(seat.open for seat in self._seats.of_route(model))
+        some = any(seat.open for seat in self._candidates(model))
         return some and self._cheapest(model, None) is None
 
     def _hold(
         self, ticket: int, model: str, now: float, client: Client, wish: Wish
     ) -> list[Action]:
-        at_hand = any(seat.at_hand for seat in self._seats.of_route(model))
+        at_hand = any(seat.at_hand for seat in self._candidates(model))
         left = 0.0 if at_hand else self.left(model, now)
         if wish.patience is not None and left is not None and left > wish.patience:
             reason = (
@@ -544,7 +589,7 @@ class Admission:
 
     def _cheapest(self, model: str, old: Seat | None) -> Seat | None:
         # What is open is full; another one of its group could only take its place.
-        known = self._seats.of_route(model)
+        known = self._candidates(model)
         full = {(seat.info.node, seat.info.group) for seat in known if seat.open}
         usable = [
             seat
@@ -566,6 +611,10 @@ class Admission:
         # 0 is of an agent that doesn't say: then times tell nothing of which one is faster.
         timed = all(seat.info.wake for seat in cheap)
         return min(cheap, key=lambda seat: self._wake_order(seat, timed=timed))
+
+    def _candidates(self, model: str) -> list[Seat]:
+        known = self._seats.of_route(model)
+        return [seat for seat in known if not self._may_be_replaced(seat)]
 
     def _wake_order(self, seat: Seat, *, timed: bool) -> tuple[int, int, float, float, str]:
         wake = seat.info.wake if timed else 0.0

@@ -51,6 +51,9 @@ _NAMING = 5.0
 _FAREWELL = 2.0
 """Seconds in which agents hear that this proxy has nothing in flight any more."""
 
+_OF_SEATS = frozenset({"seat", "gone", "grant", "drain", "revoke"})
+"""Orders about one seat, which its own node's agent gives."""
+
 _QUIET = 1.0
 """Seconds without a further seat after which an agent that has just been connected to has named all
 that it has."""
@@ -301,8 +304,13 @@ class AgentLink:
 
     def _obey(self, order: agent_pb2.AgentOrder) -> None:
         desk, now = self._desk, self._desk.now
-        admission = desk.admission
-        match order.WhichOneof("kind"):
+        admission, kind = desk.admission, order.WhichOneof("kind")
+        if kind in _OF_SEATS and (uid := getattr(order, kind).uid):
+            owner = admission.owner(PodUid(uid))
+            if owner not in (None, self.node):
+                log.warning("agent %s speaks of pod %s, which is on %s", self.node, uid, owner)
+                return
+        match kind:
             case "seat":
                 self._note_named(PodUid(order.seat.uid))
                 desk.seat(seat_info(self.node, order.seat))

@@ -9,7 +9,18 @@ import asyncio
 import itertools
 from typing import TYPE_CHECKING, Protocol, Self
 
-from proxy.actions import NO_WISH, Abort, CheckAt, Close, Drained, Reject, Report, Rouse, Serve
+from proxy.actions import (
+    NO_WISH,
+    Abort,
+    CheckAt,
+    Close,
+    Drained,
+    Reject,
+    Report,
+    Rouse,
+    Serve,
+    Verify,
+)
 from proxy.openai import ApiError
 
 if TYPE_CHECKING:
@@ -104,7 +115,8 @@ class Flight:
 
 class Desk:
     """Admits requests, one `Flight` each, and obeys agents. `rouse` has a model's Deployment scaled
-    up: called as often as somebody new waits for it."""
+    up: called as often as somebody new waits for it. `verify` has the registry asked; `verified`
+    tells what it said."""
 
     def __init__(
         self,
@@ -112,12 +124,14 @@ class Desk:
         connections: Connections,
         watching: Watching | None = None,
         rouse: Callable[[str], None] = lambda _: None,
+        verify: Callable[[Verify], None] = lambda _: None,
     ) -> None:
         self.admission = admission
         self.links: dict[NodeName, Link] = {}
         self._connections = connections
         self._watching = watching
         self._rouse = rouse
+        self._verify = verify
         self._held: dict[int, asyncio.Future[Flight]] = {}
         self._flights: dict[int, Flight] = {}
         self._tickets = itertools.count(1)
@@ -198,6 +212,12 @@ class Desk:
         """Which models' Deployments are scaled to zero."""
         self.apply(self.admission.asleep(models, self.now))
 
+    def verified(self, said: Verify, *, confirmed: bool) -> None:
+        """The registry says whether that pod has taken the other one's place."""
+        told = said.uid, said.predecessor
+        self.apply(self.admission.verified(*told, self.now, confirmed=confirmed))
+        self._drop_if_gone(said.predecessor)
+
     def over(self, model: str, status: int, held: float) -> None:
         """A request is over; see `Watching`."""
         if self._watching is not None:
@@ -220,12 +240,15 @@ class Desk:
                     self._connections.drop(uid)
                     if link := self.links.get(node):
                         link.drained(uid, generation)
-                case Serve() | Reject() | Abort() | Rouse():
+                case Serve() | Reject() | Abort() | Rouse() | Verify():
                     self._tell(action)
 
-    def _tell(self, action: Serve | Reject | Abort | Rouse) -> None:
+    def _tell(self, action: Serve | Reject | Abort | Rouse | Verify) -> None:
         if isinstance(action, Rouse):
             self._rouse(action.model)
+            return
+        if isinstance(action, Verify):
+            self._verify(action)
             return
         if isinstance(action, Abort):
             if flight := self._flights.get(action.ticket):

@@ -50,6 +50,13 @@ class Metrics:
             buckets=_ANSWER,
             registry=self.registry,
         )
+        self.unanswered = Counter(
+            "kyb_proxy_registry_failures",
+            "Calls to the registry without an answer that the proxy understands, by what was asked "
+            "for: pod or artifact.",
+            ["what"],
+            registry=self.registry,
+        )
         self.registry.register(_Now(admission))
         ProcessCollector(registry=self.registry)
 

@@ -40,6 +40,15 @@ _NEWEST = 0.25
 """How much of the newest wait counts in what the next one is expected to be."""
 
 
+class Word(Enum):
+    """What an agent's word counts that a seat's pod has taken another pod's place."""
+
+    HEARD = "heard"
+    """The registry hasn't said yet whether it is so: the other one's seat gets nothing new."""
+    CONFIRMED = "confirmed"
+    DENIED = "denied"
+
+
 class Held(Enum):
     """What this proxy has of a seat's lease."""
 
@@ -96,11 +105,12 @@ NO_LEASE = Lease()
 
 @dataclass(slots=True, eq=False)
 class Seat:
-    """A seat, its lease and what is in flight there."""
+    """A seat, its lease and what is in flight there. `word`: of its predecessor, if it has one."""
 
     info: SeatInfo
     connected: bool = True
     confirmed: bool = True  # named by the agent on its present stream
+    word: Word = Word.HEARD
     lease: Lease = NO_LEASE
     in_flight: set[int] = field(default_factory=set)
     requests: int = 0
@@ -211,10 +221,18 @@ class Seats:
         """Those of one node."""
         return self._of(_NODE, node)
 
-    def has_successor(self, info: SeatInfo) -> bool:
-        """Whether another one of the same model has taken this one's place."""
+    def words(self, info: SeatInfo) -> list[tuple[Word, NodeName]]:
+        """What is said, and by whose agents, of seats of the same model that have taken this one's
+        place."""
+        if (_PREDECESSOR, info.uid) not in self._by:
+            return []
         after = self._of(_PREDECESSOR, info.uid)
-        return any(one.info.route == info.route and one.info.uid != info.uid for one in after)
+        mine = (one for one in after if one.info.route == info.route and one.info.uid != info.uid)
+        return [(one.word, one.info.node) for one in mine]
+
+    def is_replaced(self, info: SeatInfo) -> bool:
+        """Whether it is certain that another one has taken this one's place."""
+        return any(word is Word.CONFIRMED for word, _ in self.words(info))
 
     def _of(self, what: str, name: str) -> Collection[Seat]:
         return tuple(self._by.get((what, name), {}).values())

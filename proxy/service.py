@@ -10,6 +10,7 @@ from aiohttp import web
 
 from kybernate import keys
 from kybernate.adapters.k8s import Api, Watcher
+from kybernate.adapters.registry.client import Registry
 from kybernate.errors import ConfigError
 from kybernate.runtime.revocations import Revocations
 from kybernate.settings.common import host_port
@@ -17,7 +18,8 @@ from proxy.actions import Limits
 from proxy.admission import Admission
 from proxy.agents import Agents
 from proxy.app import Front
-from proxy.asleep import Asleep
+from proxy.aside.asleep import Asleep
+from proxy.aside.records import Records, Words
 from proxy.clients import Clients
 from proxy.desk import Desk
 from proxy.metrics import Metrics
@@ -29,6 +31,7 @@ from proxy.relay.visits import Visits, traces
 
 if TYPE_CHECKING:
     from kybernate.settings.proxy import ProxySettings
+    from proxy.actions import Verify
 
 log = logging.getLogger(__name__)
 
@@ -53,17 +56,20 @@ class Service:
             settings.wakes_per_minute_per_client,
             settings.wakes_per_minute_per_namespace,
             settings.max_in_flight_per_seat,
+            registry=bool(settings.registry_url),
         )
         self._admission = Admission(limits)
         cluster = Scene("cluster", commands=True)
         board = Board(self._admission, lambda: cluster)
-        self._desk = Desk(self._admission, self._pools, board, self._rouse)
+        self._desk = Desk(self._admission, self._pools, board, self._rouse, self._verify)
         self._agents = Agents(self._desk, settings)
         self._watcher: Watcher | None = None
         self._asleep: Asleep | None = None
         self._pickers = Pickers(self._desk, settings.pickers)
         self._clients = Clients(settings)
         metrics = Metrics(self._admission)
+        self._records = _records(settings, metrics)
+        self._words = Words(self._records, self._desk) if self._records else None
         self._traces = traces(wanted=settings.traces)
         # A key of ours is for us; where certificates alone count, the header is the seat's.
         ours = {"authorization"} if settings.auth in ("keys", "either") else set()
@@ -84,6 +90,8 @@ class Service:
             if not (self._settings.tls_dir / name).is_file():
                 raise ConfigError("tls_dir", f"{self._settings.tls_dir}/{name} doesn't exist")
         self._clients.start()
+        if self._words is not None:
+            self._words.start()
         self._find_agents()
         self._pickers.start()
         await self._runner.setup()
@@ -106,6 +114,8 @@ class Service:
             await self._asleep.stop()
         await self._clients.stop()
         await self._agents.stop()
+        if self._words is not None:
+            await self._words.stop()
         await self._pools.close()
         await asyncio.to_thread(self._traces.close)
 
@@ -120,6 +130,10 @@ class Service:
     def _rouse(self, model: str) -> None:
         if self._asleep is not None:
             self._asleep.rouse(model)
+
+    def _verify(self, said: Verify) -> None:
+        if self._words is not None:
+            self._words.verify(said)
 
     def _find_agents(self) -> None:
         for node, address in self._settings.agents.items():
@@ -141,3 +155,15 @@ class Service:
         self._watcher.start()
         self._asleep = Asleep(api, self._desk)
         self._asleep.start()
+
+
+def _records(settings: ProxySettings, metrics: Metrics) -> Records | None:
+    """What asks the registry; None where there is none."""
+
+    def open_registry() -> Registry:
+        return Registry(settings.registry_url, settings.tls_dir, "proxy")
+
+    def failed(what: str) -> None:
+        metrics.unanswered.labels(what).inc()
+
+    return Records(open_registry, failed) if settings.registry_url else None

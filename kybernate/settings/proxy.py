@@ -49,6 +49,11 @@ class ProxySettings(Settings):
         description="Accept agents' certificates that `kybernate pki` made, too, whose keys other "
         "nodes may hold. Turn it off once every node has a key of its own.",
     )
+    registry_url: str = Field(
+        "",
+        description="The registry (https://host:port), which is asked whether a pod has really "
+        "taken another's place; empty: agents are believed.",
+    )
     wait_limit_s: float = Field(
         60.0,
         gt=0,
@@ -231,6 +236,13 @@ class ProxySettings(Settings):
         if both := sorted(self.aliases.keys() & self.adapters.keys()):
             raise ValueError(f"{both[0]!r} is in aliases and in adapters; leave it in one of them")
         return self
+
+    @field_validator("registry_url")
+    @classmethod
+    def _secure(cls, value: str) -> str:
+        if value and not value.startswith("https://"):
+            raise ValueError("must be written as https://host:port")
+        return value
 
     @field_validator("agents", "aliases", "adapters", "pickers", mode="before")
     @classmethod

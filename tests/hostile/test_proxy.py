@@ -25,6 +25,7 @@ from kybernate.adapters.pki import Folder, Validity
 from kybernate.cli.clients import command
 from kybernate.core.clients import digest_of
 from kybernate.gen import agent_pb2
+from tests.kit.servers.registryserver import Server
 from tests.unit.proxy.stage import FakeAgent, Model
 
 pytestmark = pytest.mark.hostile
@@ -39,13 +40,20 @@ SLOW = {"body_limit_s": 600, "wait_limit_s": 600}
 """Settings with which a proxy is as patient."""
 
 
-class Process:
-    """`kyb-proxy`, an agent that obeys the test and a model server; used as `async with`."""
+def asking(registry):
+    """Settings of a proxy that asks this registry. The test's agents take no pings: they would end
+    a connection on which nothing else is said."""
+    return {"registry_url": registry.url, "agent_ping_s": PATIENCE}
 
-    def __init__(self, tls, **settings):
+
+class Process:
+    """`kyb-proxy`, an agent that obeys the test and a model server; used as `async with`.
+    `beside`: further agents, as in `agents`."""
+
+    def __init__(self, tls, beside="", **settings):
         self.agent, self.model = FakeAgent(tls), Model()
         self.url = ""
-        self._tls, self._settings = tls, settings
+        self._tls, self._settings, self._beside = tls, settings, beside
         self._process = None
 
     async def __aenter__(self):
@@ -54,7 +62,7 @@ class Process:
         settings = {
             "listen": "127.0.0.1:0",
             "tls_dir": str(self._tls),
-            "agents": f"n1=127.0.0.1:{self.agent.port}",
+            "agents": f"n1=127.0.0.1:{self.agent.port},{self._beside}",
             **self._settings,
         }
         env = {f"KYB_PROXY_{name.upper()}": str(value) for name, value in settings.items()}
@@ -134,7 +142,7 @@ class Process:
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tls")
-    Folder(folder).init(["n1"], Validity(), datetime.now(UTC))
+    Folder(folder).init(["n1", "n2"], Validity(), datetime.now(UTC))
     return folder
 
 
@@ -570,3 +578,54 @@ def test_a_certificate_counts_if_our_authority_signed_it_and_its_name_is_let_in(
                 assert answer.status == 401
 
     against(attack, auth="certificates", serve_tls_dir=serve, clients_dir=folder)
+
+
+@pytest.fixture
+def registry(tls, tmp_path):
+    server = Server(tls, tmp_path / "registry.log", f"sqlite:///{tmp_path}/registry.db")
+    server.start()
+    yield server
+    server.kill()
+
+
+def test_a_node_takes_no_seat_of_another_nodes_away(runner, tls, registry):
+    """Whether it says that its own pod has taken the other's place, or speaks for the other's
+    agent."""
+    rogue = FakeAgent(tls, "n2")
+
+    async def attack():
+        await rogue.start()
+        others = {"beside": f"n2=127.0.0.1:{rogue.port}", **asking(registry)}
+        try:
+            async with asyncio.timeout(PATIENCE), Process(tls, **others) as process:
+                await rogue.until(lambda: rogue.hellos == 1)
+                await against_a_seat(process)
+        finally:
+            await rogue.stop()
+
+    async def against_a_seat(process):
+        await process.seat(state="active")
+        process.agent.lease("grant")
+        process.model.gate.clear()
+        data, chat = b'{"model": "m"}', "/v1/chat/completions"
+        async with process.client() as client:
+            first = asyncio.create_task(ask(client, data, chat))
+            await process.model.arrived.wait()
+            rogue.name_seat("127.0.0.1:1", uid="b", state="active", predecessor="a")
+            for kind in ("drain", "revoke"):
+                rogue.lease(kind)
+            rogue.name_seat("127.0.0.1:1")
+            rogue.order(gone=agent_pb2.SeatGone(uid="a"))
+            rogue.name_seat("127.0.0.1:1", uid="z", model="z")
+            while "z" not in await models(client):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            second = asyncio.create_task(ask(client, data, chat))
+            process.model.gate.set()
+            for status, _, headers in (await first, await second):
+                assert (status, headers["X-Kyb-Seat"]) == (200, "n1/G0-seat-a")
+
+    async def models(client):
+        async with client.get("/v1/models") as answer:
+            return [model["id"] for model in (await answer.json())["data"]]
+
+    runner.run(attack())

@@ -48,6 +48,8 @@ spec:
           value: 0.0.0.0:8080
         - name: KYB_PROXY_AUTH
           value: keys
+        - name: KYB_PROXY_REGISTRY_URL
+          value: https://kyb-registry.kyb-system.svc:9446
         ports:
         - name: http
           containerPort: 8080

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from kybernate import keys
+from kybernate.adapters.registry.client import SERVICE
 from kybernate.settings.controller import ControllerSettings
 from kybernate.settings.extender import ExtenderSettings
 from kybernate.settings.proxy import ProxySettings
@@ -161,6 +162,13 @@ def test_behind_a_service_the_leader_is_the_only_endpoint() -> None:
     assert "selector" not in service["spec"]
     (port,) = service["spec"]["ports"]
     assert (port["name"], f"0.0.0.0:{port['targetPort']}") == ("https", extender.listen)
+
+
+def test_proxies_and_controllers_ask_the_registry_where_it_is() -> None:
+    for name in ("proxy", "controller"):
+        assert settings(name, containers(name)[name]).registry_url == SERVICE
+    (port,) = read("registry/sqlite/service.yaml")["spec"]["ports"]
+    assert SERVICE.endswith(f":{port['port']}")
 
 
 def test_two_ways_to_run_are_never_both_installed() -> None:

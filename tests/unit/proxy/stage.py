@@ -23,10 +23,10 @@ DEADLINE = 10.0
 
 
 class FakeAgent:
-    """Speaks for node n1 over mutual TLS; the test sends its orders and reads what came."""
+    """Speaks for a node over mutual TLS; the test sends its orders and reads what came."""
 
-    def __init__(self, tls):
-        self.tls = tls
+    def __init__(self, tls, node="n1"):
+        self.tls, self.node = tls, node
         self.port = 0
         self.hellos = 0
         self.reports: list[agent_pb2.ProxyReport] = []
@@ -41,8 +41,8 @@ class FakeAgent:
         credentials = grpc.ssl_server_credentials(
             [
                 (
-                    (self.tls / "agent-n1.key").read_bytes(),
-                    (self.tls / "agent-n1.crt").read_bytes(),
+                    (self.tls / f"agent-{self.node}.key").read_bytes(),
+                    (self.tls / f"agent-{self.node}.crt").read_bytes(),
                 )
             ],
             root_certificates=(self.tls / "ca.crt").read_bytes(),
@@ -103,7 +103,7 @@ class FakeAgent:
         ]
 
     def name_seat(
-        self, address, *, uid="a", model="m", state="parked", namespace="default", wake_seconds=0.0
+        self, address, *, uid="a", model="m", state="parked", namespace="default", **more
     ):
         seat = agent_pb2.Seat(
             uid=uid,
@@ -114,7 +114,7 @@ class FakeAgent:
             model=model,
             state=state,
             address=address,
-            wake_seconds=wake_seconds,
+            **more,
         )
         self.order(seat=seat)
         return seat

@@ -26,6 +26,7 @@ from proxy.actions import (
     Rouse,
     SeatInfo,
     Serve,
+    Verify,
     Wish,
 )
 from proxy.admission import Admission
@@ -161,6 +162,69 @@ def test_what_is_in_flight_at_a_seat_ends_once_another_is_in_its_place(admission
     assert "Another pod continues" in of(actions, Abort)[0].reason
     assert of(admission.leave(1, 2), Serve) == []
     assert of(admission.arrive(2, "m", 2), Report)[-1].uid == B
+
+
+@pytest.fixture
+def asking():
+    """Asks a registry whose place is taken."""
+    return Admission(Limits(wait=10.0, waiting=3, lease_break=2.0, registry=True))
+
+
+SAID = Verify(N2, "", B, A)
+
+
+def two(asking):
+    """A serves a request, and B's agent says that B has taken A's place."""
+    asking.seat(seat(state=SeatState.ACTIVE), 0)
+    asking.grant(A, 1, 0)
+    assert of(asking.arrive(1, "m", 0), Serve)
+    return asking.seat(replace(seat(B, node=N2, state=SeatState.ACTIVE), predecessor=A), 1)
+
+
+def test_whose_place_may_be_taken_gets_nothing_new_until_the_registry_denies_it(asking):
+    assert of(actions := two(asking), Verify) == [SAID]
+    assert of(actions, Abort) == of(actions, Close) == []
+    (report,) = of(asking.arrive(2, "m", 2), Report)
+    assert report.uid == B
+    assert of(asking.seat(seat(state=SeatState.ACTIVE), 2), Serve) == []
+    (serve,) = of(asking.verified(B, A, 3, confirmed=False), Serve)
+    assert (serve.ticket, serve.seat.uid) == (2, A)
+    assert asking.demand(A, 3).in_flight == 2, "what was in flight still is"
+
+
+def test_a_place_that_the_registry_says_is_taken_is(asking):
+    two(asking)
+    actions = asking.verified(B, A, 2, confirmed=True)
+    assert [one.ticket for one in of(actions, Abort)] == [1]
+    assert not asking.knows(A)
+    asking.seat(seat(state=SeatState.ACTIVE), 3)
+    assert not asking.knows(A)
+    assert of(asking.seat(replace(seat(B, node=N2), predecessor=A), 3), Verify) == []
+
+
+def test_it_may_be_taken_also_where_its_seat_comes_after_the_word(asking):
+    new = replace(seat(B, node=N2), predecessor=A)
+    assert of(asking.seat(new, 0), Verify) == [SAID]
+    asking.seat(seat(state=SeatState.ACTIVE), 1)
+    assert of(asking.grant(A, 1, 1), Serve) == []
+    assert of(asking.arrive(1, "m", 1), Report)[0].uid == B
+    assert [one.ticket for one in of(asking.gone(B, 2), Serve)] == [1], "nobody says it any more"
+
+
+def test_an_agent_whose_word_was_denied_holds_no_other_seat_back(asking):
+    two(asking)
+    asking.verified(B, A, 2, confirmed=False)
+    for uid, node, held in (("c", N2, False), ("d", NodeName("n3"), True)):
+        asking.seat(replace(seat(PodUid(uid), node=node), predecessor=A), 3)
+        served = of(asking.arrive(ord(uid), "m", 3), Serve)
+        assert (not served) == held, "another node may be right"
+    asking.forget_node(NodeName("n3"), 4)
+    asking.seat(replace(seat(B, node=N2), predecessor=PodUid("x")), 4)
+    actions = asking.seat(replace(seat(B, node=N2), predecessor=A), 4)
+    assert of(actions, Verify) == [SAID], "it is asked again what it says again"
+    assert of(asking.arrive(9, "m", 4), Serve)[0].seat.uid == A
+    assert asking.verified(PodUid("y"), A, 5, confirmed=True) == []
+    assert of(asking.verified(B, A, 5, confirmed=True), Close) == [Close(A)]
 
 
 @pytest.mark.parametrize("uid", [A, B])
@@ -807,6 +871,7 @@ class AnyOrder(RuleBasedStateMachine):
     """Believes nothing that Admission says about itself: it keeps its own book."""
 
     at_seat = 0
+    registry = False
 
     def __init__(self):
         super().__init__()
@@ -818,6 +883,7 @@ class AnyOrder(RuleBasedStateMachine):
             client_bodies=30,
             client_wakes=9,
             at_seat=self.at_seat,
+            registry=self.registry,
         )
         self.admission = Admission(self.limits)
         self.now = 0.0
@@ -844,6 +910,7 @@ class AnyOrder(RuleBasedStateMachine):
         for action in actions:
             match action:
                 case Serve(ticket, info, generation, _):
+                    assert not self.held_back(info.uid), "its place may be taken"
                     assert self.lease.get(info.uid) == generation, "served without a lease"
                     assert info.uid not in self.back, "served under a lease that went back"
                     assert self.up[info.node]
@@ -905,8 +972,15 @@ class AnyOrder(RuleBasedStateMachine):
         info = replace(
             seat(uid, model=MODELS[uid], node=node, state=state),
             address=address,
+            predecessor=self.predecessor(uid),
         )
         self.take(self.admission.seat(info, self.now))
+
+    def predecessor(self, uid):
+        return PodUid("")
+
+    def held_back(self, uid):
+        return False
 
     @rule(uids=st.sets(UIDS, min_size=1))
     def agent_grants(self, uids):
@@ -1045,7 +1119,8 @@ class AnyOrder(RuleBasedStateMachine):
         for view in self.admission.seats():
             assert not (view.granted and view.waiting)
             room = not self.at_seat or view.in_flight < self.at_seat
-            assert not (view.granted and room and waiting.get(view.info.model))
+            free = view.granted and room and not self.held_back(view.info.uid)
+            assert not (free and waiting.get(view.info.model))
 
 
 class WithALimit(AnyOrder):
@@ -1054,12 +1129,74 @@ class WithALimit(AnyOrder):
     at_seat = 2
 
 
+PLACES = {B: A, PodUid("d"): PodUid("c"), PodUid("c"): PodUid("d")}
+"""Whose place each may say that it has taken."""
+
+
+class WithARegistry(AnyOrder):
+    """The same where agents say whose place is taken, truly or not, and a registry is asked."""
+
+    registry = True
+
+    def __init__(self):
+        super().__init__()
+        self.words: dict[PodUid, bool | None] = {}
+        """What the registry said of those who say that they have taken another's place."""
+        self.denied: set[NodeName] = set()
+
+    def predecessor(self, uid):
+        return PLACES[uid] if uid in self.words else PodUid("")
+
+    def words_on(self, uid):
+        here = self.admission.knows
+        words = self.words.items()
+        return [(one, word) for one, word in words if here(one) and PLACES[one] == uid]
+
+    def held_back(self, uid):
+        here = ((NODES[one], word) for one, word in self.words_on(uid))
+        return any(word or (word is None and node not in self.denied) for node, word in here)
+
+    @rule(uid=st.sampled_from(sorted(PLACES)))
+    def agent_says_that_a_place_is_taken(self, uid):
+        if self.up[NODES[uid]] and uid not in self.words and self.admission.knows(uid):
+            self.words[uid] = None
+            self.agent_names(uid, SeatState.ACTIVE, "10.0.0.1:80")
+
+    @rule(uid=st.sampled_from(sorted(PLACES)), confirmed=st.booleans())
+    def registry_says_whether_it_is(self, uid, confirmed):
+        # Of two that say it of each other at most one has it.
+        other = PLACES[uid]
+        if uid not in self.words or (confirmed and self.words.get(other)):
+            return
+        if self.admission.knows(uid):
+            self.words[uid] = confirmed
+            if confirmed:
+                self.known.discard(other)
+                self.ends(other)
+            else:
+                self.denied.add(NODES[uid])
+            self.take(self.admission.verified(uid, other, self.now, confirmed=confirmed))
+
+    @invariant()
+    def what_is_replaced_is_gone(self):
+        for uid in {PLACES[uid] for uid in self.words}:
+            if any(word for _, word in self.words_on(uid)):
+                assert not self.admission.knows(uid)
+        for uid in NODES:
+            if not self.admission.knows(uid):
+                self.words.pop(uid, None)
+                self.known.discard(uid)
+                self.ends(uid)
+
+
 AnyOrder.TestCase.settings = hypothesis_settings(
     max_examples=150, stateful_step_count=40, deadline=None
 )
 TestAnyOrder = AnyOrder.TestCase
 WithALimit.TestCase.settings = AnyOrder.TestCase.settings
 TestWithALimit = WithALimit.TestCase
+WithARegistry.TestCase.settings = hypothesis_settings(AnyOrder.TestCase.settings, max_examples=60)
+TestWithARegistry = WithARegistry.TestCase
 
 
 def walk(dice, one, steps):

@@ -8,7 +8,7 @@ import pytest
 
 from kybernate import keys
 from kybernate.errors import RefusedError, RetryableError
-from proxy.asleep import Asleep
+from proxy.aside.asleep import Asleep
 
 
 class Desk:

@@ -1,0 +1,1 @@
+"""What is asked beside requests: the registry, and the API server for what is scaled to zero."""
