@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from sqlalchemy import BigInteger, Text, and_, bindparam, delete, func, select, tuple_, update
 
-from kybernate.adapters.registry.wire import CONTENT, CopyState
+from kybernate.adapters.registry.wire import CONTENT, PERSON_HOLD, CopyState
 from kybernate.core.artifacts import succession
 from kybernate.errors import ConflictError, NotFoundError, RefusedError
+from kybernate.types import Tier
 from registry.database import insert_new
-from registry.pods import fetch
+from registry.pods import fetch, save
 from registry.schema import ARTIFACTS, COPIES, WRITERS
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ class Artifacts:
         self._believed = believed
 
     def record(self, artifact: str, node: str, recording: Recording) -> tuple[Json, bool]:
-        """A new artifact with its first copy, by the writer with the newest token.
+        """A new artifact with its first copy, by the writer with the newest token; of one that is
+        known, what wasn't known of it until now.
 
         Gives the entry, and whether it is new. Raises ConflictError for another token, or another
         artifact or content of this name.
@@ -78,7 +80,7 @@ class Artifacts:
             found = _locked(connection, artifact, said.digest)
             if found.pod_uid != said.pod_uid:
                 raise ConflictError(f"{artifact} is recorded as a state of pod {found.pod_uid}")
-            _see_content(connection, found, said)
+            _learn(connection, found, said)
             _wrote(connection, artifact, node, recording.token, now)
             _put_copy(connection, artifact, recording.held, said.created_ms, now)
             return _one(connection, artifact), new
@@ -89,8 +91,9 @@ class Artifacts:
         with self._database.write() as connection:
             found = _locked(connection, artifact, digest)
             _see_may_speak(connection, found, node, held.store)
-            if held.state is CopyState.MISSING:
-                _see_not_handed_on(connection, found, node, held.store)
+            refused = _why_handed_on(connection, found, node, held.store)
+            if refused and held.state is CopyState.MISSING:
+                raise RefusedError(refused)
             now = self._database.now(connection)
             if node and held.store:
                 _packed(connection, found, node, now)
@@ -101,26 +104,22 @@ class Artifacts:
         """Let a copy go: from now on nobody counts on it, and its bytes may be deleted. `node`:
         whose agent says so, empty for others.
 
-        With its last copy the artifact is forgotten. Raises ConflictError for the last verified
-        copy unless `forget` says why nobody needs it, NotFoundError if the artifact isn't known,
-        RefusedError if the node may not say it.
+        With its last copy the artifact is forgotten. From a store no other node than the pod's own
+        drops what people keep there: its successor's lets go of it. Raises ConflictError for the
+        last verified copy unless `forget` says why nobody needs it, NotFoundError if the artifact
+        isn't known, RefusedError if the node may not say it.
         """
         with self._database.write() as connection:
+            pod = _pod_of(connection, artifact, lock=bool(node and which.store))
             found = _locked(connection, artifact)
             _see_may_speak(connection, found, node, which.store)
-            _see_not_handed_on(connection, found, node, which.store)
-            copies = connection.execute(select(COPIES).where(COPIES.c.artifact == artifact)).all()
-            spot = (which.place, which.node, which.store)
-            dropped = [one for one in copies if (one.place, one.node, one.store) == spot]
-            others = [one for one in copies if one not in dropped]
-            if dropped and not which.forget:
-                pod = fetch(connection, (found.namespace, found.pod_uid))
-                _check_not_last(artifact, dropped[0], others, pod)
-            if dropped:
-                connection.execute(delete(COPIES).where(_at(artifact, *spot)))
-            if not others:
-                connection.execute(delete(ARTIFACTS).where(ARTIFACTS.c.id == artifact))
-            return {"dropped": bool(dropped), "copies": len(others)}
+            refused = _why_handed_on(connection, found, node, which.store)
+            if not refused:
+                return _drop(connection, found, node, which, pod)
+            if which.forget and succession.is_own(pod, node):
+                # Its people want it no more: it goes with its successor's need of it.
+                _keep(connection, found, "")
+        raise RefusedError(refused)
 
     def signers(self, artifact: str) -> Json:
         """Whose signature is believed of it, and the newest token that one of them had. Raises
@@ -242,17 +241,61 @@ def _locked(connection: Connection, artifact: str, digest: str = "") -> Row[Any]
     return found
 
 
-def _see_content(connection: Connection, found: Row[Any], said: Described) -> None:
+def _learn(connection: Connection, found: Row[Any], said: Described) -> None:
     """What its files hold is recorded once, and stays; also where it wasn't known until now, as of
-    what 0.2.0 has recorded. Raises ConflictError."""
+    what 0.2.0 has recorded. That people keep it is known from when its node says so. Raises
+    ConflictError."""
     facts = orjson.loads(found.facts)
     before, told = (str(one.get(CONTENT) or "") for one in (facts, said.facts))
     if before and told and before != told:
         raise ConflictError(f"{found.id} is recorded with other files: content {before}")
-    if told and not before:
-        changed = _facts({**facts, CONTENT: told})
+    new = {name: said.facts[name] for name in (CONTENT, PERSON_HOLD) if said.facts.get(name)}
+    _change_facts(connection, found, {**facts, **new})
+
+
+def _keep(connection: Connection, found: Row[Any], tier: str) -> None:
+    """That people keep its copy in this tier, or, if empty, no more."""
+    _change_facts(connection, found, {**orjson.loads(found.facts), PERSON_HOLD: tier})
+
+
+def _change_facts(connection: Connection, found: Row[Any], facts: Json) -> None:
+    if (changed := _facts(facts)) != found.facts:
         query = update(ARTIFACTS).where(ARTIFACTS.c.id == found.id).values(facts=changed)
         connection.execute(query)
+
+
+def _pod_of(connection: Connection, artifact: str, *, lock: bool) -> succession.PodRecord:
+    """The pod whose state it is; `lock`: its row is to be changed, and is locked before the
+    artifact's, as `record` does it."""
+    query = select(ARTIFACTS.c.namespace, ARTIFACTS.c.pod_uid).where(ARTIFACTS.c.id == artifact)
+    found = connection.execute(query).one_or_none()
+    if found is None:
+        raise NotFoundError(f"artifact {artifact} is not known; record it first")
+    key = (found.namespace, found.pod_uid)
+    return fetch(connection, key, lock=lock) or succession.PodRecord(*key)
+
+
+def _drop(
+    connection: Connection, found: Row[Any], node: str, which: Drop, pod: succession.PodRecord
+) -> Json:
+    """As `Artifacts.drop`, by who may."""
+    artifact = found.id
+    copies = connection.execute(select(COPIES).where(COPIES.c.artifact == artifact)).all()
+    spot = (which.place, which.node, which.store)
+    dropped = [one for one in copies if (one.place, one.node, one.store) == spot]
+    stays = orjson.loads(found.facts).get(PERSON_HOLD) == Tier.OBJECT and which.store
+    if node and stays and not succession.is_own(pod, node):
+        if dropped and which.forget:
+            save(connection, pod, succession.let_go(pod, node, artifact))
+        return {"dropped": False, "copies": len(copies)}
+    others = [one for one in copies if one not in dropped]
+    if dropped and not which.forget:
+        _check_not_last(artifact, dropped[0], others, pod)
+    if dropped:
+        connection.execute(delete(COPIES).where(_at(artifact, *spot)))
+    if not others:
+        connection.execute(delete(ARTIFACTS).where(ARTIFACTS.c.id == artifact))
+    return {"dropped": bool(dropped), "copies": len(others)}
 
 
 def _facts(facts: Json) -> str:
@@ -270,14 +313,16 @@ def _see_may_speak(connection: Connection, found: Row[Any], node: str, store: st
         )
 
 
-def _see_not_handed_on(connection: Connection, found: Row[Any], node: str, store: str) -> None:
-    """What lies in a store is its successor's alone to let go, from the claim on."""
+def _why_handed_on(connection: Connection, found: Row[Any], node: str, store: str) -> str:
+    """Why the node may not let it go, if so: what lies in a store is its successor's alone to let
+    go, from the claim on."""
     pod = fetch(connection, (found.namespace, found.pod_uid))
     if node and store and pod is not None and succession.handed_on(pod, node, found.id):
-        raise RefusedError(
+        return (
             f"pod {pod.successor} on node {pod.successor_node} continues with {found.id}: node "
             f"{node} lets nothing of it go in {store} any more"
         )
+    return ""
 
 
 def _wrote(connection: Connection, artifact: str, node: str, token: int, now: int) -> None:
@@ -310,16 +355,14 @@ def _put_copy(connection: Connection, artifact: str, held: Copy, created: int, n
 
 
 def _check_not_last(
-    artifact: str, dropped: Row[Any], others: Sequence[Row[Any]], pod: succession.PodRecord | None
+    artifact: str, dropped: Row[Any], others: Sequence[Row[Any]], pod: succession.PodRecord
 ) -> None:
-    """`pod`: the one whose state it is, None if nothing is known of it. A copy that a TierPlacement
-    wants on another node may go at any time, and that it is there is that node's word alone."""
+    """`pod`: the one whose state it is. A copy that a TierPlacement wants on another node may go at
+    any time, and that it is there is that node's word alone."""
     if dropped.state != CopyState.VERIFIED:
         return
     lasting = (
-        one
-        for one in others
-        if one.store or not one.node or pod is None or succession.may_speak(pod, one.node)
+        one for one in others if one.store or not one.node or succession.may_speak(pod, one.node)
     )
     # Of what a rebuild found, nobody has said since that it was read back.
     if not any(one.state == CopyState.VERIFIED and one.told_ms for one in lasting):

@@ -88,8 +88,8 @@ class Pods:
                 if not itself:
                     _check_other_claims(connection, known, asked.successor)
             if known is not after:
-                _save(connection, after, there)
-            return _save(connection, known, taken)
+                save(connection, after, there)
+            return save(connection, known, taken)
 
     def release(self, pod: Key, successor: str, by: str = "") -> PodRecord:
         """The claim ends, with the proof that its successor stopped, or by the word of the agent of
@@ -97,8 +97,8 @@ class Pods:
         with self._database.write() as connection:
             known, after = _locked_both(connection, pod, successor)
             free, ended = succession.release(known, after, by)
-            _save(connection, after, ended)
-            return _save(connection, known, free)
+            save(connection, after, ended)
+            return save(connection, known, free)
 
     def settle(self, pod: Key) -> PodRecord:
         """All claims on this pod are known."""
@@ -129,7 +129,7 @@ class Pods:
     def _change(self, pod: Key, change: Change) -> PodRecord:
         with self._database.write() as connection:
             known = _locked(connection, pod)
-            return _save(connection, known, change(known, self._database.now(connection)))
+            return save(connection, known, change(known, self._database.now(connection)))
 
     def _lasting(self, seconds: float) -> int:
         return min(int(seconds * 1000), self._max_lease_ms)
@@ -165,7 +165,8 @@ def _locked_both(connection: Connection, pod: Key, successor: str) -> tuple[PodR
     return known[pod[1]], known[successor]
 
 
-def _save(connection: Connection, before: PodRecord, after: PodRecord) -> PodRecord:
+def save(connection: Connection, before: PodRecord, after: PodRecord) -> PodRecord:
+    """The pod's record as it is afterwards; its row is locked by who calls."""
     if after is not before:
         values = asdict(after)
         connection.execute(update(PODS).where(_of((after.namespace, after.uid))).values(**values))

@@ -227,14 +227,48 @@ class Remains:
                 registry.stopped(request.namespace, uid, told, _REGISTRY_S)
             except NotFoundError:
                 log.info("the registry knows nothing of pod %s", uid)
-        newest = self._newest(registry, request.namespace, uid)
-        return Remnant((off or "the pod has ended") + ("" if newest else _NOTHING), newest)
+        outcome, continued = self._left(registry, request.namespace, uid)
+        why = (off or "the pod has ended") + ("" if outcome else _NOTHING)
+        return Remnant(why, outcome, continued)
+
+    def _left(self, registry: Registry, namespace: str, uid: str) -> tuple[Outcome | None, str]:
+        """What its successor continues from, and a sentence of that; without one its newest, and
+        none. What its successor continued from may be forgotten since, and counts as put away."""
+        claimed = self._claim(registry, namespace, uid)
+        if claimed is None:
+            return self._newest(registry, namespace, uid), ""
+        with_what = claimed.artifact or "its state"
+        told = f"pod {claimed.successor} on node {claimed.successor_node} continues with "
+        found = (
+            self._known(registry, claimed.artifact)
+            if claimed.artifact
+            else self._newest(registry, namespace, uid)
+        )
+        return found or Outcome(claimed.artifact, Tier.OBJECT.value, 0), told + with_what
+
+    @staticmethod
+    def _claim(registry: Registry, namespace: str, uid: str) -> wire.Pod | None:
+        try:
+            known = registry.pod(namespace, uid, _REGISTRY_S)
+        except NotFoundError:
+            return None
+        return known if known.successor not in ("", uid) else None
+
+    @staticmethod
+    def _known(registry: Registry, artifact: str) -> Outcome | None:
+        try:
+            found = registry.get(artifact, _REGISTRY_S)
+        except NotFoundError:
+            return None
+        # A pod that moved may have left none elsewhere than on its successor's node.
+        tier = Tier.OBJECT if any(map(_is_there, found.copies)) else Tier.NVME
+        return Outcome(artifact, tier.value, found.size)
 
     @staticmethod
     def _newest(registry: Registry, namespace: str, uid: str) -> Outcome | None:
         wanted = wire.Filter(namespace=namespace, pod_uid=uid, place=Tier.OBJECT, limit=_MOST)
         for one in registry.page(wanted, _REGISTRY_S).items:
-            if any(_is_there(copy) for copy in one.copies):
+            if any(map(_is_there, one.copies)):
                 return Outcome(one.id, Tier.OBJECT.value, one.size)
         return None
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class Line:
     """Who continues with a pod's state. `node`: where it runs; `stopped`: the proof that it did, or
-    empty; `successor`: the pod that holds the claim, and `artifact` what it continues from;
+    empty; `successor`: the pod that holds the claim, and `artifact` what it continues from, empty
+    once its node needs that no more and people keep it;
     `ended`: nobody may continue from it any more; `settled`: all claims on it are known."""
 
     node: str = ""
@@ -41,8 +42,17 @@ class Registry(Protocol):
         """Become the writer of the states of a pod that runs here; the token."""
         ...
 
-    async def record(self, manifest: Manifest, tier: Tier, token: int, deadline: float) -> None:
-        """A new state is sealed and verified in this tier of the node."""
+    async def record(
+        self,
+        manifest: Manifest,
+        tier: Tier,
+        token: int,
+        deadline: float,
+        *,
+        person_hold: bool = False,
+    ) -> None:
+        """A new state is sealed and verified in this tier of the node. `person_hold`: people keep
+        that copy; the state may be known already."""
         ...
 
     async def report(

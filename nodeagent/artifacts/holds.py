@@ -91,6 +91,8 @@ class Custody:
 
     def begin(self) -> None:
         """After a restart, when the seats are known: continue with what was begun."""
+        for person in holds.newest_kept(self.persons(), self._node.seats):
+            self._tell_kept(person)
         for one in tuple(self._all.values()):
             if one.drop is not None:
                 self._tell_dropped(one)
@@ -137,10 +139,14 @@ class Custody:
     def keep(self, hold: PersonHold) -> Awaitable[None]:
         """It is kept from now on; await it, and it is over a restart, too. Raises NotFoundError if
         it is being dropped, and when awaited OSError: then keep it again."""
-        after = holds.keep(self.of(hold.artifact), hold)
+        before = self.of(hold.artifact)
+        after = holds.keep(before, hold)
         self._all[hold.artifact] = after
         record = holds.records(after)[holds.SAVED + hold.artifact]
-        return self._journal.put(holds.SAVED + hold.artifact, record, synced=True)
+        written = self._journal.put(holds.SAVED + hold.artifact, record, synced=True)
+        if Tier.OBJECT in hold.places and not before.keeps(Tier.OBJECT):
+            self._tell_kept(hold)
+        return written
 
     def forget(self, operation: str, why: str) -> str:
         """What this operation has kept is not kept any more: the artifact, empty for none."""
@@ -199,10 +205,10 @@ class Custody:
     def outlive(self, artifact: str, tiers: Iterable[str]) -> None:
         """Its successor has continued: it is worth nothing any more in these tiers, and whoever has
         it elsewhere is told by the registry."""
-        wanted = tuple(Tier(tier) for tier in tiers)
-        if Tier.OBJECT not in wanted and not self._node.world.pinned(artifact):
+        wanted, one = tuple(Tier(tier) for tier in tiers), self.of(artifact)
+        stays = one.keeps(Tier.OBJECT) or self._node.world.pinned(artifact)
+        if Tier.OBJECT not in wanted and not stays:
             self._tell(artifact, Tier.OBJECT, "its successor has continued since")
-        one = self.of(artifact)
         self._become(holds.outlive(one, self._use(one), wanted))
 
     # --- transfers ------------------------------------------------------------------------------
@@ -303,6 +309,20 @@ class Custody:
             for place in offloading.limits:
                 self._tell(one.artifact, place, one.drop.why)
 
+    def _tell_kept(self, hold: PersonHold) -> None:
+        """Report what outlasts its successor's need of it: its pod's own node alone may, and no
+        more once it is claimed. Of what a seat continues from it says nothing: that is another
+        pod's."""
+        seat = self._node.seats.get(hold.uid)
+        saved = seat.saved if seat is not None else None
+        if saved and hold.artifact in (saved.claimed, saved.artifact if saved.borrowed else ""):
+            return
+        if self._node.world.registry is not None:
+            place = Tier.OBJECT.value
+            self._reports.put(
+                Report(Kind.SEALED, artifact=hold.artifact, tier=place, person_hold=True)
+            )
+
     def _tell(self, artifact: str, tier: Tier, why: str) -> None:
         if self._node.world.registry is not None:
             report = Report(Kind.DROPPED, artifact=artifact, tier=tier.value, why=why)
@@ -382,7 +402,7 @@ class Custody:
         """Seconds until it is to be asked again."""
         if hold is None:
             return 0.0
-        answer = await self._successors.ask(hold)
+        answer = await self._successors.ask(holds.without_kept(hold, self.of(hold.artifact).person))
         if answer.over and self.of(hold.artifact).successor == hold:
             self.void(hold.artifact, answer.over, *answer.told)
         return answer.again

@@ -45,7 +45,15 @@ class OwnSuccession:
         """Nobody else writes here."""
         return 0
 
-    async def record(self, manifest: Manifest, tier: Tier, token: int, deadline: float) -> None:
+    async def record(
+        self,
+        manifest: Manifest,
+        tier: Tier,
+        token: int,
+        deadline: float,
+        *,
+        person_hold: bool = False,
+    ) -> None:
         """The places say it."""
 
     async def report(

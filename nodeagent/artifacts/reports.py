@@ -58,7 +58,9 @@ class Kind(StrEnum):
 class Report:
     """One thing to tell: of an artifact in a tier, or of the pod `uid` in `namespace`. `why` it was
     dropped, or has stopped; `successor` is the pod that continues with its state. `hands_back`: the
-    pod with whose state one that has stopped was to continue, and never has."""
+    pod with whose state one that has stopped was to continue, and never has. `person_hold`: of a
+    sealed one, that people keep it there; an agent of 0.2.0 that reads it tells of the copy alone.
+    """
 
     kind: Kind
     namespace: str = ""
@@ -68,6 +70,7 @@ class Report:
     why: str = ""
     successor: PodUid = NO_POD
     hands_back: PodUid = NO_POD
+    person_hold: bool = False
 
 
 class ReportQueue:
@@ -170,7 +173,9 @@ class ReportQueue:
                 pod = report.namespace, report.uid
                 await self._registry.claim(*pod, artifact, report.successor, DEADLINE, again=True)
             case Kind.SEALED:
-                await self._record(await self._manifest(artifact, DEADLINE), tier)
+                await self._record(
+                    await self._manifest(artifact, DEADLINE), tier, person_hold=report.person_hold
+                )
             case Kind.COPYING | Kind.COPIED:
                 manifest = await self._manifest(artifact, DEADLINE)
                 verified = report.kind is Kind.COPIED
@@ -204,17 +209,21 @@ class ReportQueue:
             return False
         return True
 
-    async def _record(self, manifest: Manifest, tier: Tier) -> None:
+    async def _record(self, manifest: Manifest, tier: Tier, *, person_hold: bool) -> None:
         pod = manifest.facts.namespace, PodUid(manifest.facts.pod_uid)
         if pod in self._tokens:
             try:
-                await self._registry.record(manifest, tier, self._tokens[pod], DEADLINE)
+                await self._registry.record(
+                    manifest, tier, self._tokens[pod], DEADLINE, person_hold=person_hold
+                )
             except ConflictError as error:
                 log.info("a new lease is taken for pod %s/%s: %s", *pod, error)
             else:
                 return
         self._tokens[pod] = await self._registry.lease(*pod, LEASE_S, DEADLINE)
-        await self._registry.record(manifest, tier, self._tokens[pod], DEADLINE)
+        await self._registry.record(
+            manifest, tier, self._tokens[pod], DEADLINE, person_hold=person_hold
+        )
 
 
 async def no_manifest(artifact: ArtifactId, deadline: float) -> Manifest:

@@ -75,7 +75,7 @@ class Inquiry:
         if PodUid(line.successor) in self._node.seats:
             self._had[hold.artifact] = self._node.world.wall()
             return Answer()  # what it needs is here
-        if await self._released(hold):
+        if await self._released(hold, line):
             self._had.pop(hold.artifact, None)
             return Answer("its successor has continued since")
         if await self._ended_without(hold, PodUid(line.successor)):
@@ -115,8 +115,11 @@ class Inquiry:
         stopped = Report(Kind.STOPPED, hold.namespace, uid, why=why)
         return Answer(why, (stopped,) if line.stopped else ())
 
-    async def _released(self, hold: SuccessorHold) -> bool:
-        """Whether its successor on another node has told the registry that it needs it no more."""
+    async def _released(self, hold: SuccessorHold, line: Line) -> bool:
+        """Whether its successor on another node has told the registry that it needs it no more:
+        the line says so of what people keep there, and what nobody keeps isn't known any more."""
+        if not line.artifact:
+            return True
         offloading = self._node.world.offloading
         if offloading is not None and Tier.NVME in hold.places:
             await offloading.vault.drop(ArtifactId(hold.artifact), Tier.NVME)

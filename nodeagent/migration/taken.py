@@ -94,7 +94,7 @@ class Taken:
         if seat is None or seat.saved.begins is not Begins.ADOPTED:
             return False
         line = await self._agent.registry.line(pod.namespace, pod.uid, CALL_S)
-        return (line.successor, line.artifact) == (successor, artifact)
+        return line.successor == successor and line.artifact in ("", artifact)
 
     async def note(self, successor: PodUid, artifact: str) -> None:
         """On the disk when this returns. Raises OSError."""

@@ -90,7 +90,7 @@ def two_transactions() -> None:
             after = change(known, self._database.now(connection))
         time.sleep(0.003)
         with self._database.write() as connection:
-            return pods._save(connection, known, after)  # noqa: SLF001
+            return pods.save(connection, known, after)
 
     Pods._change = changed  # type: ignore[method-assign]  # noqa: SLF001
 

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import orjson
 from pydantic import ValidationError
 
-from kybernate.adapters.registry.wire import CONTENT, Described
+from kybernate.adapters.registry.wire import CONTENT, PERSON_HOLD, Described
 from kybernate.core.artifacts.manifest import content
 from kybernate.errors import RefusedError
 
 if TYPE_CHECKING:
     from kybernate.core.artifacts.manifest import Manifest
+    from kybernate.types import Tier
 
 _FACTS = (
     *("image_digest", "spec_hash", "kernel", "criu", "architecture", "highest_pid", "gpu_product"),
@@ -22,8 +23,9 @@ _FACTS = (
 )
 
 
-def describe(manifest: Manifest) -> Described:
-    """The same for each form of an artifact's manifest. Raises RefusedError, naming the field."""
+def describe(manifest: Manifest, person_hold: Tier | None = None) -> Described:
+    """The same for each form of an artifact's manifest. `person_hold`: where people keep a copy.
+    Raises RefusedError, naming the field."""
     facts = manifest.facts
     try:
         return Described(
@@ -35,7 +37,9 @@ def describe(manifest: Manifest) -> Described:
             size=manifest.total,
             created_ms=int(datetime.fromisoformat(manifest.created).timestamp() * 1000),
             parent=facts.parent or None,
-            facts={name: getattr(facts, name) for name in _FACTS} | _content(manifest),
+            facts={name: getattr(facts, name) for name in _FACTS}
+            | _content(manifest)
+            | ({PERSON_HOLD: person_hold.value} if person_hold else {}),
         )
     except (ValidationError, ValueError) as error:
         raise RefusedError(f"{manifest.id}: {_first(error)}") from error

@@ -92,10 +92,19 @@ class NodeRegistry:
         )
         return found.token
 
-    async def record(self, manifest: Manifest, tier: Tier, token: int, deadline: float) -> None:
+    async def record(
+        self,
+        manifest: Manifest,
+        tier: Tier,
+        token: int,
+        deadline: float,
+        *,
+        person_hold: bool = False,
+    ) -> None:
         """See `ports.Registry.record`."""
         held = self._copy(manifest, tier, wire.CopyState.VERIFIED)
-        said = wire.Recording(artifact=describe(manifest), held=held, token=token)
+        described = describe(manifest, person_hold=tier if person_hold else None)
+        said = wire.Recording(artifact=described, held=held, token=token)
         await self._run(lambda: self._client.record(manifest.id, said, deadline), deadline)
 
     async def report(

@@ -45,6 +45,9 @@ Fact = Text | Annotated[int, Field(ge=-LARGEST, le=LARGEST)] | float | bool | No
 CONTENT = "content"
 """The fact that is the hash of what an artifact's files hold (`manifest.content`); 0.2.0 told none.
 Among the facts, since that release takes no field that it doesn't know, and any fact."""
+PERSON_HOLD = "person_hold"
+"""The fact that is the tier in which people keep an artifact's copy: `object`, as the pod's own
+node says. Releases up to 0.2.0 told none."""
 
 
 class CopyState(StrEnum):

@@ -27,7 +27,7 @@ from kybernate.errors import NotFoundError, RetryableError
 from kybernate.types import ArtifactId, PodUid, Tier, of_record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Container, Iterable, Mapping
 
 ANYWHERE = (Tier.NVME, Tier.OBJECT)
 """All tiers that hold artifacts."""
@@ -164,6 +164,10 @@ class Holds:
     def held(self) -> bool:
         """Whether anything but a seat or a pin holds it; never while it is being dropped."""
         return bool(self.person or self.successor or self.transfer)
+
+    def keeps(self, tier: Tier) -> bool:
+        """Whether people keep its copy there."""
+        return self.person is not None and tier in self.person.places
 
     def __bool__(self) -> bool:
         return self.held or self.drop is not None or self.pin is not None
@@ -392,6 +396,24 @@ def _see_pin(one: Holds, use: Use, now: float) -> Holds:
     if after.held or use.had or use.claimed or use.awaited:
         return after
     return _dropped(after, Drop(pin.why, tuple(Tier(tier) for tier in pin.tiers)), use)
+
+
+def newest_kept(held: Iterable[PersonHold], uids: Container[str]) -> tuple[PersonHold, ...]:
+    """Of each of these pods the newest that people keep in the object store: the one of them that a
+    successor may claim."""
+    newest: dict[str, PersonHold] = {}
+    for one in sorted(held, key=lambda one: one.artifact.rpartition("@")[2]):
+        if one.uid in uids and Tier.OBJECT in one.places:
+            newest[one.uid] = one
+    return tuple(newest.values())
+
+
+def without_kept(hold: SuccessorHold, person: PersonHold | None) -> SuccessorHold:
+    """The successor's hold without the copy on NVMe if people keep that one: it doesn't go with
+    it."""
+    if person is None or Tier.NVME not in person.places:
+        return hold
+    return replace(hold, places={t: n for t, n in hold.places.items() if t != Tier.NVME.value})
 
 
 # --- the journal ----------------------------------------------------------------------------------

@@ -8,6 +8,9 @@ successor continues from the same artifact. A pod may claim itself, to continue 
 up: then its own stop ends that claim. A line of successors has at most one pod in it that has not
 stopped.
 
+A state that people keep outlasts the successor's need of it: the successor *lets go* of it, and
+keeps the claim. From then on no state is handed on, and the pod's own node is free to drop it.
+
 Each function gives the record as it is afterwards, the same object if nothing changes. Times are
 milliseconds since 1970.
 """
@@ -32,6 +35,10 @@ class PodRecord:
     `stopped` is the kind of proof, empty without one. `settled`: every claim on it that was ever
     granted is known. `ended`: its predecessor's state was given to another, so nobody continues
     from this one's.
+
+    `artifact` is what the successor continues from. While there is a successor it is empty only
+    once that one's node let go of it and people keep it (`let_go`): there is no way to hand it on
+    but by the same successor's claim, made once more.
     """
 
     namespace: str
@@ -138,14 +145,17 @@ def claim(
 ) -> tuple[PodRecord, PodRecord]:
     """`successor` continues with the pod's state, and no token of before counts any more.
 
+    A successor that let go of the state has its claim still: to tell it again changes nothing, and
+    to make it once more, as after a reboot, hands the state on once more.
+
     Raises ConflictError if another one has it, if nothing proves that the pod stopped, if the
     successor did, if the record is of another version by now, or if claims may exist that are not
     known.
     """
-    given = (pod.successor, pod.successor_node, pod.artifact)
-    if given == (asked.successor, asked.node, asked.artifact):
+    mine = (pod.successor, pod.successor_node) == (asked.successor, asked.node)
+    if mine and (pod.artifact == asked.artifact or (asked.again and not pod.artifact)):
         return pod, successor
-    if pod.successor:
+    if pod.successor and not (mine and not pod.artifact):
         raise ConflictError(
             f"pod {pod.successor} on node {pod.successor_node} holds the claim on pod {pod}; it "
             "ends only with proof that this one stopped"
@@ -204,6 +214,19 @@ def release(pod: PodRecord, successor: PodRecord, by: str = "") -> tuple[PodReco
     return free, successor if successor.ended else _next(successor, ended=True)
 
 
+def let_go(pod: PodRecord, node: str, artifact: str) -> PodRecord:
+    """`node`'s agent says that nobody there needs this state any more, which people keep. Of
+    another state than the claimed one, or of a pod of its own, that says nothing new."""
+    there = pod.successor not in ("", pod.uid) and pod.successor_node == node != pod.node
+    return _next(pod, artifact="") if there and pod.artifact == artifact else pod
+
+
+def is_own(pod: PodRecord, node: str) -> bool:
+    """Whether `node` knows what people keep of the pod's states: the pod runs or ran there, or it
+    writes for it."""
+    return node in (pod.node, pod.holder)
+
+
 def see_newest(pod: PodRecord, asked: Asked, newest: str) -> None:
     """Raise ConflictError if the claim is on an older state than `newest`, the newest one of the
     pod that can be restored, empty if none can; and nobody has said that this is meant.
@@ -228,8 +251,8 @@ def may_speak(pod: PodRecord, node: str) -> bool:
 
 
 def handed_on(pod: PodRecord, node: str, artifact: str) -> bool:
-    """Whether a pod of another node than `node` holds the claim on this very state: then it is that
-    node's to say that nobody needs it."""
+    """Whether a pod of another node than `node` holds the claim on this very state, and needs it:
+    then it is that node's to say that nobody needs it."""
     successor = pod.successor not in ("", pod.uid)
     return successor and pod.successor_node != node and pod.artifact == artifact
 

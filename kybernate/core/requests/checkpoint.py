@@ -242,10 +242,13 @@ class Operation:
 class Remnant:
     """What remains of a pod that ended without its agent: its newest artifact in the object store,
     None if there is none. `why`: how it is known that nothing of it runs, or why nothing is left.
+    `continued`: that another pod continues from it already, in a sentence; then the artifact may be
+    gone since.
     """
 
     why: str
     outcome: Outcome | None
+    continued: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,8 +341,8 @@ def _lost(seen: Observed, left: Remnant | None, now: float) -> Decision[Status, 
         return _open(seen, Reason.PENDING, why, now)
     if left.outcome is None:
         return _over(seen, Reason.POD_ENDED, left.why, now)
-    newest = f"{left.why}; its newest artifact is {left.outcome.artifact}"
-    return _over(seen, Reason.EVICTED, newest, now, left.outcome)
+    found = left.continued or f"its newest artifact is {left.outcome.artifact}"
+    return _over(seen, Reason.EVICTED, f"{left.why}; {found}", now, left.outcome)
 
 
 def _unknown(seen: Observed, now: float) -> Decision[Status, Act]:

@@ -14,12 +14,16 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
+import click
 import pytest
 import requests
 
 from kybernate import keys
 from kybernate.adapters.registry import wire
+from kybernate.cli.agent.link import connected
 from kybernate.errors import KybernateError
+from kybernate.gen import agent_pb2 as pb
+from kybernate.types import Tier
 from tests.cluster.processes.control import wait_until
 from tests.e2e.tiers.partition import Partition, processes, workload
 from tests.e2e.tiers.test_drains import REQUESTS, TAINT, bound, deployment, standing_of, the_pod
@@ -108,6 +112,30 @@ def states(site: Site, uid: str) -> list[str]:
     ]
 
 
+def is_kept(site: Site, artifact: str) -> bool:
+    """Whether the registry knows that people keep it in the object store."""
+    return site.registry.get(artifact).facts.get(wire.PERSON_HOLD) == Tier.OBJECT
+
+
+def removed(site: Site, node: str, uid: str) -> None:
+    """A person lets the snapshot of this pod go, whose request has made it, at the node's agent."""
+    asked = site.cluster.api().get(REQUESTS)["items"]
+    (made,) = [
+        one["status"]["operation"]
+        for one in asked
+        if one["spec"]["mode"] == "Snapshot" and one["status"].get("podUID") == uid
+    ]
+    socket = f"/proc/{site.cluster.node(node).pid}/root{keys.AGENT_SOCKET}"
+
+    def done() -> bool:
+        # The agent has just been started again.
+        with suppress(click.ClickException), connected(socket) as agent:
+            return bool(agent.DropSnapshot(pb.DropSnapshotRequest(name=made), timeout=5).artifact)
+        return False
+
+    wait_until(done, 60, "its agent doesn't know of it")
+
+
 def missed(site: Site, way: Partition, name: str, other: str) -> str:
     """The node is, and its pod is deleted, as Kubernetes does after 5 minutes. The name of the pod
     in its place, which waits by then."""
@@ -155,6 +183,7 @@ def test_a_pod_whose_node_is_cut_off_continues_elsewhere_and_is_never_two(
         done = reader("kyb", "snapshot", name)
         assert not done.returncode, (done.stdout, done.stderr)
         artifact = site.saved(uid)
+        wait_until(lambda: is_kept(site, artifact), 20, "the registry isn't told that it is kept")
         client.is_answered()
         way.cut()
         before = asked_inside(uid)
@@ -180,11 +209,13 @@ def test_a_pod_whose_node_is_cut_off_continues_elsewhere_and_is_never_two(
     wait_until(lambda: not processes(uid), 60, "something of it is left")
     one_by_one(client.counters[:of_one])
     one_by_one(client.counters[of_one:])
-    known = site.registry.pod("default", uid)
-    assert (known.successor, known.artifact) == (successor, artifact)
-    assert set(states(site, uid)) <= {artifact}, "it has written nothing that counts"
-    # On a quiet machine it is PodEnded, though the successor continues: why isn't known yet.
-    assert standing_of(site, f"{REQUESTS}/lost-{uid}") in {"Evicted", "PodEnded"}
+    assert standing_of(site, f"{REQUESTS}/lost-{uid}") == "Evicted"
+    # A person has had it made, and its successor's node needs it no more.
+    wait_until(lambda: not site.registry.pod("default", uid).artifact, 60, "it is claimed still")
+    assert site.registry.pod("default", uid).successor == successor
+    assert states(site, uid) == [artifact], "it has written nothing that counts"
+    removed(site, node, uid)
+    wait_until(lambda: not states(site, uid), 60, "what nobody keeps any more is still known")
 
 
 def one_by_one(counters: list[int]) -> None:

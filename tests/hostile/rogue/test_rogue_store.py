@@ -315,6 +315,33 @@ def test_a_former_node_removes_nothing_that_was_handed_on(scene: Scene) -> None:
     scene.a.objects.delete([key])
 
 
+def test_a_successors_node_removes_nothing_that_people_keep(scene: Scene) -> None:
+    """It says that it needs that no more, as ever; nor does anybody keep what is another's."""
+    kept = scene.a.save("relay", "u-kept", 9)
+    place = wire.Copy(place=Tier.OBJECT, store=scene.a.url, state=wire.CopyState.VERIFIED)
+    said = wire.Recording(
+        artifact=describe(kept, Tier.OBJECT), held=place, token=scene.a.lease("relay", "u-kept")
+    )
+    with pytest.raises(ConflictError):
+        scene.b.registry.record(kept.id, said)
+    scene.a.registry.record(kept.id, said)
+    scene.a.registry.stopped("relay", "u-kept", ENDED)
+    scene.b.lease("relay", "u-after")
+    wanted = wire.Claim(artifact=kept.id, successor="u-after", node="b")
+    scene.b.registry.claim("relay", "u-kept", wanted)
+    key, spot = layout.manifest_key(kept.id), wire.Spot(place=Tier.OBJECT, store=scene.a.url)
+    for _ in range(2):
+        assert not scene.b.registry.drop(kept.id, spot, "it has continued").dropped
+        with pytest.raises(LeaveError, match="not node b's"):
+            scene.b.objects.delete([key])
+    assert restored(scene.a, kept.id, "u-kept").id == kept.id
+    with pytest.raises(ConflictError, match="u-after continues"):
+        scene.a.registry.record(kept.id, said)
+    # Its own node lets go of it for its people.
+    assert scene.a.registry.drop(kept.id, spot, "nobody wants it").dropped
+    scene.a.objects.delete([key])
+
+
 def test_a_manifest_is_put_of_a_recorded_state_of_ones_own_pod_alone(scene: Scene) -> None:
     """Also where it has a pod in the victim's namespace: that pod is not the victim."""
     scene.a.lease("victim", "u-beside")

@@ -44,7 +44,8 @@ class Elsewhere:
     the line of another one: what any other continues from is a copy, which begins a line of its
     own. `forgives`: nodes lost records, so that an older state may be had.
 
-    `pods` and `copies` are the registry's: claims, and the places that have verified states.
+    `pods`, `copies` and `kept` are the registry's: claims, the places that have verified states,
+    and the states of which people keep the copy in the object store.
     """
 
     machines: dict[str, Here] = field(default_factory=dict)
@@ -55,6 +56,7 @@ class Elsewhere:
     forgives: bool = False
     pods: dict[tuple[str, str], PodRecord] = field(default_factory=dict)
     copies: dict[ArtifactId, dict[Copy, bool]] = field(default_factory=dict)
+    kept: set[ArtifactId] = field(default_factory=set)
     of: dict[ArtifactId, tuple[str, str]] = field(default_factory=dict)
 
     def line(self, node: str, handle: str) -> str:

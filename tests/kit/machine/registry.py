@@ -34,12 +34,22 @@ class FakeRegistry:
         await self._answered(deadline)
         return pod.token
 
-    async def record(self, manifest: Manifest, tier: Tier, token: int, deadline: float) -> None:
+    async def record(
+        self,
+        manifest: Manifest,
+        tier: Tier,
+        token: int,
+        deadline: float,
+        *,
+        person_hold: bool = False,
+    ) -> None:
         """Noted, if the token counts."""
         await self._asked(deadline)
         facts = manifest.facts
         succession.check(self._get(facts.namespace, facts.pod_uid), self._node, token)
         self._note(manifest, tier, verified=True)
+        if person_hold:
+            self._elsewhere.kept.add(ArtifactId(manifest.id))
         await self._answered(deadline)
 
     async def report(
@@ -56,6 +66,13 @@ class FakeRegistry:
         """No longer counted on, unless it is the last."""
         await self._asked(deadline)
         copies = self._elsewhere.copies.get(artifact, {})
+        pod = self._get(*self._elsewhere.of.get(artifact, ("", "")))
+        others = tier is Tier.OBJECT and not succession.is_own(pod, self._node)
+        if others and artifact in self._elsewhere.kept:
+            if forget:
+                self._put(succession.let_go(pod, self._node, artifact))
+            await self._answered(deadline)
+            return
         rest = [copy for copy, verified in copies.items() if verified and copy != self._at(tier)]
         if copies.get(self._at(tier)) and not rest and not forget:
             raise ConflictError(f"{artifact} has no other verified copy")

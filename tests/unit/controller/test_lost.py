@@ -77,6 +77,7 @@ class World:
         self.stops: list[tuple[str, wire.Stop]] = []
         self.entries: list[wire.Entry] = []
         self.unknown = False
+        self.claim: Json = {}
         self.queue = Queue(lambda: self.now)
         self.lost = LostPods(self.queue.add, lambda: self.now)
         self.requests: Requests[Request] = Requests(CHECKPOINT, lambda _key: None)
@@ -113,6 +114,17 @@ class World:
         self.stops.append((uid, told))
         if self.unknown:
             raise NotFoundError("there is no such pod")
+
+    def pod(self, namespace: str, uid: str, _limit: float) -> wire.Pod:
+        if self.unknown:
+            raise NotFoundError("there is no such pod")
+        return wire.Pod(namespace=namespace, uid=uid, **self.claim)
+
+    def get(self, artifact: str, _limit: float) -> wire.Entry:
+        found = [one for one in self.entries if one.id == artifact]
+        if not found:
+            raise NotFoundError("it is not known")
+        return found[0]
 
     def page(self, wanted: wire.Filter, _limit: float) -> wire.Page:
         assert (wanted.namespace, wanted.pod_uid, wanted.place) == ("shop", "u1", Tier.OBJECT)
@@ -364,6 +376,49 @@ def test_a_lost_pod_that_has_ended_leaves_what_it_has_whose_stop_its_agent_prove
     assert remains.of(drained, GONE) is None, "who drains has it deleted"
     claimed = replace(REQUEST, by="ann")
     assert remains.of(claimed, GONE) is None, "anybody may call a request so"
+
+
+CLAIM = {"successor": "u2", "successor_node": "n2"}
+CONTINUES = "pod u2 on node n2 continues with "
+
+
+def test_of_a_pod_that_has_a_successor_what_was_claimed_is_left(
+    world: World, remains: Remains
+) -> None:
+    """Though the successor has continued, and nobody knows of the state any more."""
+    world.off, verified = "node n1 is gone", wire.CopyState.VERIFIED
+    world.claim = {**CLAIM, "artifact": ID.format(1)}
+    told = CONTINUES + ID.format(1)
+    gone = Remnant(world.off, Outcome(ID.format(1), "object", 0), told)
+    assert remains.of(REQUEST, GONE) == gone
+    world.keep(1, Tier.OBJECT, verified)
+    world.keep(2, Tier.OBJECT, verified)
+    there = Remnant(world.off, Outcome(ID.format(1), "object", 7), told)
+    assert remains.of(REQUEST, GONE) == there
+    world.entries.clear()
+    world.keep(1, Tier.NVME, verified)
+    near = Remnant(world.off, Outcome(ID.format(1), "nvme", 7), told)
+    assert remains.of(REQUEST, GONE) == near, "it has moved, and never was in the store"
+
+
+def test_of_what_its_successor_let_go_of_what_people_keep_is_left(
+    world: World, remains: Remains
+) -> None:
+    world.off, world.claim = "node n1 is gone", CLAIM
+    told = CONTINUES + "its state"
+    removed = Remnant(world.off, Outcome("", "object", 0), told)
+    assert remains.of(REQUEST, GONE) == removed, "people have removed it since"
+    world.keep(1, Tier.OBJECT, wire.CopyState.VERIFIED)
+    kept = Remnant(world.off, Outcome(ID.format(1), "object", 7), told)
+    assert remains.of(REQUEST, GONE) == kept
+
+
+def test_a_pod_that_claimed_itself_has_no_successor(world: World, remains: Remains) -> None:
+    world.off = "node n1 is gone"
+    world.claim = {"successor": "u1", "successor_node": "n1", "artifact": ID.format(1)}
+    left = remains.of(REQUEST, GONE)
+    assert left is not None
+    assert left.outcome is None
 
 
 def test_without_artifacts_or_a_registry(world: World, remains: Remains) -> None:

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from sqlalchemy import event, select
 
 from registry.schema import ARTIFACTS, COPIES, PODS
-from tests.unit.registry.replica import Clock, Replica, name_of, pod
+from tests.unit.registry.replica import STORE, Clock, Replica, name_of, pod
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,6 +30,7 @@ PER_POD = 2
 """Artifacts that a pod may have."""
 
 STATES = ("pending", "verified", "missing")
+IN_STORE = {"place": "object", "node": "", "store": STORE}
 WEIGHTS = {
     "go_to": 3,
     "time_passes": 2,
@@ -147,13 +148,18 @@ class Lineages(RuleBasedStateMachine):
             return
         uid, token, node = had[-1] if self.random.random() < 0.5 else self.random.choice(had)
         name = name_of(self.random.randrange(PER_POD), uid)
-        state = self.random.choice(STATES)
-        made = self.replica.record(node, name, token, pod_uid=uid, held={"state": state})
+        held = {"state": self.random.choice(STATES), **self._somewhere()}
+        facts = {"person_hold": "object"} if self.random.random() < 0.3 else {}
+        made = self.replica.record(node, name, token, pod_uid=uid, held=held, facts=facts)
         answer = self._hear(made)
         if answer is not None and answer.status in (200, 201):
             assert token == max(self._given(uid)), "a write with an older token"
             self.recorded[f"ns/{name}"] = uid
             self.forgotten.discard(f"ns/{name}")
+
+    def _somewhere(self) -> dict[str, str]:
+        """In the object store, or on the node's own disk."""
+        return IN_STORE if self.random.random() < 0.4 else {}
 
     def _stop(self, node: str = "", uid: str = "") -> None:
         self.replica.stop(node or self.random.choice(NODES), uid or self.random.choice(UIDS))
@@ -194,20 +200,39 @@ class Lineages(RuleBasedStateMachine):
         artifact = self._any_artifact()
         if artifact:
             node, state = self.random.choice(NODES), self.random.choice(STATES)
-            self.replica.report(node, artifact.partition("/")[2], state)
+            where = self._somewhere()
+            self.replica.report(node, artifact.partition("/")[2], state, **where)
 
     def _drop(self) -> None:
         artifact = self._any_artifact()
         if not artifact:
             return
         node, forget = self.random.choice(NODES), self.random.choice(("", "", "", "old"))
-        had = self._verified(artifact)
-        gone = self.replica.drop(node, artifact.partition("/")[2], forget=forget)
+        had, kept = self._verified(artifact), self._kept(artifact)
+        where, own = self._somewhere(), self._own(artifact)
+        gone = self.replica.drop(node, artifact.partition("/")[2], forget=forget, **where)
         answer = self._hear(gone)
+        assert not kept or node in own or self._kept(artifact), "what people keep was dropped"
         if had and not forget:
             assert self._verified(artifact), "the last verified copy was dropped"
         if answer is None or answer.body.get("copies") == 0:
             self.forgotten.add(artifact)
+
+    def _kept(self, artifact: str) -> bool:
+        """Whether people keep the copy in the object store, and there is one."""
+        there = COPIES.c.artifact == artifact, COPIES.c.place == "object"
+        with self.replicas[1 - self.at].database.read() as connection:
+            facts = select(ARTIFACTS.c.facts).where(ARTIFACTS.c.id == artifact)
+            told = connection.execute(facts).scalar_one_or_none() or ""
+            copy = connection.execute(select(COPIES).where(*there)).first()
+        return '"person_hold":"object"' in told and copy is not None
+
+    def _own(self, artifact: str) -> set[str]:
+        """The nodes that know what people keep of it."""
+        uid = self.recorded[artifact]
+        with self.replicas[1 - self.at].database.read() as connection:
+            query = select(PODS.c.node, PODS.c.holder).where(PODS.c.uid == uid)
+            return set(connection.execute(query).one_or_none() or ())
 
     def _claim_of(self, uid: str) -> tuple[str, ...]:
         columns = PODS.c.successor, PODS.c.successor_node, PODS.c.artifact
@@ -260,6 +285,9 @@ def _check_step(before: Json, now: Json, pods: Mapping[str, Json]) -> None:
     if before == now:
         return
     assert now["version"] > before["version"], "a change that no version tells"
+    if now["successor"] == before["successor"] and before["artifact"] and not now["artifact"]:
+        assert now["successor_node"] != now["node"], "its own node let go of it"
+        assert now["successor"] != now["uid"], "of what it continues with itself"
     if before["successor"] and now["successor"] != before["successor"]:
         assert not now["successor"], "one successor in another's place"
         after = pods[before["successor"]]

@@ -424,6 +424,14 @@ def test_what_a_lost_pod_has_left_ends_the_request_without_its_agent():
     assert decide(replace(seen, operation=running), NOW).status.reason is Reason.RUNNING
 
 
+def test_a_lost_pod_whose_successor_has_continued_is_evicted():
+    away, told = Problem(Trouble.UNREACHABLE, "no"), "pod u2 on node n2 continues with its state"
+    left = Remnant("node n1 is gone", replace(KEPT, artifact="", size=0), told)
+    found = decide(Observed(BEGUN, None, away, left=left), NOW + 5)
+    assert (found.status.reason, found.status.outcome) == (Reason.EVICTED, left.outcome)
+    assert found.status.message == f"node n1 is gone; {told}"
+
+
 def test_what_a_lost_pod_has_left_is_asked_for_until_the_deadline():
     seen = Observed(BEGUN, None, Problem(Trouble.UNREACHABLE, "no"), unsure="the registry is away")
     found = decide(seen, NOW)

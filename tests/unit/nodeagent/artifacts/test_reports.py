@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -21,7 +22,7 @@ from kybernate.errors import (
     RetryableError,
 )
 from kybernate.ports import Line
-from kybernate.types import Tier
+from kybernate.types import Tier, of_record
 from nodeagent.artifacts.lines import OwnSuccession
 from nodeagent.artifacts.reporting import ReportingVault
 from nodeagent.artifacts.reports import REPORT, Kind, Report, ReportQueue
@@ -59,8 +60,8 @@ class Registry:
         self.token += 1
         return self.token
 
-    async def record(self, manifest, tier, token, deadline):
-        self._called("record", manifest.id, tier, token)
+    async def record(self, manifest, tier, token, deadline, *, person_hold=False):
+        self._called("record", manifest.id, tier, token, *(["held"] if person_hold else []))
         if token != self.token:
             raise ConflictError("another writer has begun")
 
@@ -152,6 +153,23 @@ def test_what_the_last_agent_had_yet_to_tell_comes_first(machine):
     registry = Registry()
     telling(machine, registry, of(Kind.DROPPED))
     assert [one[0] for one in registry.said] == ["lease", "record", "report", "drop"]
+
+
+def test_that_people_keep_it_is_told_with_the_artifact(machine):
+    registry = Registry()
+    telling(machine, registry, replace(of(Kind.SEALED, Tier.OBJECT), person_hold=True))
+    assert registry.said == [("lease", "u1"), ("record", SAVED, Tier.OBJECT, 1, "held")]
+
+
+def test_an_agent_of_before_tells_the_copy_and_what_it_wrote_is_read(machine):
+    """It passes over what it doesn't know; and its own reports lack that."""
+    record = asdict(of(Kind.SEALED, Tier.OBJECT))
+    assert of_record(Report, {**record, "later": 1}) == of(Kind.SEALED, Tier.OBJECT)
+    del record["person_hold"]
+    machine.journal[f"{REPORT}{1:016d}"] = record
+    registry = Registry()
+    telling(machine, registry)
+    assert registry.said == [("lease", "u1"), ("record", SAVED, Tier.OBJECT, 1)]
 
 
 def test_a_no_is_left_and_holds_up_nothing(machine):

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import gc
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -126,6 +126,21 @@ async def test_with_an_object_store_it_is_kept_there_and_leaves_the_node(rig):
     near = await ended(await operations.ask(save(uid, "s2", tier=Tier.NVME)))
     assert r.machine.vault[near.artifact].places == {Tier.NVME}
     r.check()
+
+
+async def test_that_it_is_kept_in_the_object_store_is_told_to_the_registry(rig):
+    r, operations, uid = await begun(rig, BOTH)
+    r.node.world = replace(r.node.world, registry=r.loop.registry)
+
+    def told():
+        return [one.artifact for one in r.loop.reports._queue.values() if one.person_hold]
+
+    await ended(await operations.ask(save(uid, "s0", tier=Tier.NVME)))
+    assert told() == []
+    one = await ended(await operations.ask(save(uid)))
+    await ended(await operations.ask(Ask(Kind.PARK, "p1", uid, tier=Tier.OBJECT)))
+    parked = await ended(await operations.ask(save(uid, "s2")))
+    assert told() == [one.artifact, parked.artifact]
 
 
 async def test_how_much_is_in_the_object_store_is_told(rig):
