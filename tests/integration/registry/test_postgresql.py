@@ -13,7 +13,7 @@ from sqlalchemy import inspect
 
 from registry.database import Database
 from registry.schema import METADATA
-from tests.unit.registry import test_artifacts, test_pods
+from tests.unit.registry import test_artifacts, test_kept, test_pods
 from tests.unit.registry.lineages import Lineages
 from tests.unit.registry.replica import Replica, name_of
 from tests.unit.registry.test_artifacts import *  # noqa: F403
@@ -26,9 +26,11 @@ pytestmark = pytest.mark.integration
 
 token = test_artifacts.token
 stopped = test_pods.stopped
-for _name in dir(test_pods):
-    if _name.startswith("test_"):
-        globals()[_name] = getattr(test_pods, _name)
+written = test_kept.written
+for _tests in (test_pods, test_kept):
+    for _name in dir(_tests):
+        if _name.startswith("test_"):
+            globals()[_name] = getattr(_tests, _name)
 
 
 def test_several_that_start_at_once_make_one_schema(database: str) -> None:

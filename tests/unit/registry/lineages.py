@@ -43,6 +43,7 @@ WEIGHTS = {
     "release": 3,
     "report": 3,
     "drop": 4,
+    "outgrow": 4,
 }
 
 
@@ -149,7 +150,7 @@ class Lineages(RuleBasedStateMachine):
         uid, token, node = had[-1] if self.random.random() < 0.5 else self.random.choice(had)
         name = name_of(self.random.randrange(PER_POD), uid)
         held = {"state": self.random.choice(STATES), **self._somewhere()}
-        facts = {"person_hold": "object"} if self.random.random() < 0.3 else {}
+        facts = {"person_hold": "object"} if "store" in held else {}
         made = self.replica.record(node, name, token, pod_uid=uid, held=held, facts=facts)
         answer = self._hear(made)
         if answer is not None and answer.status in (200, 201):
@@ -180,6 +181,8 @@ class Lineages(RuleBasedStateMachine):
         own = [one for one, of in self.recorded.items() if of == uid]
         if own:
             self._claim(self.random.choice(own))
+            self._check()
+            self._outgrow(uid)
 
     def _claim(self, artifact: str = "") -> None:
         artifact = artifact or self._any_artifact()
@@ -204,12 +207,18 @@ class Lineages(RuleBasedStateMachine):
             self.replica.report(node, artifact.partition("/")[2], state, **where)
 
     def _drop(self) -> None:
-        artifact = self._any_artifact()
-        if not artifact:
-            return
-        node, forget = self.random.choice(NODES), self.random.choice(("", "", "", "old"))
-        had, kept = self._verified(artifact), self._kept(artifact)
-        where, own = self._somewhere(), self._own(artifact)
+        if artifact := self._any_artifact():
+            forget = self.random.choice(("", "", "", "old"))
+            self._drops(self.random.choice(NODES), artifact, forget, self._somewhere())
+
+    def _outgrow(self, uid: str = "") -> None:
+        """A successor's node needs no more what it has claimed."""
+        _, node, artifact = self._claim_of(uid or self.random.choice(UIDS)) or ("", "", "")
+        if artifact in self.recorded:
+            self._drops(node, artifact, "it has continued", IN_STORE)
+
+    def _drops(self, node: str, artifact: str, forget: str, where: Mapping[str, str]) -> None:
+        had, kept, own = self._verified(artifact), self._kept(artifact), self._own(artifact)
         gone = self.replica.drop(node, artifact.partition("/")[2], forget=forget, **where)
         answer = self._hear(gone)
         assert not kept or node in own or self._kept(artifact), "what people keep was dropped"

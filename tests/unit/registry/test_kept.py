@@ -18,7 +18,7 @@ KEPT = {"driver": "580.1", "person_hold": "object"}
 
 
 @pytest.fixture
-def token(replica: Replica) -> int:
+def written(replica: Replica) -> int:
     """Of node n1 for pod u1, which has saved one state, and has put it into the store."""
     token = replica.token("n1", "u1")
     assert replica.record("n1", ONE, token).status == 201
@@ -52,19 +52,21 @@ def hand_over(replica: Replica) -> None:
     assert replica.drop("n1", ONE).status == 200
 
 
-def test_that_it_is_kept_is_known_from_when_its_node_says_so(replica: Replica, token: int) -> None:
+def test_that_it_is_kept_is_known_from_when_its_node_says_so(
+    replica: Replica, written: int
+) -> None:
     assert "person_hold" not in replica.proxy(artifact(ONE)).body["facts"]
-    assert keep(replica, token).status == 200
+    assert keep(replica, written).status == 200
     facts = replica.proxy(artifact(ONE)).body["facts"]
     assert (facts["person_hold"], facts["gpu_count"]) == ("object", 1)
-    assert replica.record("n1", ONE, token).status == 200
+    assert replica.record("n1", ONE, written).status == 200
     assert replica.proxy(artifact(ONE)).body["facts"] == facts, "to say nothing takes nothing back"
 
 
 def test_what_people_keep_stays_when_its_successor_has_continued(
-    replica: Replica, token: int
+    replica: Replica, written: int
 ) -> None:
-    keep(replica, token)
+    keep(replica, written)
     hand_over(replica)
     refused = let_go(replica, "n3")
     assert (refused.status, claimed_on(replica)) == (400, f"ns/{ONE}")
@@ -79,24 +81,24 @@ def test_what_people_keep_stays_when_its_successor_has_continued(
     assert known(replica) == []
 
 
-def test_an_operator_drops_what_is_kept_whoever_keeps_it(replica: Replica, token: int) -> None:
-    keep(replica, token)
+def test_an_operator_drops_what_is_kept_whoever_keeps_it(replica: Replica, written: int) -> None:
+    keep(replica, written)
     hand_over(replica)
     query = f"place=object&store={STORE}&forget=nobody+wants+it"
     gone = replica.controller("DELETE", f"{artifact(ONE)}/copies?{query}")
     assert gone.body == {"dropped": True, "copies": 0}
 
 
-def test_what_nobody_keeps_is_forgotten_as_ever(replica: Replica, token: int) -> None:
+def test_what_nobody_keeps_is_forgotten_as_ever(replica: Replica, written: int) -> None:
     hand_over(replica)
     assert let_go(replica, "n2").body == {"dropped": True, "copies": 0}
     assert (known(replica), claimed_on(replica)) == ([], f"ns/{ONE}")
 
 
 def test_what_its_person_lets_go_before_goes_when_its_successor_has_continued(
-    replica: Replica, token: int
+    replica: Replica, written: int
 ) -> None:
-    keep(replica, token)
+    keep(replica, written)
     hand_over(replica)
     early = let_go(replica, "n1")
     assert (early.status, "u2 on node n2 continues" in early.error) == (400, True)
@@ -105,9 +107,9 @@ def test_what_its_person_lets_go_before_goes_when_its_successor_has_continued(
 
 
 def test_of_what_is_kept_another_node_drops_no_copy_of_the_store_for_no_reason_either(
-    replica: Replica, token: int
+    replica: Replica, written: int
 ) -> None:
-    keep(replica, token)
+    keep(replica, written)
     replica.stop("n1", "u1")
     replica.claim("n2", "u1", ONE, "u2")
     replica.report("n2", ONE, "verified")
@@ -116,12 +118,12 @@ def test_of_what_is_kept_another_node_drops_no_copy_of_the_store_for_no_reason_e
     assert replica.drop("n2", ONE).body == {"dropped": True, "copies": 2}, "its own is its own"
 
 
-def test_its_pods_writer_alone_says_that_it_is_kept(replica: Replica, token: int) -> None:
+def test_its_pods_writer_alone_says_that_it_is_kept(replica: Replica, written: int) -> None:
     """Or a rogue node could make what others have undroppable."""
-    foreign = replica.record("n2", ONE, token, facts=KEPT, held=HELD)
+    foreign = replica.record("n2", ONE, written, facts=KEPT, held=HELD)
     assert foreign.status == 409
     hand_over(replica)
-    late = keep(replica, token)
+    late = keep(replica, written)
     assert (late.status, "u2 continues" in late.error) == (409, True)
     theirs = replica.token("n2", "u2")
     as_own = replica.record("n2", ONE, theirs, pod_uid="u2", facts=KEPT, held=HELD)
@@ -130,9 +132,9 @@ def test_its_pods_writer_alone_says_that_it_is_kept(replica: Replica, token: int
 
 
 def test_a_claim_that_is_told_again_brings_nothing_back_and_one_that_is_made_again_does(
-    replica: Replica, token: int
+    replica: Replica, written: int
 ) -> None:
-    keep(replica, token)
+    keep(replica, written)
     hand_over(replica)
     let_go(replica, "n2")
     told = replica.claim("n2", "u1", ONE, "u2", again=True)
