@@ -23,6 +23,7 @@ from kybernate.checkpoint.delivery import transfer
 from kybernate.checkpoint.places import Place, open_place, read_manifest
 from kybernate.checkpoint.vault import drop
 from kybernate.checkpoint.verify import verify
+from kybernate.cli.artifacts import removing
 from kybernate.cli.artifacts import view as artifacts_view
 from kybernate.cli.artifacts.keys import (
     as_json_option,
@@ -199,9 +200,18 @@ def verify_command(
 @click.argument("artifacts", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="All that is in PLACE, whatever needs it.")
 @click.option("--yes", is_flag=True, help="Do it. Without this, only say what would go.")
+@click.option(
+    "--registry",
+    default="",
+    envvar="KYB_REGISTRY_URL",
+    help="With --all: ask this one, such as https://host:9446, who may need any of it, and delete "
+    "nothing while somebody does.  (env KYB_REGISTRY_URL)",
+)
+@click.option("--force", is_flag=True, help="With --all: delete it, whatever the registry says.")
 @_keys
+@tls_option
 @as_json_option
-def rm(place: str, artifacts: tuple[str, ...], folder: Path, **flags: bool) -> None:
+def rm(place: str, artifacts: tuple[str, ...], folder: Path, **flags: Any) -> None:
     """Delete ARTIFACTs from PLACE, snapshots above all.
 
     Copies in other places stay. Do not delete the state of a seat that is parked now: its agent
@@ -212,27 +222,22 @@ def rm(place: str, artifacts: tuple[str, ...], folder: Path, **flags: bool) -> N
     """
     if bool(artifacts) == flags["everything"]:
         raise click.UsageError("name ARTIFACTs, or say --all")
+    if flags["force"] and not flags["everything"]:
+        raise click.UsageError("--force is of --all")
     where, own = open_place(place), artifactkeys.read_folder(folder)
+    if flags["everything"]:
+        removing.rm_all(where, own, flags)
+        return
     # All of them are read before the first is deleted: a name that is wrong deletes nothing.
-    found = (
-        {each.id: each.manifest for each in catalogue.manifests(where, own)}
-        if flags["everything"]
-        else {each: read_manifest(where, each, own) for each in artifacts}
-    )
-    if flags["yes"] and flags["everything"]:
-        gc.clear(where)
-    elif flags["yes"]:
-        for manifest in filter(None, found.values()):
+    found = [read_manifest(where, each, own) for each in artifacts]
+    if flags["yes"]:
+        for manifest in found:
             drop(where, manifest)
     if flags["as_json"]:
-        told = [
-            {"id": id_, "stored": one.stored if one else 0, "deleted": flags["yes"]}
-            for id_, one in found.items()
-        ]
-        click.echo(json.dumps(told, indent=2))
+        removing.tell([(each.id, each.stored) for each in found], done=flags["yes"])
         return
-    for each in [*found, *(["all that is there besides"] if flags["everything"] else [])]:
-        click.echo(f"{each}: {'deleted' if flags['yes'] else 'would be deleted'}")
+    for manifest in found:
+        click.echo(f"{manifest.id}: {'deleted' if flags['yes'] else 'would be deleted'}")
     if not flags["yes"]:
         click.echo("Nothing was changed; say --yes to do it.")
 

@@ -434,16 +434,21 @@ def test_artifacts_stay_in_the_store_until_somebody_asks(
         places = {"objects": store.url, "nvme": str(tmp_path / "nvme")}
         recover = Page("recover-the-registry", reader, **places)
         assert "1 artifacts taken in" in recover("kyb-registry rebuild")
-        recover("kyb-registry settle")
+        rm = "kybernate artifacts rm s3://BUCKET/kybernate --all"
         with begun(bare, tmp_path / "second", OBJECT_STORE=store.url) as server:
+            with page.start(f"{rm} --yes --keys keys --registry", registry=server.url) as refused:
+                _, why = refused.communicate(timeout=60)
+            assert (refused.returncode, "nothing was deleted" in why) == (1, True), why
+            assert f"pod {saved.facts.namespace}/{saved.facts.pod_uid}: who continues" in why
+            recover("kyb-registry settle")
             assert server.client().get(saved.id).id == saved.id
             own = ArtifactKeys(None, {}, server.kms(), nodes)
             assert fetched(bucket, saved.id, tmp_path / "opened", own) == contents(dump)
 
-        rm = "kybernate artifacts rm s3://BUCKET/kybernate --all"
-        assert f"{saved.id}: would be deleted" in page(f"{rm} --keys")
+        (line,) = [one for one in page(f"{rm} --keys").splitlines() if "team-a" in one]
+        assert line.split()[:2] == ["team-a", "1"]
         assert stored(bucket) == before
-        page(f"{rm} --yes")
+        page(f"{rm} --yes --keys keys\n")
         assert stored(bucket) == {}
     bare.kubectl("delete", "namespace", keys.NAMESPACE)
 

@@ -12,11 +12,14 @@ import yaml
 from click.testing import CliRunner
 
 from kybernate.adapters.keys import artifactkeys
+from kybernate.adapters.registry import client, wire
 from kybernate.checkpoint import vault
 from kybernate.cli import main
 from kybernate.cli.artifacts import commands as artifacts
 from kybernate.core.artifacts import layout
+from kybernate.errors import DeadlineError, NotFoundError
 from tests.unit.checkpoint.kit import contents, fetched, make_dump, pack_dump, place
+from tests.unit.registry.replica import Clock, Replica, recording, url_of
 
 
 @pytest.fixture
@@ -96,15 +99,114 @@ def test_rm_of_all_leaves_nothing_and_only_when_told(states):
     gone.parent.mkdir()
     gone.write_bytes(b"forged")
     before = sorted(root.rglob("*"))
-    said = run("rm", root, "--all")
-    assert f"{made.id}: would be deleted" in said
+    said = run("rm", root, "--all").splitlines()
+    assert said[0].split() == ["NAMESPACE", "ARTIFACTS", "STORED", "NEWEST", "UNREADABLE"]
+    assert said[1].split()[:2] == ["team-a", "2"]
+    assert said[1].split()[-1] == "1"
+    assert said[-1] == "Nothing was changed; say --yes to do it."
     assert sorted(root.rglob("*")) == before
+    run("rm", root, made.id, "--force", fails=2)
     run("rm", root, made.id, "--all", "--yes", fails=2)
     run("rm", root, "--yes", fails=2)
     told = json.loads(run("rm", root, "--all", "--yes", "--json"))
     assert [(one["stored"], one["deleted"]) for one in told] == [(made.stored, True), (0, True)]
     assert not list(root.rglob("*"))
-    assert "deleted" in run("rm", root, "--all", "--yes"), "also what is empty"
+    assert "All of it is deleted" in run("rm", root, "--all", "--yes"), "also what is empty"
+
+
+@pytest.fixture
+def registry(tmp_path, monkeypatch):
+    """One that the commands ask, in process; it is new, so that all claims are known."""
+    made = Replica(url_of(tmp_path), Clock())
+    made.controller("POST", "/v1/settle", {"why": "new"})
+
+    class Client:
+        def __init__(self, url, _tls, name):
+            assert (url, name) == ("https://r:9446", "controller")
+
+        def pod(self, namespace, uid):
+            answer = made.controller("GET", f"/v1/pods/{namespace}/{uid}")
+            if answer.status == 404:
+                raise NotFoundError(answer.error)
+            return wire.Pod.model_validate_json(json.dumps(answer.body))
+
+    monkeypatch.setattr(client, "Registry", Client)
+    monkeypatch.setenv("KYB_REGISTRY_URL", "https://r:9446")
+    yield made
+    made.close()
+
+
+def runs(registry, made):
+    """The pod whose state it is has a seat on n1, whose agent has recorded it; the pod's path."""
+    pod = f"/v1/pods/team-a/{made.facts.pod_uid}"
+    held = registry.agent("n1", "POST", f"{pod}/lease", {"seconds": 30}).body
+    body = recording("n1", held["token"], pod_uid=made.facts.pod_uid)
+    assert registry.agent("n1", "PUT", f"/v1/artifacts/{made.id}", body).status == 201
+    return pod
+
+
+def refused(root):
+    """What `rm --all --yes` says that deletes nothing; the dry run says it, too."""
+    before = sorted(root.rglob("*"))
+    said = run("rm", root, "--all", "--yes", fails=1)
+    assert "nothing was deleted" in said
+    assert sorted(root.rglob("*")) == before
+    (why,) = (line for line in said.splitlines() if line.startswith("pod team-a/"))
+    assert why in run("rm", root, "--all").splitlines()
+    return why
+
+
+def test_rm_of_all_is_refused_while_the_registry_knows_who_needs_it(states, registry):
+    root, made = states
+    uid = made.facts.pod_uid
+    pod = runs(registry, made)
+    assert f"{uid}: it has a seat on node n1" in refused(root)
+    assert registry.agent("n1", "POST", f"{pod}/stop", {"proof": "agent", "why": "x"}).status == 200
+    claim = {"artifact": made.id, "successor": "after", "node": "n2"}
+    assert registry.agent("n2", "POST", f"{pod}/claim", claim).status == 200
+    assert f"after: it continues from {made.id} on node n2" in refused(root)
+    gone = {"proof": "deleted", "why": "gone"}
+    assert registry.controller("POST", "/v1/pods/team-a/after/stop", gone).status == 200
+    run("rm", root, "--all", "--yes")
+    assert not list(root.rglob("*"))
+
+
+def test_rm_of_all_asks_a_registry_that_knows_nothing_of_them(states, registry):
+    run("rm", states[0], "--all", "--yes")
+    assert not list(states[0].rglob("*"))
+
+
+def test_rm_of_all_is_refused_while_a_pod_continues_itself(states, registry):
+    root, made = states
+    uid = made.facts.pod_uid
+    pod = runs(registry, made)
+    registry.agent("n1", "POST", f"{pod}/stop", {"proof": "agent", "why": "moved"})
+    claim = {"artifact": made.id, "successor": uid, "node": "n1"}
+    assert registry.agent("n1", "POST", f"{pod}/claim", claim).status == 200
+    assert f"{uid}: it continues from its own state on node n1" in refused(root)
+
+
+def test_rm_of_all_is_refused_while_claims_may_be_unknown(states, registry):
+    root, made = states
+    gone = {"proof": "deleted", "why": "gone"}
+    assert registry.controller("POST", f"{runs(registry, made)}/stop", gone).status == 200
+    registry.pods.unsettle_all()
+    assert "lost its database" in refused(root)
+    run("rm", root, "--all", "--yes", "--force")
+    assert not list(root.rglob("*"))
+
+
+def test_rm_of_all_does_not_pass_over_a_registry_that_is_silent(states, registry, monkeypatch):
+    def silent(*_):
+        raise DeadlineError("no answer within 10 s")
+
+    monkeypatch.setattr(client.Registry, "pod", silent)
+    root, _ = states
+    said = run("rm", root, "--all", "--yes", fails=1)
+    assert "If that registry is gone, say --force" in said
+    assert list(root.rglob("*"))
+    run("rm", root, "--all", "--yes", "--force")
+    assert not list(root.rglob("*"))
 
 
 def test_gc_says_first_and_deletes_when_told(states):
