@@ -9,6 +9,7 @@ import pytest
 from tests.cluster.cluster import running
 from tests.cluster.fixtures import of_worker
 from tests.cluster.spec import ClusterSpec
+from tests.integration.overlays.installation import installed, reader  # noqa: F401
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,12 +1,9 @@
-"""Installed, upgraded, given other authorities and removed as the pages have it, line by line, on a
-real API server with Kubernetes' own controllers. A thread stands in for the kubelet: the pods
-themselves run in tests/e2e/rollout."""
+"""Installed, upgraded, set up and given other keys and authorities as the pages have it."""
 
 from __future__ import annotations
 
 import base64
 import shutil
-from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,104 +15,22 @@ from kybernate.adapters.registry.client import Registry
 from kybernate.checkpoint.places import open_place
 from kybernate.errors import KybernateError, NotFoundError
 from kybernate.settings.agent import AgentSettings
-from tests.cluster.layout import REPOSITORY
 from tests.integration.hooks import until
-from tests.kit.clients.kubectl import Kubectl
+from tests.integration.overlays.installation import LOOP, NODE, SYSTEM, begun, keyed, laid
 from tests.kit.howto import Page
-from tests.kit.rollouts import Rollouts
-from tests.kit.servers import s3
 from tests.kit.servers.registryserver import Server, signing
 from tests.unit.checkpoint.kit import contents, fetched, make_dump, pack_dump
 from tests.unit.registry.replica import name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-    from kybernate.checkpoint.places import Place
     from tests.cluster.cluster import Cluster
+    from tests.kit.clients.kubectl import Kubectl
 
 pytestmark = pytest.mark.integration
 
-NODE = "gpu-1"
-OFFLOADING = REPOSITORY / "config" / "overlays" / "below-ram"
-MADE = "DirectoryOrCreate"
-SYSTEM = f"/api/v1/namespaces/{keys.NAMESPACE}"
-AGENT, CLIENTS = "kyb-agent", "kyb-proxy-clients"
-LOOP = "for name in extender scheduler proxy registry controller"
-
-
-@pytest.fixture(scope="module")
-def reader(bare: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Kubectl:
-    """Somebody with a clone's config/ and a folder of the own overlay."""
-    return Kubectl(bare.kubectl_path, tmp_path_factory.mktemp("reader"), bare.kubeconfig)
-
-
-@contextmanager
-def rolled(bare: Cluster) -> Iterator[None]:
-    """On one node, whose kubelet is stood in for."""
-    api = bare.api()
-    nvidia = {"metadata": {"name": "nvidia"}, "handler": "nvidia"}
-    api.post("/apis/node.k8s.io/v1/runtimeclasses", nvidia)
-    api.post("/api/v1/nodes", {"metadata": {"name": NODE}})
-    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
-    api.patch(f"/api/v1/nodes/{NODE}/status", {"status": {"conditions": [ready]}})
-    with Rollouts(api, keys.NAMESPACE, NODE):
-        yield
-    api.delete(f"/api/v1/nodes/{NODE}")
-    api.delete("/apis/node.k8s.io/v1/runtimeclasses/nvidia")
-
-
-@pytest.fixture(scope="module")
-def installed(bare: Cluster, reader: Kubectl) -> Iterator[None]:
-    """As docs/how-to/install/install.md has it, and removed as remove.md has."""
-    names = {"registry": "registry.example", "upstream": "upstream.example"}
-    page = Page("install", reader, **names)
-    (reader.folder / "OVERLAY").mkdir()
-    overlay = page.manifest("apiVersion: kustomize")
-    (reader.folder / "OVERLAY" / "kustomization.yaml").write_text(overlay)
-    with rolled(bare), page:
-        page("kubectl apply -f config/rbac/namespace.yaml")
-        page("kybernate pki init")
-        page("kubectl -n kyb-system create secret generic kyb-agent-tls")
-        page(LOOP)
-        page("kybernate pki secret --agents")
-        page("kubectl apply --server-side -k OVERLAY")
-        page("kubectl label node gpu-1")
-        for name in ("scheduler", "webhook", "proxy"):
-            page(f"kubectl -n kyb-system rollout status deploy/kyb-{name}")
-        page("kubectl -n kyb-system rollout status ds/kyb-agent")
-        page("kubectl -n kyb-system rollout status ds/kyb-device-plugin")
-        page("kubectl get gpunodes")
-        page("kubectl get node gpu-1")
-        yield
-        if left(bare):
-            remove(bare, Page("remove", reader))
-
-
-def remove(bare: Cluster, page: Page) -> None:
-    """What the page has for the cluster; nothing may be there for that any more."""
-    page("kubectl delete pods")
-    page("kubectl label node --all")
-    page("kubectl -n kyb-system wait --for=delete pod")
-    assert agents(bare) == [], "they would see the objects go that say what is pinned"
-    page("kubectl delete -k OVERLAY")
-    assert left(bare) == []
-
-
-def agents(bare: Cluster) -> list[str]:
-    """Their pods, ended or not."""
-    label = f"app.kubernetes.io/name={AGENT}"
-    found = bare.kubectl("-n", keys.NAMESPACE, "get", "pods", "-l", label, "-o", "name")
-    return found.split()
-
-
-def left(bare: Cluster) -> list[str]:
-    """What is still there of ours."""
-    kinds = "crd,clusterrole,clusterrolebinding,validatingadmissionpolicy,priorityclass,namespace"
-    hooks = "mutatingwebhookconfiguration,validatingwebhookconfiguration"
-    said = bare.kubectl("get", f"{kinds},{hooks}", "-o", "name")
-    return [one for one in said.split() if "kyb" in one]
+CLIENTS = "kyb-proxy-clients"
 
 
 def images(bare: Cluster) -> set[str]:
@@ -197,14 +112,6 @@ def test_what_prometheus_and_grafana_read_is_made_known(bare: Cluster, reader: K
     assert made.count("configmap/") == made.count("\n") == 2
 
 
-def keyed(reader: Kubectl) -> None:
-    """There are keys of artifacts, as docs/how-to/install/offload.md makes them."""
-    page = Page("offload", reader)
-    page("mkdir -p -m 700 keys")
-    page("cp pki/ca.crt pki/agents-ca.crt")
-    page("kybernate artifacts keys")
-
-
 @pytest.mark.usefixtures("installed")
 def test_seats_are_let_leave_ram(bare: Cluster, reader: Kubectl) -> None:
     """As docs/how-to/install/offload.md has it, up to the agents that may do so."""
@@ -269,39 +176,11 @@ def test_spans_are_turned_on(bare: Cluster, reader: Kubectl) -> None:
         assert {one for one in env if one.endswith("_TRACES")}
 
 
-def laid(bare: Cluster, name: str, into: Path) -> None:
-    """What a Secret has, as the kubelet lays it: each file whole."""
-    secret = bare.api().get(f"{SYSTEM}/secrets/kyb-{name}")["data"]
-    into.mkdir(exist_ok=True)
-    for file, text in secret.items():
-        beside = into / f".{file}"
-        beside.write_bytes(base64.b64decode(text))
-        beside.replace(into / file)
-
-
 def asked(url: str, tls: Path) -> None:
     """Call with what the folder holds. Raises KybernateError if one doesn't believe the other."""
     client = Registry(url, tls, "controller")
     with pytest.raises(NotFoundError):
         client.get(f"ns/{name_of(99)}")
-
-
-@contextmanager
-def begun(bare: Cluster, folder: Path, **more: str) -> Iterator[Server]:
-    """A registry by what the Secrets hold, which `folder` gets, the controller's too; its database
-    lies beside that folder."""
-    for name in ("registry-tls", "controller-tls"):
-        laid(bare, name, folder)
-    with suppress(NotFoundError):
-        laid(bare, "wrap-keys", folder / "wrap-keys")
-    wraps = str(folder / "wrap-keys")
-    url = f"sqlite:///{folder.parent}/registry.db"
-    server = Server(folder, folder / "log", url, WRAP_KEYS=wraps, **more)
-    server.start()
-    try:
-        yield server
-    finally:
-        server.kill()
 
 
 @pytest.mark.usefixtures("installed")
@@ -398,107 +277,3 @@ def test_authorities_are_changed_and_nobody_is_cut_off(
             page("kybernate clients add shop --of shop --replace")
     finally:
         server.kill()
-
-
-@pytest.mark.skipif(bool(s3.why_not()), reason=s3.why_not() or "-")
-@pytest.mark.usefixtures("installed")
-def test_artifacts_stay_in_the_store_until_somebody_asks(
-    bare: Cluster, reader: Kubectl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As docs/how-to/install/remove.md has it. A new installation opens them by the folders that
-    the first one's administrator has kept, and by nothing else."""
-    keyed(reader)
-    nodes = signing(NODE, reader.folder / "pki", tmp_path / NODE)
-    dump = make_dump(tmp_path / "dump")
-    with s3.server(tmp_path / "s3") as store, monkeypatch.context() as patched:
-        for name, value in store.environment.items():
-            patched.setenv(name, value)
-        reader.environment |= store.environment
-        bucket = open_place(store.url)
-        with begun(bare, tmp_path / "first", OBJECT_STORE=store.url) as server:
-            own = ArtifactKeys(None, {}, server.kms(), nodes)
-            saved = pack_dump(dump, bucket, keys=own)
-        before = stored(bucket)
-        page = Page("remove", reader, store=store.url)
-        remove(bare, page)
-        assert stored(bucket) == before
-        (tmp_path / "registry.db").unlink()
-
-        # The database went with its volume, the Secrets with the namespace.
-        again(reader)
-        reader.environment |= {
-            "KYB_REGISTRY_DATABASE": f"sqlite:///{tmp_path}/registry.db",
-            "KYB_REGISTRY_WRAP_KEYS": str(reader.folder / "keys"),
-            "KYB_REGISTRY_CLUSTER": "none",
-        }
-        places = {"objects": store.url, "nvme": str(tmp_path / "nvme")}
-        recover = Page("recover-the-registry", reader, **places)
-        assert "1 artifacts taken in" in recover("kyb-registry rebuild")
-        rm = "kybernate artifacts rm s3://BUCKET/kybernate --all"
-        with begun(bare, tmp_path / "second", OBJECT_STORE=store.url) as server:
-            with page.start(f"{rm} --yes --keys keys --registry", registry=server.url) as refused:
-                _, why = refused.communicate(timeout=60)
-            assert (refused.returncode, "nothing was deleted" in why) == (1, True), why
-            assert f"pod {saved.facts.namespace}/{saved.facts.pod_uid}: who continues" in why
-            recover("kyb-registry settle")
-            assert server.client().get(saved.id).id == saved.id
-            own = ArtifactKeys(None, {}, server.kms(), nodes)
-            assert fetched(bucket, saved.id, tmp_path / "opened", own) == contents(dump)
-
-        (line,) = [one for one in page(f"{rm} --keys").splitlines() if "team-a" in one]
-        assert line.split()[:2] == ["team-a", "1"]
-        assert stored(bucket) == before
-        page(f"{rm} --yes --keys keys\n")
-        assert stored(bucket) == {}
-    bare.kubectl("delete", "namespace", keys.NAMESPACE)
-
-
-def stored(bucket: Place) -> dict[str, bytes]:
-    """All that is in the store."""
-    return {one.key: bytes(bucket.objects.get(one.key)) for one in bucket.objects.scan("")}
-
-
-def again(reader: Kubectl) -> None:
-    """Another installation by who has kept the folders: up to its Secrets."""
-    page = Page("install", reader)
-    page("kubectl apply -f config/rbac/namespace.yaml")
-    page("kybernate pki init")
-    page(LOOP)
-    page("kybernate pki secret --agents")
-    keyed(reader)
-
-
-def written_on_nodes(bare: Cluster) -> set[str]:
-    """Folders that our pods have on a node because they make them there."""
-    found = set()
-    for one in yaml.safe_load_all(bare.kubectl("kustomize", str(OFFLOADING))):
-        if one["kind"] == "DaemonSet":
-            pod = one["spec"]["template"]["spec"]
-            mounts = [mount for each in pod["containers"] for mount in each["volumeMounts"]]
-            written = {mount["name"] for mount in mounts if not mount.get("readOnly")}
-            paths = [one.get("hostPath", {}) for one in pod["volumes"] if one["name"] in written]
-            found |= {path["path"] for path in paths if path.get("type") == MADE}
-    return found
-
-
-def only_below(folder: Path, program: Path) -> None:
-    """An rm that takes nothing away of the machine that runs this, whatever a line has."""
-    program.write_text(
-        "#!/bin/sh\n"
-        f"for one; do case $one in -rf | {folder}/*) ;; *) exit 9 ;; esac; done\n"
-        f'exec {shutil.which("rm")} "$@"\n'
-    )
-    program.chmod(0o755)
-
-
-def test_nodes_keep_nothing(bare: Cluster, reader: Kubectl, tmp_path: Path) -> None:
-    """As docs/how-to/install/remove.md has it."""
-    page = Page("remove", reader, node=str(tmp_path))
-    for path in written_on_nodes(bare):
-        folder = tmp_path / path.removeprefix("/")
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in ("kyb-1.json", "others.json"):
-            (folder / name).write_text("{}")
-    only_below(tmp_path, reader.folder / "rm")
-    page("rm -rf /run/kyb")
-    assert [one.name for one in tmp_path.rglob("*") if one.is_file()] == ["others.json"]

@@ -10,6 +10,7 @@ import ast
 import re
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import pytest
@@ -19,6 +20,9 @@ import registry.commands
 from tests.cluster.fetched import binaries
 from tests.kit import howto
 from tests.unit.docs.howto.shellblocks import commands
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 REPOSITORY = Path(__file__).parents[4]
 HOW_TO = REPOSITORY / "docs" / "how-to"
@@ -89,8 +93,8 @@ def test_no_page_goes_back_to_a_test_that_only_resembles_it() -> None:
 @pytest.mark.parametrize("name", RUN)
 def test_each_line_of_the_page_is_run_by_its_test_or_elsewhere(name: str) -> None:
     row, lines = TOLD[name], howto.entered(name)
-    module = ast.parse((REPOSITORY / "tests" / row.test.partition("::")[0]).read_text())
-    texts = {one.value for one in ast.walk(module) if isinstance(one, ast.Constant)}
+    file = REPOSITORY / "tests" / row.test.partition("::")[0]
+    texts = {one.value for one in _nodes(file) if isinstance(one, ast.Constant)}
     begins = {one for one in texts if isinstance(one, str) and len(one) > 10}
     assert f"{name}" in texts, "the test opens another page"
     for line in lines:
@@ -100,6 +104,17 @@ def test_each_line_of_the_page_is_run_by_its_test_or_elsewhere(name: str) -> Non
         assert "::" not in where or is_there(where), where
     for text in row.means:
         assert text in howto.text(name), f"the page has no {text}"
+
+
+def _nodes(file: Path) -> Iterator[ast.AST]:
+    """All of a module of tests, and of those beside it whose names it imports."""
+    module = ast.parse(file.read_text())
+    yield from ast.walk(module)
+    folder = ".".join(file.parent.relative_to(REPOSITORY).parts)
+    froms = [one.module or "" for one in module.body if isinstance(one, ast.ImportFrom)]
+    for package, _, name in (one.rpartition(".") for one in froms):
+        if package == folder:
+            yield from ast.walk(ast.parse((file.parent / f"{name}.py").read_text()))
 
 
 CLAIMS = sorted(
