@@ -176,6 +176,37 @@ def test_spans_are_turned_on(bare: Cluster, reader: Kubectl) -> None:
         assert {one for one in env if one.endswith("_TRACES")}
 
 
+@pytest.mark.usefixtures("installed")
+def test_parts_that_fail_are_looked_at_and_restarted(bare: Cluster, reader: Kubectl) -> None:
+    """As docs/how-to/failures/when-a-part-fails.md has it. No webhook answers: none really runs."""
+    spec = {"containers": [{"name": "main", "image": "none"}]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "plain"}, "spec": spec}
+    seat = {**pod, "metadata": {"name": "seat", "labels": {keys.MANAGED_LABEL: "true"}}}
+    api, pods = bare.api(), "/api/v1/namespaces/default/pods"
+    with pytest.raises(KybernateError, match=r"failed calling webhook .mutate\.pods\.kyb\.ai"):
+        api.post(pods, seat)
+    api.post(pods, pod)
+    try:
+        with Page("when-a-part-fails", reader) as page:
+            assert "Running" in page("kubectl -n kyb-system get pods")
+            page("kubectl get events -A")
+            for part in ("registry", "webhook", "scheduler"):
+                path = f"/apis/apps/v1/namespaces/{keys.NAMESPACE}/deployments/kyb-{part}"
+                before = api.get(path)["metadata"]["generation"]
+                page(f"kubectl -n kyb-system rollout restart deploy/kyb-{part}")
+                page(f"kubectl -n kyb-system rollout status deploy/kyb-{part}")
+                assert api.get(path)["metadata"]["generation"] > before
+            page("kubectl kyb top")
+            page("kubectl kyb artifacts ls")
+            page("kubectl kyb seats")
+            page("kubectl cordon gpu-7")
+            assert api.get(f"/api/v1/nodes/{NODE}")["spec"]["unschedulable"]
+            assert "plain" in page("kubectl get pods -A --field-selector status.phase=Pending")
+    finally:
+        bare.kubectl("uncordon", NODE)
+        api.delete(f"{pods}/plain")
+
+
 def asked(url: str, tls: Path) -> None:
     """Call with what the folder holds. Raises KybernateError if one doesn't believe the other."""
     client = Registry(url, tls, "controller")

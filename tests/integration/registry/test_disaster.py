@@ -1,5 +1,5 @@
 """Bucket, database and wrapping keys are lost, and come back from backups alone, as
-docs/how-to/operate/recover-the-registry.md has it."""
+docs/how-to/failures/recover-the-registry.md has it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """A backup that is made while the registry serves, and comes back, as
-docs/how-to/operate/recover-the-registry.md has it."""
+docs/how-to/failures/recover-the-registry.md has it."""
 
 from __future__ import annotations
 
