@@ -93,6 +93,8 @@ class SeatInfo:
     expected to take (s; 0.0 is unknown). `awaited`: requests wait for it, here or at other proxies.
     `weight`: of a seat that takes turns; 0.0 of one that waits for requests. `predecessor`: the pod
     that it has taken the place of; empty if of none.
+
+    One whose Deployment is scaled to zero is described so, too: as parked where its state lies.
     """
 
     uid: PodUid

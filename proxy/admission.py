@@ -43,7 +43,7 @@ from proxy.actions import (
     Verify,
 )
 from proxy.quotas import Bodies, Usage, Wakes
-from proxy.seats import NO_LEASE, Queue, Seat, Seats, Word, end, load, order
+from proxy.seats import NO_LEASE, Queue, Seat, Seats, Word, end, load, newer, order
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -67,6 +67,7 @@ class Admission:
         self._away = routing.Away(limits.name_memory)
         self._asleep: dict[str, SeatInfo] = {}
         self._asleep_as: dict[str, list[SeatInfo]] = {}
+        self._start: float | None = None  # of a pod from zero, beyond what its bytes take (s)
         self._bodies = Bodies(limits.bodies, limits.client_bodies)
         self._wakes = Wakes(limits.client_wakes, limits.namespace_wakes)
         self._proxies: dict[NodeName, int] = {}
@@ -214,8 +215,10 @@ class Admission:
 
     def asleep(self, models: Iterable[SeatInfo], now: float) -> list[Action]:
         """These models, and no others, have Deployments that are scaled to zero, or were and have
-        no pod on a node yet: who asks for one is held, and it is scaled up (Rouse)."""
-        before, self._asleep = self._asleep, {info.route: info for info in models}
+        no pod on a node yet: who asks for one is held, and it is scaled up (Rouse). Of several of a
+        model the soonest counts."""
+        latest_first = sorted(models, key=lambda info: -info.wake)
+        before, self._asleep = self._asleep, {info.route: info for info in latest_first}
         self._asleep_as = routing.by_model(self._asleep.values())
         new = self._asleep.keys() - before.keys()
         return [action for model in sorted(new) for action in self._settle(model, now)]
@@ -366,7 +369,8 @@ class Admission:
         model, place = self._waiting[ticket]
         target = self._queues[model].target
         seat = self._seats.get(target) if target else None
-        told = seat.info.told if seat else "no seat can wake now"
+        nobody = "scaled to zero" if self._sleeps(model) else "no seat can wake now"
+        told = seat.info.told if seat else nobody
         return Outlook(now - place.came, self.left(model, now), told)
 
     def is_drained(self, uid: PodUid, generation: int) -> bool:
@@ -400,10 +404,13 @@ class Admission:
     def left(self, model: str, now: float) -> float | None:
         """How long a request that waits for the model, or would from now on, is expected to (s)."""
         queue = self._queues.get(model)
-        if queue is not None and queue.target is not None:
+        if queue is not None and queue.asked:
             return None if queue.ready_at is None else max(0.0, queue.ready_at - now)
         seat = self._cheapest(model, None)
-        return seat.expected if seat else None
+        if seat is not None:
+            return seat.expected
+        takes = self._asleep[model].wake if self._sleeps(model) else 0.0
+        return takes + (self._start or 0.0) if takes else None
 
     def models(self, now: float, client: Client = ANYONE) -> dict[str, str]:
         """All models that have a seat, whatever its state: full name → the shortest for it."""
@@ -540,6 +547,8 @@ class Admission:
             if seat.info.uid == queue.target:
                 seat.learn(queue.asked_as, now - queue.since)
                 queue.target = None
+            if queue.roused is not None:
+                self._learn_start(queue, now)
             place = queue.waiting.take()
             del self._waiting[place.ticket]
             changed = True
@@ -548,6 +557,13 @@ class Admission:
         if not queue.waiting:
             del self._queues[model]
         return actions
+
+    def _learn_start(self, queue: Queue, now: float) -> None:
+        """Who waited for a pod that was to come is served."""
+        if queue.roused is not None and queue.bytes_take:
+            took = max(0.0, now - queue.roused - queue.bytes_take)
+            self._start = newer(took if self._start is None else self._start, took)
+        queue.roused = None
 
     def _aim(self, model: str, now: float, *, changed: bool) -> list[Action]:
         """Choose which seat carries the waiting requests; report where that changes anything."""
@@ -559,6 +575,8 @@ class Admission:
         elif new is not old:
             queue.aim(new, now)
         if new is None and queue.waiting and self._sleeps(model):
+            if queue.roused is None:
+                queue.rouse(self._asleep[model].wake, self._start or 0.0, now)
             return [*(self._report(old, urgent=True) if old else ()), Rouse(model)]
         if old is new:
             return self._report(new, urgent=len(queue.waiting) == 1) if new and changed else []

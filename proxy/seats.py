@@ -170,8 +170,7 @@ class Seat:
 
     def learn(self, state: SeatState, took: float) -> None:
         """Who asked for it in this state waited so long."""
-        before = self.waits.get(state, took)
-        self.waits[state] = before + (took - before) * _NEWEST
+        self.waits[state] = newer(self.waits.get(state, took), took)
 
 
 class Seats:
@@ -263,6 +262,8 @@ class Queue:
     waiting: FairQueue = field(default_factory=FairQueue)
     target: PodUid | None = None  # the seat that is asked to wake for them
     since: float = 0.0  # when it was asked first
+    roused: float | None = None  # since when a seat is to come of what was scaled to zero
+    bytes_take: float = 0.0  # what that one's state was expected to take then, without the pod (s)
     asked_as: SeatState = SeatState.WAITING  # its state then
     ready_at: float | None = None  # when it is expected to serve
 
@@ -270,7 +271,24 @@ class Queue:
         """From now on this seat is asked."""
         self.target, self.since, self.asked_as = seat.info.uid, now, seat.info.state
         expected = seat.expected
-        self.ready_at = None if expected is None else now + expected
+        if expected is not None or self.roused is None:
+            self.ready_at = None if expected is None else now + expected
+
+    def rouse(self, bytes_take: float, start: float, now: float) -> None:
+        """From now on a pod is to come, whose start takes `start` beyond what its bytes do (s; no
+        bytes: nobody knows how long it takes)."""
+        self.roused, self.bytes_take = now, bytes_take
+        self.ready_at = now + bytes_take + start if bytes_take else None
+
+    @property
+    def asked(self) -> bool:
+        """Whether anything is on its way."""
+        return self.target is not None or self.roused is not None
+
+
+def newer(before: float, took: float) -> float:
+    """What is expected of the next wait, after this one."""
+    return before + (took - before) * _NEWEST
 
 
 def load(seat: Seat) -> tuple[int, str]:

@@ -153,7 +153,7 @@ class Service:
         self._revocations.start(api)
         self._watcher = Watcher(api, keys.GPU_NODES_PATH, {}, on_event, "gpunodes")
         self._watcher.start()
-        self._asleep = Asleep(api, self._desk)
+        self._asleep = Asleep(api, self._desk, self._records)
         self._asleep.start()
 
 

@@ -52,7 +52,8 @@ class ProxySettings(Settings):
     registry_url: str = Field(
         "",
         description="The registry (https://host:port), which is asked whether a pod has really "
-        "taken another's place; empty: agents are believed.",
+        "taken another's place, and where artifacts lie of what is scaled to zero; empty: agents "
+        "are believed.",
     )
     wait_limit_s: float = Field(
         60.0,

@@ -1,7 +1,8 @@
 """Models whose Deployments are scaled to zero: a request for one has it scaled up again.
 
 The controller tells of them by CheckpointRequests with a label. The proxy writes into one that its
-model is wanted, and nothing else; what is scaled, and how far, is the controller's.
+model is wanted, and nothing else; what is scaled, and how far, is the controller's. How long a wake
+takes is told by where the artifact lies: by the request, and by the registry where there is one.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ from kybernate.api.events import stamp
 from kybernate.api.lenient import mapping, text
 from kybernate.api.requests import read_request
 from kybernate.core.requests.zero import is_last_step, is_put, sleeps
+from kybernate.core.tiers.tiers import Artifact, wake_seconds
+from kybernate.dataclass import dataclass
 from kybernate.errors import ConfigError, KybernateError, NotFoundError, RefusedError
 from kybernate.lib.retry import retry
-from kybernate.types import NodeName, PodUid, SeatState
+from kybernate.types import NodeName, PodUid, SeatState, Tier
 from proxy.actions import SeatInfo
 
 if TYPE_CHECKING:
     from kybernate.adapters.k8s import Api
     from kybernate.core.requests.checkpoint import Request
+    from proxy.aside.records import Records
     from proxy.desk import Desk
 
     Json = dict[str, Any]
@@ -40,15 +44,55 @@ _TRIES_S = 60.0
 """Seconds for which it is tried to have one scaled up; the next request tries again."""
 
 
+_LOOKS_S = 1.0
+"""Between looks whether the registry is to be asked."""
+_FRESH_S = 300.0
+"""Seconds for which what the registry said of an artifact counts: a copy may come or go."""
+_AWAY_S = 30.0
+"""Seconds until it is asked again of one of which nobody has answered."""
+
+
+@dataclass(slots=True)
+class _Sleeper:
+    """A pod that is to come again. `copies`: where the registry says that its artifact lies;
+    `ask_at`: when it is asked next, by the loop's clock."""
+
+    model: str
+    request: Request
+    copies: tuple[Artifact, ...] = ()
+    ask_at: float = 0.0
+
+    def info(self) -> SeatInfo:
+        """As the desk has it. The request tells of the copy by which its pod was put away."""
+        request, outcome = self.request, self.request.status.outcome
+        copies = self.copies
+        if not copies and outcome is not None and outcome.tier in set(Tier):
+            copies = (Artifact(Tier(outcome.tier), outcome.size),)
+        best = min((one for one in copies if one.size), key=_wake, default=None)
+        return SeatInfo(
+            *(PodUid(""), NodeName(""), "", "", request.pod, self.model, SeatState.GONE),
+            namespace=request.namespace,
+            tier=best.tier if best else "",
+            size=best.size if best else 0,
+            wake=_wake(best) if best else 0.0,
+        )
+
+
+def _wake(artifact: Artifact) -> float:
+    return wake_seconds(artifact, NodeName(""), 1)
+
+
 class Asleep:
     """Tells the desk which models sleep, and wakes them. Lives on the event loop; only the watch's
-    thread calls `_on_event`. `call_s`: seconds of one call."""
+    thread calls `_on_event`. `records`: None where there is no registry."""
 
-    def __init__(self, api: Api, desk: Desk) -> None:
+    def __init__(self, api: Api, desk: Desk, records: Records | None = None) -> None:
         self._api = api
         self._desk = desk
+        self._records = records
         self._loop = asyncio.get_running_loop()
-        self._sleeping: dict[str, tuple[SeatInfo, Request]] = {}
+        self._sleeping: dict[str, _Sleeper] = {}
+        self._asking: asyncio.Task[None] | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._watch = Watcher(
             *(api, keys.CHECKPOINT_REQUESTS_PATH, _LABELLED, self._on_event, "CheckpointRequests"),
@@ -59,13 +103,16 @@ class Asleep:
     def start(self) -> None:
         """Watch. Requests for models that are awake are served whatever becomes of it."""
         self._watch.start()
+        if self._records is not None:
+            self._asking = self._loop.create_task(self._ask(self._records), name="asleep")
 
     async def stop(self) -> None:
         """End the watch, and what is being asked."""
         await asyncio.to_thread(self._watch.stop)
-        for task in self._tasks.values():
+        tasks = [*self._tasks.values(), *((self._asking,) if self._asking else ())]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def rouse(self, model: str) -> None:
         """Have the model's Deployment scaled up, unless that is under way."""
@@ -75,7 +122,7 @@ class Asleep:
 
     async def _rouse(self, model: str) -> None:
         # One that was scaled up before may stay without a successor, and says nothing of now.
-        mine = (one for info, one in self._sleeping.values() if info.route == model)
+        mine = (one.request for one in self._sleeping.values() if one.info().route == model)
         wanted = [one for one in mine if sleeps(one)]
         if any(one.wanted for one in wanted):
             return
@@ -104,14 +151,37 @@ class Asleep:
         key = f"{meta['namespace']}/{meta['name']}"
         found = None if kind == "DELETED" else _sleeping(item)
         before = self._sleeping.pop(key, None)
-        if found is not None and (before is not None or not found[1].successor):
+        if found is not None and (before is not None or not found.request.successor):
             self._sleeping[key] = found
-            if before is not None and found[1].successor and not before[1].successor:
-                self._loop.call_later(_BOUND_S, self._take, "DELETED", item)
-        self._desk.asleep(info for info, _ in self._sleeping.values())
+            if before is not None:
+                found.copies, found.ask_at = before.copies, before.ask_at
+                if found.request.successor and not before.request.successor:
+                    self._loop.call_later(_BOUND_S, self._take, "DELETED", item)
+        self._tell()
+
+    def _tell(self) -> None:
+        self._desk.asleep([one.info() for one in self._sleeping.values()])
+
+    async def _ask(self, records: Records) -> None:
+        """Where artifacts lie of what sleeps: one after another, each again after a while."""
+        while True:
+            now = self._loop.time()
+            for key in [key for key, one in self._sleeping.items() if one.ask_at <= now]:
+                if (one := self._sleeping.get(key)) is None:
+                    continue
+                namespace, uid = one.request.namespace, PodUid(one.request.status.pod_uid)
+                one.ask_at = now + _AWAY_S
+                try:
+                    copies = await records.copies(namespace, uid) if uid else ()
+                except (KybernateError, OSError):
+                    break
+                if (one := self._sleeping.get(key)) is not None:
+                    one.copies, one.ask_at = copies, now + _FRESH_S
+                    self._tell()
+            await asyncio.sleep(_LOOKS_S)
 
 
-def _sleeping(item: Json) -> tuple[SeatInfo, Request] | None:
+def _sleeping(item: Json) -> _Sleeper | None:
     """The model and the request, if its pod is to come again."""
     try:
         request = read_request(item)
@@ -121,6 +191,4 @@ def _sleeping(item: Json) -> tuple[SeatInfo, Request] | None:
     model = text(mapping(item["metadata"].get("annotations")).get(keys.MODEL))
     if not (model and is_last_step(request) and is_put(request)):
         return None
-    nobody, nowhere, gone = PodUid(""), NodeName(""), SeatState.GONE
-    info = SeatInfo(nobody, nowhere, "", "", request.pod, model, gone, namespace=request.namespace)
-    return info, request
+    return _Sleeper(model, request)

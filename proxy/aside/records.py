@@ -6,6 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, TypeVar
 
+from kybernate.adapters.registry import wire
+from kybernate.core.tiers.tiers import SPEEDS, Artifact
 from kybernate.errors import KybernateError, NotFoundError
 
 if TYPE_CHECKING:
@@ -52,6 +54,21 @@ class Records:
             return found.successor
 
         return await self._call("pod", ask) or ""
+
+    async def copies(self, namespace: str, uid: PodUid) -> tuple[Artifact, ...]:
+        """Where the newest artifact of a pod lies that can be restored once its pod is gone; none
+        if it has none. A node's copy counts as if the pod came there, as it does where it can.
+
+        Raises KybernateError or OSError if nobody can say.
+        """
+
+        def ask(registry: Registry) -> tuple[Artifact, ...]:
+            wanted = wire.Latest(namespace=namespace, pod_uid=uid)
+            found = registry.latest(wanted, _CALL_S)
+            there = (one.place for one in found.copies if one.state is wire.CopyState.VERIFIED)
+            return tuple(Artifact(tier, found.size) for tier in there if SPEEDS[tier].outlives_pod)
+
+        return await self._call("artifact", ask) or ()
 
     async def _call(self, what: str, ask: Callable[[Registry], T]) -> T | None:
         """None if it knows nothing of that name."""

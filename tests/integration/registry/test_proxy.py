@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kybernate.adapters.registry import wire
+from kybernate.core.tiers.tiers import Artifact
+from kybernate.errors import KybernateError
+from kybernate.types import PodUid, Tier
+from proxy.aside.records import Records
 from tests.hostile.test_proxy import PATIENCE, Process, ask, asking
 from tests.unit.proxy.stage import FakeAgent
 from tests.unit.registry.replica import name_of, recording
@@ -87,6 +91,24 @@ async def test_a_successor_with_a_claim_takes_its_predecessors_place(
         await shown(client, lambda seats: "G0-seat-a" not in seats)
         other.lease("grant", uid="b")
         assert (await asked)[2]["X-Kyb-Seat"] == "n2/G0-seat-b"
+
+
+async def test_where_an_artifact_lies_is_what_the_registry_knows(
+    start: Callable[..., Server], tls: Path, tmp_path: Path
+) -> None:
+    server = start(f"sqlite:///{tmp_path}/registry.db")
+    await asyncio.to_thread(succeeded, server)
+    failed: list[str] = []
+    records = Records(lambda: server.client("proxy"), failed.append)
+    assert await records.copies("ns", PodUid("a")) == (Artifact(Tier.NVME, 1000),)
+    assert await records.copies("ns", PodUid("b")) == ()
+    assert await records.successor("ns", PodUid("a")) == "b"
+    await asyncio.to_thread(server.kill)
+    with pytest.raises(KybernateError):
+        await records.copies("ns", PodUid("a"))
+    assert failed == ["artifact"]
+    server.start()
+    assert await records.copies("ns", PodUid("a"))
 
 
 async def test_while_the_registry_is_away_neither_is_asked_but_the_one_that_may_be_right(

@@ -21,6 +21,7 @@ from proxy.actions import (
     Close,
     Drained,
     Limits,
+    Outlook,
     Reject,
     Report,
     Rouse,
@@ -75,9 +76,42 @@ def test_who_waits_for_a_seat_that_can_not_serve_is_told_so(admission):
     assert admission.refuse(A, "it ended", 1) == admission.refuse(PodUid("x"), "", 1) == []
 
 
-def sleeping(model="m", namespace="shop"):
+def sleeping(model="m", namespace="shop", wake=0.0):
     nowhere = ("", "", "", "", "a")
-    return SeatInfo(*nowhere, model, SeatState.GONE, namespace=namespace)
+    return SeatInfo(*nowhere, model, SeatState.GONE, namespace=namespace, wake=wake)
+
+
+def test_who_waits_for_what_is_scaled_to_zero_hears_how_long_it_takes(admission):
+    """Until it is served: also while its seat is there, and no agent knows more."""
+    admission.asleep([sleeping(wake=9.0), sleeping(wake=7.0)], 0)
+    (refused,) = admission.arrive(1, "m", 0, wish=Wish(patience=6.9))
+    assert (refused.code, refused.retry_after) == ("not_in_time", 7.0)
+    assert "in 7.0 s" in refused.reason
+    assert of(admission.arrive(2, "m", 0, wish=Wish(patience=7.0)), Rouse)
+    assert admission.outlook(2, 2) == Outlook(2, 5.0, "scaled to zero")
+    assert of(admission.arrive(3, "m", 3, wish=Wish(patience=3.9)), Reject)
+    info = replace(seat(state=SeatState.RESTORING), namespace="shop")
+    admission.seat(info, 4)
+    admission.asleep([], 4)
+    assert admission.outlook(2, 4) == Outlook(4, 3.0, "restoring")
+    admission.seat(replace(info, state=SeatState.PARKED_OBJECT, wake=1.0), 5)
+    assert admission.left("shop/m", 5) == 2.0, "the seat that is asked is the same"
+    (late,) = of(admission.tick(7), Reject)
+    assert (late.ticket, late.retry_after) == (2, 0.0)
+
+
+def test_what_a_pods_start_takes_is_learnt_from_all_models(admission):
+    admission.asleep([sleeping(wake=7.0), sleeping("n", wake=1.0), sleeping("o")], 0)
+    assert [admission.left(f"shop/{one}", 0) for one in "mno"] == [7.0, 1.0, None]
+    admission.arrive(1, "m", 0)
+    admission.seat(replace(seat(state=SeatState.STARTING), namespace="shop"), 1)
+    assert of(admission.grant(A, 1, 9), Serve)
+    assert [admission.left(f"shop/{one}", 9) for one in "no"] == [3.0, None]
+    admission.arrive(2, "o", 9)
+    assert admission.outlook(2, 10).left is None
+    admission.seat(replace(seat(B, model="o"), namespace="shop"), 10)
+    admission.grant(B, 1, 18)
+    assert admission.left("shop/n", 18) == 3.0, "nobody knows what its bytes took"
 
 
 def test_who_asks_for_what_is_scaled_to_zero_has_it_roused_and_is_served(admission):

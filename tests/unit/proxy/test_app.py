@@ -10,6 +10,8 @@ import aiohttp
 import pytest
 
 from kybernate.gen import agent_pb2
+from kybernate.types import NodeName, PodUid, SeatState
+from proxy.actions import SeatInfo
 from proxy.agents import AgentLink
 
 
@@ -306,6 +308,23 @@ def test_a_client_says_how_long_it_waits_and_is_told_when_to_ask_again(play):
         assert (status, body["error"]["code"]) == (503, "not_in_time")
         assert headers["Retry-After"] == "8"
         assert stage.agent.demand() == (0, 0)
+
+    play(scenario)
+
+
+def test_of_what_is_scaled_to_zero_clients_are_told_by_one_estimate(play):
+    async def scenario(stage):
+        nowhere = (PodUid(""), NodeName(""), "", "", "pod-a")
+        info = SeatInfo(*nowhere, "m", SeatState.GONE, namespace="default", wake=1.2)
+        stage.service._desk.asleep([info])
+        status, body, headers = await stage.asked(headers={"X-Kyb-Wait-Ms": "1000"})
+        assert (status, body["error"]["code"], headers["Retry-After"]) == (503, "not_in_time", "2")
+        async with stage.chat(stream=True, headers={"X-Kyb-Progress": "1"}) as answer:
+            told = json.loads((await answer.content.readline()).removeprefix(b": kyb "))
+            assert abs(told["waited_ms"] + told["expected_ms"] - 1200) <= 1
+            assert told["seat"] == "scaled to zero"
+        status, body, headers = await stage.asked(headers={"X-Kyb-Wait-Ms": "1300"})
+        assert (status, headers["Retry-After"]) == (429, "5"), "it should be there by now"
 
     play(scenario)
 

@@ -7,16 +7,20 @@ import asyncio
 import pytest
 
 from kybernate import keys
-from kybernate.errors import RefusedError, RetryableError
+from kybernate.core.tiers.tiers import Artifact
+from kybernate.errors import DeadlineError, RefusedError, RetryableError
+from kybernate.types import Tier
 from proxy.aside.asleep import Asleep
 
 
 class Desk:
     def __init__(self):
-        self.told = []
+        self.told, self.wakes = [], {}
 
     def asleep(self, models):
+        models = list(models)
         self.told.append(sorted(one.route for one in models))
+        self.wakes = {one.pod: (one.tier, one.size, round(one.wake, 3)) for one in models}
 
 
 class Api:
@@ -32,12 +36,15 @@ class Api:
             raise self.fails.pop()
 
 
-def item(pod="u1", model="oak", reason="Evicted", by=keys.CONTROLLER_USER, up=None, **notes):
+def item(
+    pod="u1", model="oak", reason="Evicted", by=keys.CONTROLLER_USER, up=None, size=0, **notes
+):
     uid = f"r-{pod}"
     status = {
         "operation": f"ckpt-{uid}",
         "conditions": [{"type": "Complete", "reason": reason}],
-        "artifact": {"tier": "object"},
+        "artifact": {"tier": "object", "bytes": size},
+        "podUID": pod,
         "scaledUpTime": up,
     }
     return {
@@ -124,3 +131,54 @@ async def test_one_that_was_scaled_up_before_and_has_no_successor_keeps_none_asl
     found.rouse("shop/oak")
     await done(found)
     assert found._api.patched == ["zero-u2"]
+
+
+class Records:
+    """Says where artifacts lie; None stands for nobody's answer."""
+
+    def __init__(self, **lies):
+        self.lies, self.asked = lies, []
+
+    async def copies(self, namespace, uid):
+        assert namespace == "shop"
+        self.asked.append(uid)
+        await asyncio.sleep(0.01)
+        if self.lies[uid] is None:
+            raise DeadlineError("away")
+        return tuple(Artifact(tier, size) for tier, size in self.lies[uid])
+
+
+class Quiet:
+    """A watch that hears nothing."""
+
+    def start(self):
+        pass
+
+
+GB = 10**9
+
+
+async def test_a_wake_is_told_by_what_the_request_says_and_sooner_by_a_nearer_copy():
+    records = Records(u1=[(Tier.OBJECT, 3 * GB), (Tier.NVME, 3 * GB)], u2=[], u3=None)
+    found = Asleep(Api(), Desk(), records)
+    found._watch = Quiet()
+    for pod, size in (("u1", 3 * GB), ("u2", 6 * GB), ("u3", 0)):
+        one = item(pod, pod, size=size)
+        one["spec"]["pod"] = pod
+        found._take("ADDED", one)
+    first = {"u1": ("object", 3 * GB, 11.0), "u2": ("object", 6 * GB, 21.0), "u3": ("", 0, 0.0)}
+    assert found._desk.wakes == first
+    found.start()
+    await asyncio.sleep(0.9)
+    assert found._desk.wakes == {**first, "u1": ("nvme", 3 * GB, 2.7)}
+    records.lies["u1"], records.lies["u3"] = [], [(Tier.OBJECT, 3 * GB)]
+    await asyncio.sleep(100)
+    assert records.asked == ["u1", "u2", "u3", "u3"], "each now and then, what nobody said sooner"
+    again = item("u1", "u1", size=3 * GB, **{keys.WANTED: "now"})
+    again["spec"]["pod"] = "u1"
+    found._take("MODIFIED", again)
+    assert found._desk.wakes["u1"] == ("nvme", 3 * GB, 2.7)
+    assert found._desk.wakes["u3"] == ("object", 3 * GB, 11.0)
+    await asyncio.sleep(300)
+    assert found._desk.wakes["u1"] == ("object", 3 * GB, 11.0)
+    found._asking.cancel()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
 from kybernate.adapters.registry import wire
+from kybernate.core.tiers.tiers import Artifact
 from kybernate.errors import DeadlineError, KybernateError, NotFoundError
-from kybernate.types import NodeName, PodUid
+from kybernate.types import NodeName, PodUid, Tier
 from proxy.actions import Verify
 from proxy.aside.records import Records, Words
 
@@ -121,3 +123,22 @@ async def test_a_node_that_says_much_delays_another_by_one_call():
     much = [Verify(NodeName("n9"), "shop", B, PodUid(f"p{number}")) for number in range(100)]
     desk, _ = await asked(["b"] * 101, [*much, SAID], 0.025)
     assert [said for said, _ in desk.told] == [much[0], SAID]
+
+
+@pytest.mark.real_time
+async def test_copies_are_those_that_can_be_restored_once_the_pod_is_gone():
+    copies = [
+        {"place": Tier.RAM, "node": "n1", "state": wire.CopyState.VERIFIED},
+        {"place": Tier.NVME, "node": "n1", "state": wire.CopyState.VERIFIED},
+        {"place": Tier.OBJECT, "store": "s3://x", "state": wire.CopyState.PENDING},
+    ]
+
+    class Latest:
+        def latest(self, wanted, deadline_s):
+            assert (wanted.namespace, wanted.pod_uid, wanted.any) == ("shop", A, False)
+            return SimpleNamespace(
+                size=7, copies=[wire.KnownCopy(**one, told_ms=1) for one in copies]
+            )
+
+    records = Records(Latest, [].append)
+    assert await records.copies("shop", A) == (Artifact(Tier.NVME, 7),)
