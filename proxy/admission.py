@@ -196,6 +196,8 @@ class Admission:
     def _may_be_replaced(self, seat: Seat) -> bool:
         """Whether another one may be in its place, as far as anybody who may be right says."""
         words = self._seats.words(seat.info)
+        if not words:
+            return False
         return any(word is Word.HEARD and node not in self._denied for word, node in words)
 
     def _replaced(self, uid: PodUid, now: float) -> list[Action]:
@@ -458,8 +460,11 @@ class Admission:
     def _free(self, model: str) -> Seat | None:
         """The seat that the next request goes to, the one with the least."""
         most = self._limits.at_seat
-        known = (s for s in self._seats.of_route(model) if s.open)
-        free = (s for s in known if not 0 < most <= len(s.in_flight))
+        known = self._seats.of_route(model)
+        free = [s for s in known if s.open and not 0 < most <= len(s.in_flight)]
+        best = min(free, key=load, default=None)
+        if best is None or not self._may_be_replaced(best):
+            return best
         return min((s for s in free if not self._may_be_replaced(s)), key=load, default=None)
 
     def _only_full(self, model: str) -> bool:
