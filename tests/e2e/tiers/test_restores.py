@@ -177,6 +177,7 @@ def standing(
         service_env={
             "agent": agent,
             "controller": {"KYB_CONTROLLER_REGISTRY_URL": registry.url},
+            "proxy": {"KYB_PROXY_REGISTRY_URL": registry.url},
         },
     )
     with running(spec, print) as up:
