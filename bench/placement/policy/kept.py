@@ -12,7 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _ROOT = Path(__file__).parents[3]
-_DECIDES = ("kybernate/core/simulate", "kybernate/core/swap", "bench/placement/policy")
+_DECIDES = (
+    "kybernate/core/simulate",
+    "kybernate/core/swap",
+    "kybernate/core/tiers",
+    "bench/placement/policy",
+)
 
 Found = float | None
 

@@ -77,6 +77,8 @@ class HostRam:
         self._parking: set[int] = set()
         self._waking: set[int] = set()
         self._awake: set[int] = set()
+        self._asked: set[int] = set()
+        """Who was asked for already when its dump began."""
         self._short: list[int] = []
         """Told to be parked; RAM has no room for them yet."""
         self._rising: set[int] = set()
@@ -114,10 +116,13 @@ class HostRam:
         self._waking.discard(model)
         self._awake.add(model)
 
-    def moved(self, model: int, now: float) -> bool:
-        """It is where it was on its way to; whether it can be woken, as it is to be."""
-        self.tier[model], self.to[model] = self.to[model] or self.tier[model], None
-        self._moved_at[model] = now
+    def moved(self, model: int, now: float, *, asked: bool) -> bool:
+        """It is where it was on its way to; whether it can be woken, as it is to be. As in the
+        agent, one that is asked for while it is written stays in RAM, which was in vain."""
+        if self.to[model] is Tier.RAM or not asked or model in self._asked:
+            self.tier[model], self._moved_at[model] = self.to[model] or self.tier[model], now
+        self.to[model] = None
+        self._asked.discard(model)
         if model not in self._rising or self.tier[model] is not Tier.RAM:
             return False
         self._rising.discard(model)
@@ -153,15 +158,10 @@ class HostRam:
         view = order.given_to(self.view(), {self.uids[m] for m in asking})
         moves = []
         for action in decide(view, _POLICY, now):
-            m = int(action.uid)
-            moves.append(
-                (
-                    m,
-                    self._dumped_at(m, now)
-                    if action.step is Step.DUMP
-                    else self._restored_at(m, now),
-                )
-            )
+            m, dumps = int(action.uid), action.step is Step.DUMP
+            if dumps and m in asking:
+                self._asked.add(m)
+            moves.append((m, self._dumped_at(m, now) if dumps else self._restored_at(m, now)))
         when = next_check(view, _POLICY, now)
         return Begun(parks, moves, math.inf if when is None else when)
 

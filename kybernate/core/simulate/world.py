@@ -258,7 +258,8 @@ class World:
         return bool(self.waiting or self.trace.always) or self.ram is not None
 
     def _moved(self, m: int) -> None:
-        if self.ram is not None and self.ram.moved(m, self.now):
+        asked = m in self.waiting or m in self.trace.always
+        if self.ram is not None and self.ram.moved(m, self.now, asked=asked):
             self._enter(m)
 
     def _look_at(self, ram: HostRam) -> float:

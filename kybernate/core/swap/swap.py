@@ -356,6 +356,8 @@ _LEAVES = (SeatState.PARKING, SeatState.DRAINING)
 _SERVES = (SeatState.ACTIVE, SeatState.DRAINING)
 _TO_BE_PARKED = (SeatState.WAKING, SeatState.ACTIVE, SeatState.DRAINING)
 """From here a park has yet to take its room in RAM. A start has no known end, and keeps none."""
+_CALLED: Final = 1.0
+"""Calls per hour of a seat whose state should be in RAM."""
 _OFFLOADED = (SeatState.PARKED_NVME, SeatState.PARKED_OBJECT)
 _ENTERING = (ActionKind.START, ActionKind.WAKE)
 _LEAVE_IN_TURN: Final = {SeatState.PARKING: 0, SeatState.DRAINING: 1, SeatState.FAILED: 5}
@@ -817,19 +819,26 @@ class _Decision:
             del self._judged[place]
 
     def _keep_spare(self) -> None:
-        """Empty places whose seats are idle, so that whoever is called next waits for no park."""
+        """Empty places whose seats are idle, so that whoever is called next waits for no park.
+        Where RAM is short, GPU memory holds what has no room there."""
         share = self._policy.spare if self._may_be_called() else 0
         # Mostly all seats have the same: each is looked at once.
         several = {id(seat.places): seat.places for seat in self._view.seats} if share else {}
         every = {place for places in several.values() for place in places}
         want = len(every) // share if share else 0
-        found = []
+        tiers, found = self._view.tiers, []
+        parked = tiers.seats if tiers and want else ()
+        called = (one for one in parked if one.tier is not Tier.RAM and one.calls >= _CALLED)
+        below = sum(one.size for one in called)
         for place in every if want else ():
             stay = self._resting(place)
             if stay is not None:
                 # One that is empty already comes before one whose seats nobody calls.
                 found.append((_value(stay) if stay else -1.0, sorted(place), stay))
         for _, _, stay in sorted(found, key=lambda one: one[:2])[:want]:
+            # Room in RAM is first for those below it; and half of a place serves nobody.
+            if sum(map(self._size, stay)) + below > self._room:
+                continue
             for seat in sorted(stay, key=_parks_in):
                 if self._may_rest(seat) and self._gets_room(seat, None):
                     self._needed.add(seat.uid)

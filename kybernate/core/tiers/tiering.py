@@ -210,8 +210,10 @@ def next_check(view: TierView, policy: TierPolicy, now: float) -> float | None:
 
 
 def heat(seat: Parked, policy: TierPolicy, now: float) -> float:
-    """How soon it is likely to be needed; the coldest leaves first."""
-    return seat.calls + math.exp2(-max(0.0, now - seat.used) / policy.half_life)
+    """How often it is likely to be needed, for each byte of its tier that it takes; the coldest
+    leaves first. So as few calls as may be find a state below, whatever its size."""
+    likely = seat.calls + math.exp2(-max(0.0, now - seat.used) / policy.half_life)
+    return likely / max(1, seat.cost(seat.tier))
 
 
 def used(seats: Iterable[Parked], tier: Tier) -> int:

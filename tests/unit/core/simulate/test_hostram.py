@@ -86,6 +86,17 @@ def test_what_ram_has_no_room_for_is_on_nvme_and_wakes_at_its_rate():
         assert roomy.wait_max == pytest.approx(0.5 + 40 / 4 + 40 / 20)
 
 
+def test_who_is_asked_for_while_it_is_written_stays_in_ram():
+    """As the agent's dumps: what is written is in vain, and nothing is read. The first, in GPU
+    memory, must be parked for the third, so the second leaves RAM from second 10 to 18."""
+    sizes = (30.0, 40.0, 30.0)
+    costs = Costs(gpu_gb=40.0, ram_gb=70.0, nvme=Speed(write=5e9, read=4e9))
+    first, third = (0.0, 0, 1.0), (10.0, 2, 1.0)
+    for asked, restores in ((17.0, 1), (25.0, 2)):
+        calls = trace(first, third, (asked, 1, 1.0), sizes=sizes)
+        assert simulate(calls, 1, costs, Fifo).restores == restores
+
+
 @pytest.mark.parametrize("policy", [Ours, Fifo])
 def test_the_decision_about_tiers_is_the_products(monkeypatch, policy):
     def nobody(*_):

@@ -8,7 +8,8 @@ import pytest
 
 from kybernate.core.swap.swap import ActionKind, barred, decide, obstacle
 from kybernate.core.swap.swapview import SeatView, SwapPolicy, SwapView
-from kybernate.types import GpuUuid, GroupName, PodUid, SeatName, SeatState
+from kybernate.core.tiers.tiering import Parked, TierView
+from kybernate.types import GpuUuid, GroupName, PodUid, SeatName, SeatState, Tier
 from tests.unit.core.swap.invariant import next_look
 
 GPUS = [GpuUuid(f"GPU-{n}") for n in range(4)]
@@ -144,6 +145,31 @@ def test_one_place_of_four_is_emptied_if_somebody_else_may_be_called():
     assert spared(*four[:3], replace(parked, calls=0.1)) == []  # one is empty already
     uncalled = replace(four[0], calls=0.0)
     assert spared(uncalled, *four[1:3], replace(parked, calls=0.1)) == []
+
+
+def short_of_ram(room: int, *below: Parked) -> dict[str, object]:
+    """RAM has so much room for seats of 20 bytes, and these are on NVMe."""
+    awake = tuple(Parked(PodUid(str(n)), str(n), 20) for n in range(5))
+    tiers = TierView(below, {Tier.RAM: 100, Tier.NVME: 1000}, awake=awake)
+    parks = {one.uid: one.size for one in awake}
+    return {"absent": True, "park_room": room, "park_bytes": parks, "tiers": tiers}
+
+
+def test_half_of_a_place_is_not_emptied():
+    """It was drained, needed for another seat, found without room, and drained again, for ever."""
+    two = active("0", 0, vram=30), active("4", 0, vram=30)
+    others = [active(str(n), n, calls=1.0) for n in range(1, 4)]
+    assert spared(*two, *others, **short_of_ram(40)) == ["0", "4"]
+    assert spared(*two, *others, **short_of_ram(39)) == []
+
+
+def test_room_in_ram_is_first_for_those_below_it_that_are_called():
+    four = [active(str(n), n, calls=float(n + 1)) for n in range(4)]
+    below = Parked(PodUid("b"), "b", 30, Tier.NVME, calls=1.0)
+    assert spared(*four, **short_of_ram(50, below)) == ["0"]
+    assert spared(*four, **short_of_ram(49, below)) == []
+    assert spared(*four, **short_of_ram(49, replace(below, calls=0.9))) == ["0"]
+    assert spared(*four, **short_of_ram(49, replace(below, tier=Tier.RAM))) == ["0"]
 
 
 def test_what_stands_in_its_way_is_on_any_of_its_places():

@@ -76,6 +76,15 @@ def test_how_often_it_is_expected_counts_more_than_a_use_of_long_ago():
     assert heat(busy, POLICY, 1000.0) > heat(quiet, POLICY, 1000.0)
 
 
+def test_a_large_one_leaves_before_small_ones_that_are_called_as_often():
+    large, small = seat("a", 70, used=999.0, calls=20.0), seat("b", 30, used=10.0, calls=10.0)
+    assert steps(large, small, coming=(coming("x", 30),)) == [("dump", "a")]
+    often = replace(large, calls=24.0)
+    assert steps(often, small, coming=(coming("x", 30),)) == [("dump", "b")]
+    low, other = replace(large, tier=NVME, saved=1 * GIB), replace(small, tier=NVME)
+    assert heat(low, POLICY, 1000.0) > heat(other, POLICY, 1000.0)
+
+
 def test_no_more_leave_than_must_and_none_in_vain():
     three = seat("a", 10, used=1.0), seat("b", 50, used=2.0), seat("c", 40, used=3.0)
     assert steps(*three, coming=(coming("x", 45),)) == [("dump", "b")]
@@ -153,7 +162,7 @@ def test_it_leaves_the_room_that_those_on_its_gpus_need_to_be_parked():
 
 def test_a_full_nvme_sends_its_coldest_on_to_the_object_store_first():
     full = {**LIMITS, NVME: 60 * GIB}
-    seats = seat("ram", used=1.0), seat("low", 50, NVME, used=2.0), seat("other", 60, used=3.0)
+    seats = seat("ram", used=1.0), seat("low", 50, NVME, used=2.0), seat("other", 60, used=900.0)
     assert steps(*seats, limits=full, coming=(coming("x"),)) == [("pack", "low")]
     packed = replace(seats[1], copies=frozenset({NVME, OBJECT}))
     got = steps(seats[0], packed, seats[2], limits=full, coming=(coming("x"),))
