@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import cache
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -60,9 +61,14 @@ def create_app(
         app.add_url_rule(
             rule, route.name, view, methods=[route.method], provide_automatic_options=False
         )
-    document = orjson.dumps(openapi.document(routes))
+
+    @cache
+    def document() -> bytes:
+        return orjson.dumps(openapi.document(routes))
+
+    # It takes longer to make than all the rest, and is seldom asked for.
     app.add_url_rule(
-        openapi.PATH, "openapi", lambda: flask.Response(document, mimetype="application/json")
+        openapi.PATH, "openapi", lambda: flask.Response(document(), mimetype="application/json")
     )
     app.register_error_handler(HTTPException, _http_error)
     app.register_error_handler(Exception, _bug)
