@@ -79,10 +79,10 @@ def bits_of(path: Path) -> list[int]:
 
 
 @pytest.mark.slow
-def test_the_database(whole: Path, tmp_path: Path) -> None:
-    before, told = rows_of(Database(url_of(copied(whole, tmp_path / "copy")))), 0
+def test_the_database(whole: Path, memory: Path) -> None:
+    before, told = rows_of(Database(url_of(copied(whole, memory / "copy")))), 0
     for bit in bits_of(whole / "registry.db"):
-        folder = tmp_path / str(bit)
+        folder = memory / str(bit)
         problem = ""
         try:
             assert opened(whole, folder, "registry.db", bit)[1] == before, bit
@@ -96,12 +96,12 @@ def test_the_database(whole: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_its_log(whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    before, lost = rows_of(Database(url_of(copied(whole, tmp_path / "copy")))), 0
+def test_its_log(whole: Path, memory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    before, lost = rows_of(Database(url_of(copied(whole, memory / "copy")))), 0
     bits = bits_of(whole / "registry.db-wal")[::4]
     for bit in bits:
         caplog.clear()
-        folder = tmp_path / str(bit)
+        folder = memory / str(bit)
         with caplog.at_level(logging.ERROR):
             database, found = opened(whole, folder, "registry.db-wal", bit)
         if found != before:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from tests.unit.registry.conftest import MEMORY
 from tests.unit.registry.lineages import Lineages
 from tests.unit.registry.replica import url_of
 
@@ -27,9 +28,7 @@ class OverSqlite(Lineages):
 
     def url(self) -> str:
         if not hasattr(self, "folder"):
-            memory = Path("/dev/shm")
-            where = memory if memory.is_dir() else None
-            self.folder = tempfile.mkdtemp(prefix="kyb-registry-", dir=where)
+            self.folder = tempfile.mkdtemp(prefix="kyb-registry-", dir=MEMORY)
         return url_of(Path(self.folder))
 
     def finish(self) -> None:
