@@ -78,7 +78,9 @@ def test_its_pods_are_admitted(control_plane: Cluster, overlay: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(2 * BUILD_S)
-def test_microk8s_gets_images_from_its_registry(control_plane: Cluster, tmp_path: Path) -> None:
+def test_microk8s_runs_images_that_were_pushed_to_localhost(
+    control_plane: Cluster, tmp_path: Path
+) -> None:
     """As docs/how-to/install/microk8s.md has it, with a registry where MicroK8s has its own: each
     image that the page's overlay names was pushed by the page's line."""
     reader = Kubectl(control_plane.kubectl_path, tmp_path, control_plane.kubeconfig)
