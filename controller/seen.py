@@ -21,6 +21,9 @@ from kybernate.adapters.k8s import OF_USERS, Api, Watcher
 from kybernate.api import pods
 from kybernate.api.watched.nodefacts import slim_node
 from kybernate.api.watched.slim import slim_artifact, slim_pod, slim_request
+from kybernate.core.requests.checkpoint import Mode
+from kybernate.core.requests.reasons import Reason
+from kybernate.core.requests.turns import may_begin
 from kybernate.runtime.grants import ArtifactGrants
 
 if TYPE_CHECKING:
@@ -39,9 +42,11 @@ _OTHERS = ("namespace", "pod", "lost")
 
 
 class Seen:
-    """`due`: a queue for each kind of which workers count."""
+    """`due`: a queue for each kind of which workers count. `snapshots`: how many of a namespace are
+    under way at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, snapshots: int) -> None:
+        self._snapshots = snapshots
         self.due = due = {kind: Queue() for kind in (*_KINDS, *_OTHERS)}
         self.artifacts, self.grants, self.pods = Artifacts(), ArtifactGrants(), PodsSeen()
         self.placements = Placements(due["placement"].add)
@@ -75,6 +80,11 @@ class Seen:
         Deployment, and of a move's step for its RebalanceRequest. What people ask for concerns none
         of these, and there may be much of it."""
         have_looked_at(request, self.rebalances, self.due["rebalance"])
+        if request.mode is Mode.SNAPSHOT and request.status.reason is not Reason.QUEUED:
+            # It may have ended, or have let others go first: whose turn it is now is looked at
+            # before all that is due, or a line would grow the longer, the longer it is.
+            for one in may_begin(self.checkpoints.of(request.namespace), self._snapshots):
+                self.due["checkpoint"].add((one.namespace, one.name), first=True)
         if request.policy or request.deployment:
             self.policies.touch(request.namespace)
             self.templates.touch(request.namespace)

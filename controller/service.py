@@ -38,7 +38,8 @@ class Service:
 
     def __init__(self, settings: ControllerSettings) -> None:
         _check(settings)
-        self._api, self._seen = Api(settings.kubeconfig, "kyb-controller"), Seen()
+        self._api = Api(settings.kubeconfig, "kyb-controller")
+        self._seen = Seen(settings.snapshots_at_once)
         # Of our kinds; of those that only a later release's config/ brings there are none.
         self._ours = IfServed(self._api)
         self._revocations = Revocations(self._revoked)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 import threading
 import time
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from kybernate.lib.retry import Pauses
@@ -34,14 +35,18 @@ class Queue:
         self._due: dict[Key, float] = {}
         self._heap: list[tuple[float, Key]] = []
         self._lines: dict[str, dict[Key, None]] = {}
+        self._first: dict[Key, None] = {}
         self._held: set[Key] = set()
         self._pauses: dict[Key, Iterator[float]] = {}
         self._closed = False
 
-    def add(self, key: Key, after: float = 0.0) -> None:
-        """Have the key looked at in so many seconds, or earlier."""
+    def add(self, key: Key, after: float = 0.0, *, first: bool = False) -> None:
+        """Have the key looked at in so many seconds, or earlier; `first`: once it is due, before
+        others of its namespace."""
         at = self._clock() + after
         with self._changed:
+            if first:
+                self._first[key] = None
             if at < self._due.get(key, float("inf")):
                 self._due[key] = at
                 heapq.heappush(self._heap, (at, key))
@@ -97,7 +102,8 @@ class Queue:
     def _take_turn(self) -> Key | None:
         """The first key that no thread has, of the namespace whose turn it is."""
         for namespace, line in self._lines.items():
-            key = next((one for one in line if one not in self._held), None)
+            ahead = (one for one in self._first if one in line)
+            key = next((one for one in chain(ahead, line) if one not in self._held), None)
             if key is not None:
                 self._take(namespace, key)
                 return key
@@ -106,6 +112,7 @@ class Queue:
     def _take(self, namespace: str, key: Key) -> None:
         line = self._lines.pop(namespace)
         del line[key], self._due[key]
+        self._first.pop(key, None)
         if line:
             # Behind the others.
             self._lines[namespace] = line

@@ -38,19 +38,26 @@ class Turns:
         self._limits = limits
         self._governing = governing
         self._lock = threading.Lock()
-        self._given: dict[str, float] = {}
-        """When, by UID: those whose status doesn't tell yet that they have begun."""
+        self._given: dict[str, tuple[str, float]] = {}
+        """In which namespace and when, by UID: those whose status doesn't tell yet that they have
+        begun."""
 
     def take(self, request: Request, now: float) -> str:
         """Why it may not begin yet, in a sentence; empty if it has the turn now, until its status
         tells that it has begun, or it is given back. `now`: seconds since 1970."""
+        whole = request.mode is Mode.EVICT
         with self._lock:
-            every = [self._as_given(one) for one in self._requests.all()]
+            found = self._requests.all() if whole else self._requests.of(request.namespace)
+            every = [self._as_given(one) for one in found]
             open_ = {one.uid for one in every if not one.ended}
-            self._given = {uid: at for uid, at in self._given.items() if uid in open_}
+            self._given = {
+                uid: (namespace, at)
+                for uid, (namespace, at) in self._given.items()
+                if uid in open_ or not (whole or namespace == request.namespace)
+            }
             if why := self._waits(request, every, now):
                 return why
-            self._given[request.uid] = now
+            self._given[request.uid] = request.namespace, now
             return ""
 
     def give_back(self, request: Request) -> None:
@@ -59,15 +66,14 @@ class Turns:
             self._given.pop(request.uid, None)
 
     def _as_given(self, one: Request) -> Request:
-        at = self._given.get(one.uid)
-        if at is None or one.status.began_at:
+        given = self._given.get(one.uid)
+        if given is None or one.status.began_at:
             return one
-        return replace(one, status=replace(one.status, began_at=at))
+        return replace(one, status=replace(one.status, began_at=given[1]))
 
     def _waits(self, request: Request, every: list[Request], now: float) -> str:
         if request.mode is Mode.EVICT:
             return eviction_waits(request, every, self._limits, now, self._governing)
-        mine = [one for one in every if one.namespace == request.namespace]
-        if has_turn(request, mine, self._snapshots):
+        if has_turn(request, every, self._snapshots):
             return ""
         return f"{self._snapshots} snapshots of {request.namespace} come first"

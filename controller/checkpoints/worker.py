@@ -93,7 +93,7 @@ class CheckpointCarrier:
             operation = after if isinstance(after, Operation) else seen.operation
             decision = self._decide(replace(seen, operation=operation, cancelled=True))
         if isinstance(seen.operation, Operation) and seen.operation.state not in ENDED:
-            look = partial(self._queue.add, (request.namespace, request.name))
+            look = partial(self._queue.add, (request.namespace, request.name), first=True)
             self._following.follow(request.status.node, request.status.operation, look)
         return decision
 

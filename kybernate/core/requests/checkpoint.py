@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from kybernate.types import Tier
 
 _LONGEST_WHY = 500
+_IN_LINE_S = 60.0
+"""Seconds between two looks at a snapshot that waits for its turn, should nobody tell of it."""
 _LEAST_S = 120.0
 """Seconds that any copy gets beyond those for its bytes."""
 _SIZE = 8 << 30
@@ -362,11 +364,22 @@ def _unknown(seen: Observed, now: float) -> Decision[Status, Act]:
 def _not_begun(seen: Observed, now: float) -> Decision[Status, Act]:
     request = seen.request
     if not _late(request, now):
-        return _open(seen, *seen.waits, now) if seen.waits else Decision(request.status, Act.BEGIN)
+        return (
+            _in_line(seen, *seen.waits, now) if seen.waits else Decision(request.status, Act.BEGIN)
+        )
     if request.mode is Mode.EVICT and request.status.reason in _HELD_BACK:
         return _over(seen, Reason.NOT_LET_GO, request.status.message, now)
     why = ": ".join(filter(None, ("it was not begun", request.status.message)))
     return _open(seen, Reason.PENDING, why, now)
+
+
+def _in_line(seen: Observed, reason: Reason, message: str, now: float) -> Decision[Status, Act]:
+    """A snapshot that others come before is looked at when its turn comes: the longer the line, the
+    less its looks may take."""
+    found = _open(seen, reason, message, now)
+    if reason is Reason.QUEUED and seen.request.mode is Mode.SNAPSHOT:
+        return replace(found, again=min(_IN_LINE_S, seen.request.left(now)))
+    return found
 
 
 _HELD_BACK = frozenset({Reason.DISRUPTION_BUDGET, Reason.QUEUED})

@@ -9,6 +9,7 @@ CheckpointPolicy governs this may let fewer go at a time.
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -121,6 +122,23 @@ def has_turn(request: Request, every: Iterable[Request], most: int) -> bool:
         return True
     before = (one for one in every if one.uid != request.uid and _counts(one, request))
     return sum(_order(one) < _order(request) for one in before) < most
+
+
+def may_begin(every: Iterable[Request], most: int) -> list[Request]:
+    """The snapshots, of `every` one of a namespace, whose turn it is now: the oldest of those that
+    wait, as many as there is room for. Of those whose agent is away it has none."""
+    open_ = [one for one in every if one.mode is Mode.SNAPSHOT and not one.ended]
+    begun = sum(bool(one.status.began_at) for one in open_)
+    wait = (one for one in open_ if not one.status.began_at and _may_wait(one.status))
+    return heapq.nsmallest(most - begun, wait, key=_order) if begun < most else []
+
+
+def _may_wait(status: Status) -> bool:
+    return bool(status.operation) and status.reason not in _ELSEWHERE
+
+
+_ELSEWHERE = STUCK | {Reason.AGENT_UNREACHABLE}
+"""What such a request waits for is no turn."""
 
 
 def _counts(one: Request, request: Request) -> bool:

@@ -57,6 +57,23 @@ def test_namespaces_take_turns_however_many_one_has():
     assert len(queue) == 997
 
 
+def test_who_comes_first_in_its_namespace_takes_no_turn_of_others():
+    queue = Queue(Clock())
+    for name in ("a", "b", "c"):
+        queue.add(("noisy", name))
+    queue.add(("quiet", "a"))
+    queue.add(("noisy", "c"), first=True)
+    queue.add(("noisy", "d"), first=True)
+    taken = [queue.get() for _ in range(5)]
+    assert [name for namespace, name in taken if namespace == "noisy"] == ["c", "d", "a", "b"]
+    assert taken[1] == ("quiet", "a")
+    for key in taken:
+        queue.done(key)
+    queue.add(("noisy", "a"))
+    queue.add(("noisy", "c"))
+    assert queue.get() == ("noisy", "a"), "it comes first once, and not for good"
+
+
 def test_a_namespace_whose_keys_are_all_held_keeps_no_other_one_waiting():
     queue = Queue(Clock())
     queue.add(A)

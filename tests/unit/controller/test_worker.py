@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -598,13 +599,61 @@ def test_who_is_just_begun_counts_before_its_status_tells(world, clock, mode):
     assert meanwhile == [Reason.QUEUED]
 
 
+def test_whose_turn_comes_is_looked_at_before_all_that_is_due(world, clock):
+    """With a line of thousands, who ends would else be looked at after all of them, and nobody
+    begins meanwhile."""
+    known = seen.Seen(2)
+    queue, names = known.due["checkpoint"], [f"r{number}" for number in range(9)]
+    written = {}
+
+    def write(told, status, now):
+        name = told.request.name
+        version = str(int(written[name]["metadata"]["resourceVersion"]) + 1)
+        meta = written[name]["metadata"] | {"resourceVersion": version}
+        said = dump_status(status, told.status, told.generation, now)
+        written[name] = {**written[name], "metadata": meta, "status": said}
+        return written[name]
+
+    world.write = write
+    worker = worker_of(queue, known.checkpoints, *[world] * 5, lambda: clock[0], **LIMITS)
+
+    def work(most):
+        """The names of so many looks, while any is due."""
+        looked = []
+        while len(queue) and len(looked) < most:
+            looked.append(key := queue.get())
+            worker.look(key)
+            queue.done(key)
+        return [name for _, name in looked]
+
+    def reasons_now():
+        every = (known.checkpoints.get(("shop", name)) for name in names)
+        return Counter(one.request.status.reason.value for one in every)
+
+    for name in names:
+        one = item(mode="Snapshot")
+        one["metadata"] |= {"name": name, "uid": name, "resourceVersion": "1"}
+        written[name] = one
+        known.checkpoints.on_event("ADDED", one)
+    work(200)
+    assert reasons_now() == {"Running": 2, "Queued": 7}
+    for name in names:
+        queue.add(("shop", name))
+    world.operations["ckpt-r0"] = Operation(
+        Progress.SUCCEEDED, "kept", Outcome("shop/a@1", "nvme", 1)
+    )
+    queue.add(("shop", "r0"), first=True)
+    assert work(2) == ["r0", "r2"]
+    assert reasons_now() == {"Sealed": 1, "Running": 2, "Queued": 6}
+
+
 @pytest.mark.parametrize(
     ("kind", "touched"),
     [({}, []), ({"policy": "p1"}, ["shop"] * 2), ({"deployment": "web"}, ["shop"] * 2)],
 )
 def test_of_what_people_ask_for_no_policy_is_told(kind, touched):
     """There may be thousands of requests, and each change would have all policies looked at."""
-    found, heard = seen.Seen(), []
+    found, heard = seen.Seen(4), []
     found.policies = found.templates = SimpleNamespace(touch=heard.append)
     told = Requests(CHECKPOINT, lambda _key: None, lambda one: found._told(replace(one, **kind)))
     told.on_event("ADDED", item())

@@ -13,7 +13,14 @@ from kybernate import keys
 from kybernate.core.policy.effective import Policy, PutAway
 from kybernate.core.requests.checkpoint import Copied, Mode, Pace, Request, Status
 from kybernate.core.requests.reasons import Reason
-from kybernate.core.requests.turns import WAITS_S, Limits, eviction_waits, has_turn, takes_turn
+from kybernate.core.requests.turns import (
+    WAITS_S,
+    Limits,
+    eviction_waits,
+    has_turn,
+    may_begin,
+    takes_turn,
+)
 
 NOW = 100.0
 
@@ -36,6 +43,25 @@ def test_the_oldest_begin_and_what_has_begun_counts():
     assert beginning(every, 2) == ["r0", "r3"]
     every[3] = asked(3, began_at=1.0, ended_at=2.0)
     assert beginning(every, 2) == ["r0", "r1", "r3"]
+
+
+_REASONS = st.sampled_from([None, Reason.PENDING, Reason.QUEUED, Reason.SEAT_BUSY])
+
+
+@given(
+    st.lists(st.tuples(_REASONS, st.booleans(), st.booleans()), max_size=9),
+    st.integers(1, 4),
+)
+def test_whose_turn_it_is_are_those_who_wait_and_have_one(drawn, most):
+    every = [
+        asked(number, reason=reason, began_at=float(begun), ended_at=2.0 * (begun and over))
+        for number, (reason, begun, over) in enumerate(drawn)
+    ]
+    every.append(replace(asked(20), mode=Mode.EVICT))
+    wait = [one for one in every if not (one.ended or one.status.began_at)]
+    able = [one for one in wait if one.status.reason is not Reason.SEAT_BUSY]
+    able = [one for one in able if one.mode is Mode.SNAPSHOT]
+    assert may_begin(every, most) == [one for one in able if has_turn(one, every, most)]
 
 
 @pytest.mark.parametrize("mode", [one for one in Mode if one is not Mode.SNAPSHOT])
