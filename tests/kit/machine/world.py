@@ -225,11 +225,13 @@ class Machine:
         self.went[init.pid] = 0
 
     def add_worker(self, handle: str) -> FakeProcess:
-        """One more process of this tree uses its app's GPUs."""
+        """One more process of this tree uses its app's GPUs: those of this machine, also where what
+        was restored has its memory from another's."""
         app = next(p for p in self.procs.values() if p.handle == handle and p.main)
         worker = self._new(app.uid, parent=app.parent)
         worker.handle, worker.cuda = handle, ProcessState.RUNNING
-        worker.memory = dict.fromkeys(app.memory or self.apps[app.uid].gpus, 1)
+        here = [gpu for gpu in app.memory if gpu in self.memory]
+        worker.memory = dict.fromkeys(here or self.apps[app.uid].gpus, 1)
         return worker
 
     def thaw(self, handle: str) -> None:
