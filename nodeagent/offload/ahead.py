@@ -227,8 +227,9 @@ class Ahead:
         ahead.cancel()
         log.info("nothing is fetched ahead for pod %s: %s", ahead.pod, why)
         if (seat := self._node.seats.get(uid)) is not None:
-            # One that got its state otherwise may use its folder already.
-            if ahead.folder is not None:
+            # One that got its state otherwise may use its folder already. At its gate it doesn't,
+            # but what an agent that died has fetched may be there.
+            if ahead.folder is not None or seat.state in AT_GATE:
                 self._ground.life.aside(self._lazies.abandon(seat))
             return
         again = self._lazies.remove(uid, lambda: uid in self._all or uid in self._node.seats)

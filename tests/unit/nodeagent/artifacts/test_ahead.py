@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -220,6 +221,28 @@ async def test_a_pod_that_begins_by_its_command_leaves_nothing(rig):
     await r.seat("new", restore=of(cold))
     await r.until(NEW, ACTIVE, 100)
     assert len(went(r, NEW)) == 1
+    await when(lambda: FOLDER not in r.machine.folders)
+    telling.cancel()
+
+
+async def test_what_an_agent_that_died_has_fetched_goes_though_another_has_the_claim(rig):
+    """The next agent looks ahead, too, while the seat comes, and finds that there is nothing."""
+    r = rig(tiers=TIERS, restore_wait_s=3.0)
+    cold, artifact, _, telling = await left(r)
+    await r.loop.registry.claim("default", cold, artifact, PodUid("uid-first"), 1.0)
+    claimable, asked = r.loop.offload.ahead._claims.claimable, asyncio.Event()
+
+    async def slowly(pod, uid):
+        await asked.wait()
+        return await claimable(pod, uid)
+
+    r.loop.offload.ahead._claims = SimpleNamespace(claimable=slowly)
+    r.machine.folders[FOLDER] = SimpleNamespace()
+    r.loop.pod_changed(bound(of(cold)))
+    await r.seat("new", restore=of(cold))
+    assert FOLDER in r.machine.folders
+    asked.set()
+    await r.until(NEW, ACTIVE, 100)
     await when(lambda: FOLDER not in r.machine.folders)
     telling.cancel()
 
