@@ -227,7 +227,8 @@ class Machine:
     def add_worker(self, handle: str) -> FakeProcess:
         """One more process of this tree uses its app's GPUs: those of this machine, also where what
         was restored has its memory from another's."""
-        app = next(p for p in self.procs.values() if p.handle == handle and p.main)
+        tree = (p for p in self.procs.values() if p.handle == handle and p.main)
+        app = max(tree, key=lambda p: (p.alive, p.pid))
         worker = self._new(app.uid, parent=app.parent)
         worker.handle, worker.cuda = handle, ProcessState.RUNNING
         here = [gpu for gpu in app.memory if gpu in self.memory]
