@@ -119,23 +119,26 @@ class Words:
     async def _run(self) -> None:
         while True:
             await self._more.wait()
-            said = self._next()
-            if not self._desk.admission.says(said.uid, said.predecessor):
-                continue
-            try:
-                found = await self._records.successor(said.namespace, said.predecessor)
-            except (KybernateError, OSError):
-                self._loop.call_later(_AWAY_S, self.verify, said)
-                continue
-            confirmed = found == said.uid
-            self._desk.verified(said, confirmed=confirmed)
-            if not confirmed:
-                log.warning(
-                    "the agent of node %s says that pod %s/%s has taken the place of %s, and the "
-                    "registry denies it",
-                    *(said.node, said.namespace, said.uid, said.predecessor),
-                )
-                self._loop.call_later(_DENIED_S, self.verify, said)
+            await self._ask(self._next())
+
+    async def _ask(self, said: Verify) -> None:
+        """Whether the word is true; asked again later if nobody answers, or if it is denied."""
+        if not self._desk.admission.says(said.uid, said.predecessor):
+            return
+        try:
+            found = await self._records.successor(said.namespace, said.predecessor)
+        except (KybernateError, OSError):
+            self._loop.call_later(_AWAY_S, self.verify, said)
+            return
+        confirmed = found == said.uid
+        self._desk.verified(said, confirmed=confirmed)
+        if not confirmed:
+            log.warning(
+                "the agent of node %s says that pod %s/%s has taken the place of %s, and the "
+                "registry denies it",
+                *(said.node, said.namespace, said.uid, said.predecessor),
+            )
+            self._loop.call_later(_DENIED_S, self.verify, said)
 
     def _next(self) -> Verify:
         """The oldest word of the node whose turn it is."""
