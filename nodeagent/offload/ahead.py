@@ -227,9 +227,11 @@ class Ahead:
         ahead.cancel()
         log.info("nothing is fetched ahead for pod %s: %s", ahead.pod, why)
         if (seat := self._node.seats.get(uid)) is not None:
-            # One that got its state otherwise may use its folder already. At its gate it doesn't,
-            # but what an agent that died has fetched may be there.
-            if ahead.folder is not None or seat.state in AT_GATE:
+            # One that got its state otherwise may use its folder already. One whose kyb-init waits
+            # at the gate doesn't, but what an agent that died has fetched may be there. Before that
+            # one has said so, its tree may run and read from there.
+            waits = seat.state in AT_GATE and seat.contact.connected
+            if ahead.folder is not None or waits:
                 self._ground.life.aside(self._lazies.abandon(seat))
             return
         again = self._lazies.remove(uid, lambda: uid in self._all or uid in self._node.seats)

@@ -225,10 +225,9 @@ async def test_a_pod_that_begins_by_its_command_leaves_nothing(rig):
     telling.cancel()
 
 
-async def test_what_an_agent_that_died_has_fetched_goes_though_another_has_the_claim(rig):
-    """The next agent looks ahead, too, while the seat comes, and finds that there is nothing."""
-    r = rig(tiers=TIERS, restore_wait_s=3.0)
-    cold, artifact, _, telling = await left(r)
+async def second(r, cold, artifact):
+    """Another pod has the claim, and the last agent has fetched for this one, whose seat is there;
+    what lets the look ahead find that out."""
     await r.loop.registry.claim("default", cold, artifact, PodUid("uid-first"), 1.0)
     claimable, asked = r.loop.offload.ahead._claims.claimable, asyncio.Event()
 
@@ -241,9 +240,28 @@ async def test_what_an_agent_that_died_has_fetched_goes_though_another_has_the_c
     r.loop.pod_changed(bound(of(cold)))
     await r.seat("new", restore=of(cold))
     assert FOLDER in r.machine.folders
-    asked.set()
+    return asked
+
+
+async def test_what_an_agent_that_died_has_fetched_goes_though_another_has_the_claim(rig):
+    """The next agent looks ahead, too, while the seat comes, and finds that there is nothing."""
+    r = rig(tiers=TIERS, restore_wait_s=3.0)
+    cold, artifact, _, telling = await left(r)
+    (await second(r, cold, artifact)).set()
     await r.until(NEW, ACTIVE, 100)
     await when(lambda: FOLDER not in r.machine.folders)
+    telling.cancel()
+
+
+async def test_it_stays_until_the_gate_says_that_no_tree_reads_from_it(rig):
+    """Without a journal the next agent takes a tree for one that waits, until it says hello."""
+    r = rig(tiers=TIERS, restore_wait_s=30.0)
+    cold, artifact, _, telling = await left(r)
+    await second(r, cold, artifact)
+    r.node.seats[NEW].contact.lost()
+    r.loop.offload.ahead.leave(NEW)
+    await asyncio.sleep(1)
+    assert FOLDER in r.machine.folders
     telling.cancel()
 
 
