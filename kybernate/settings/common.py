@@ -14,11 +14,20 @@ def _host_and_port(value: str) -> str:
     return value
 
 
+def _https_or_empty(value: str) -> str:
+    if value and not value.startswith("https://"):
+        raise ValueError("must be written as https://host:port")
+    return value
+
+
 Address = Annotated[str, AfterValidator(_host_and_port)]
 """host:port, an IPv6 host in brackets."""
 
 AnyAddress = Annotated[str, AfterValidator(lambda value: value and _host_and_port(value))]
 """The same, or empty."""
+
+RegistryUrl = Annotated[str, AfterValidator(_https_or_empty)]
+"""https://host:port, or empty where there is no registry."""
 
 Level = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 """Of the log."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from kybernate.settings.common import Address, Level, Settings
+from kybernate.settings.common import Address, Level, RegistryUrl, Settings
 
 
 class ControllerSettings(Settings):
@@ -91,7 +91,7 @@ class ControllerSettings(Settings):
         description="How long such a state may make no progress before the controller cancels "
         "it (s).",
     )
-    registry_url: str = Field(
+    registry_url: RegistryUrl = Field(
         "", description="The registry (https://host:port); empty: there are no Artifacts."
     )
     artifacts_s: float = Field(
@@ -124,13 +124,6 @@ class ControllerSettings(Settings):
     log_level: Level = Field(
         "INFO", description="Least severity of what is logged: DEBUG, INFO, WARNING or ERROR."
     )
-
-    @field_validator("registry_url")
-    @classmethod
-    def _secure(cls, value: str) -> str:
-        if value and not value.startswith("https://"):
-            raise ValueError("must be written as https://host:port")
-        return value
 
     @field_validator("lease_s")
     @classmethod

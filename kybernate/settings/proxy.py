@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from kybernate.settings.common import Address, Level, Settings
+from kybernate.settings.common import Address, Level, RegistryUrl, Settings
 
 _PATH = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~:@!$&'()+,;=-]+)+")
 
@@ -49,7 +49,7 @@ class ProxySettings(Settings):
         description="Accept agents' certificates that `kybernate pki` made, too, whose keys other "
         "nodes may hold. Turn it off once every node has a key of its own.",
     )
-    registry_url: str = Field(
+    registry_url: RegistryUrl = Field(
         "",
         description="The registry (https://host:port), which is asked whether a pod has really "
         "taken another's place, and where artifacts lie of what is scaled to zero; empty: agents "
@@ -237,13 +237,6 @@ class ProxySettings(Settings):
         if both := sorted(self.aliases.keys() & self.adapters.keys()):
             raise ValueError(f"{both[0]!r} is in aliases and in adapters; leave it in one of them")
         return self
-
-    @field_validator("registry_url")
-    @classmethod
-    def _secure(cls, value: str) -> str:
-        if value and not value.startswith("https://"):
-            raise ValueError("must be written as https://host:port")
-        return value
 
     @field_validator("agents", "aliases", "adapters", "pickers", mode="before")
     @classmethod
