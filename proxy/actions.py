@@ -90,7 +90,8 @@ class SeatInfo:
 
     `model` is what its pod calls it; another namespace may call its own the same. Of a parked seat:
     `tier` is where its state is, `size` its bytes, and `wake` how long a wake from there is
-    expected to take (s; 0.0 is unknown). `awaited`: requests wait for it, here or at other proxies.
+    expected to take (s; 0.0 is unknown); `measured`: that is what it took the last time, and no
+    guess. `awaited`: requests wait for it, here or at other proxies.
     `weight`: of a seat that takes turns; 0.0 of one that waits for requests. `predecessor`: the pod
     that it has taken the place of; empty if of none.
 
@@ -112,6 +113,7 @@ class SeatInfo:
     tier: str = ""
     size: int = 0
     wake: float = 0.0
+    measured: bool = False
     awaited: bool = False
     weight: float = 0.0
     predecessor: PodUid = NOBODY

@@ -10,7 +10,7 @@ answers with actions for its owner, the event loop. What it promises, whatever t
   they came, those of a higher priority first;
 - a seat in whose place another one may be gets nothing new, and one that is replaced is dropped:
   that is so once the registry confirms it, where there is one;
-- a request waits no longer than it may, and is refused at once if it is expected to;
+- a request waits no longer than it may, and is refused at once if by what was measured it would;
 - a request that left is counted nowhere, so that it can't wake a seat;
 - the bodies of all requests that wait or are being sent stay within their budgets, and the wakes
   that clients cause within their quotas.
@@ -43,7 +43,7 @@ from proxy.actions import (
     Verify,
 )
 from proxy.quotas import Bodies, Usage, Wakes
-from proxy.seats import NO_LEASE, Queue, Seat, Seats, Word, end, load, newer, order
+from proxy.seats import NO_LEASE, Queue, Seat, Seats, Wait, Word, end, load, newer, order
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -68,6 +68,7 @@ class Admission:
         self._asleep: dict[str, SeatInfo] = {}
         self._asleep_as: dict[str, list[SeatInfo]] = {}
         self._start: float | None = None  # of a pod from zero, beyond what its bytes take (s)
+        self._from_zero: dict[str, float] = {}  # by model: what its wakes from zero took (s)
         self._bodies = Bodies(limits.bodies, limits.client_bodies)
         self._wakes = Wakes(limits.client_wakes, limits.namespace_wakes)
         self._proxies: dict[NodeName, int] = {}
@@ -222,6 +223,9 @@ class Admission:
         latest_first = sorted(models, key=lambda info: -info.wake)
         before, self._asleep = self._asleep, {info.route: info for info in latest_first}
         self._asleep_as = routing.by_model(self._asleep.values())
+        for model in [*self._from_zero]:
+            if model not in self._asleep and not self._seats.of_route(model):
+                del self._from_zero[model]
         new = self._asleep.keys() - before.keys()
         return [action for model in sorted(new) for action in self._settle(model, now)]
 
@@ -405,14 +409,8 @@ class Admission:
 
     def left(self, model: str, now: float) -> float | None:
         """How long a request that waits for the model, or would from now on, is expected to (s)."""
-        queue = self._queues.get(model)
-        if queue is not None and queue.asked:
-            return None if queue.ready_at is None else max(0.0, queue.ready_at - now)
-        seat = self._cheapest(model, None)
-        if seat is not None:
-            return seat.expected
-        takes = self._asleep[model].wake if self._sleeps(model) else 0.0
-        return takes + (self._start or 0.0) if takes else None
+        left = self._left(model, now)
+        return left.seconds if left else None
 
     def models(self, now: float, client: Client = ANYONE) -> dict[str, str]:
         """All models that have a seat, whatever its state: full name → the shortest for it."""
@@ -421,6 +419,22 @@ class Admission:
         )
 
     # --- inside -------------------------------------------------------------------------------
+
+    def _left(self, model: str, now: float) -> Wait | None:
+        queue = self._queues.get(model)
+        if queue is not None and queue.asked:
+            return queue.left(now)
+        seat = self._cheapest(model, None)
+        if seat is not None:
+            return seat.expected
+        return self._wake_from_zero(model) if self._sleeps(model) else None
+
+    def _wake_from_zero(self, model: str) -> Wait | None:
+        """What the model's own ones took, else a guess by its bytes and by others' starts."""
+        if model in self._from_zero:
+            return Wait(self._from_zero[model], measured=True)
+        takes = self._asleep[model].wake
+        return Wait(takes + (self._start or 0.0), measured=False) if takes else None
 
     def _named(self, name: str) -> Iterator[SeatInfo]:
         """What a request for this name may mean: a full name, or a plain one."""
@@ -476,13 +490,14 @@ class Admission:
         self, ticket: int, model: str, now: float, client: Client, wish: Wish
     ) -> list[Action]:
         at_hand = any(seat.at_hand for seat in self._candidates(model))
-        left = 0.0 if at_hand else self.left(model, now)
-        if wish.patience is not None and left is not None and left > wish.patience:
+        left = None if at_hand else self._left(model, now)
+        takes = left.seconds if left else 0.0
+        if left and left.measured and wish.patience is not None and takes > wish.patience:
             reason = (
-                f"{model} is expected to answer in {left:.1f} s, and the request waits for at most "
-                f"{wish.patience:g} s; nothing was woken for it."
+                f"{model} is expected to answer in {takes:.1f} s, and the request waits for at "
+                f"most {wish.patience:g} s; nothing was woken for it."
             )
-            return [Reject(ticket, 503, "not_in_time", reason, left)]
+            return [Reject(ticket, 503, "not_in_time", reason, takes)]
         queue = self._queues.get(model) or Queue()
         refused: list[Action] = []
         causes_wake = not (queue.waiting or at_hand or self._only_full(model))
@@ -490,7 +505,7 @@ class Admission:
             goes = queue.waiting.goes_for(client.name)
             said = f"{len(queue.waiting)} requests wait for {model} already; try again later."
             refused = [
-                Reject(goes.ticket if goes else ticket, 429, "too_many_waiting", said, left or 0.0)
+                Reject(goes.ticket if goes else ticket, 429, "too_many_waiting", said, takes)
             ]
             if goes is None:
                 return refused
@@ -553,7 +568,7 @@ class Admission:
                 seat.learn(queue.asked_as, now - queue.since)
                 queue.target = None
             if queue.roused is not None:
-                self._learn_start(queue, now)
+                self._learn_start(model, queue, now)
             place = queue.waiting.take()
             del self._waiting[place.ticket]
             changed = True
@@ -563,12 +578,15 @@ class Admission:
             del self._queues[model]
         return actions
 
-    def _learn_start(self, queue: Queue, now: float) -> None:
+    def _learn_start(self, model: str, queue: Queue, now: float) -> None:
         """Who waited for a pod that was to come is served."""
-        if queue.roused is not None and queue.bytes_take:
-            took = max(0.0, now - queue.roused - queue.bytes_take)
-            self._start = newer(took if self._start is None else self._start, took)
-        queue.roused = None
+        if queue.roused is None:
+            return
+        took, queue.roused = now - queue.roused, None
+        self._from_zero[model] = newer(self._from_zero.get(model, took), took)
+        if queue.bytes_take:
+            start = max(0.0, took - queue.bytes_take)
+            self._start = newer(start if self._start is None else self._start, start)
 
     def _aim(self, model: str, now: float, *, changed: bool) -> list[Action]:
         """Choose which seat carries the waiting requests; report where that changes anything."""
@@ -581,7 +599,7 @@ class Admission:
             queue.aim(new, now)
         if new is None and queue.waiting and self._sleeps(model):
             if queue.roused is None:
-                queue.rouse(self._asleep[model].wake, self._start or 0.0, now)
+                queue.rouse(self._asleep[model].wake, self._wake_from_zero(model), now)
             return [*(self._report(old, urgent=True) if old else ()), Rouse(model)]
         if old is new:
             return self._report(new, urgent=len(queue.waiting) == 1) if new and changed else []

@@ -413,6 +413,7 @@ def seat_info(node: NodeName, seat: agent_pb2.Seat) -> SeatInfo:
         tier=seat.tier,
         size=seat.held_bytes if seat.tier in ("", Tier.RAM) else seat.saved_bytes,
         wake=seat.wake_seconds,
+        measured=seat.wake_measured,
         awaited=seat.waiting > 0,
         weight=seat.weight,
         predecessor=PodUid(seat.predecessor),

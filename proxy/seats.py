@@ -103,6 +103,15 @@ class Lease:
 NO_LEASE = Lease()
 
 
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """How long something is expected to take (s). What nobody has `measured` is a guess, by a table
+    that knows no node: people are told of it, and no request is refused for it."""
+
+    seconds: float
+    measured: bool
+
+
 @dataclass(slots=True, eq=False)
 class Seat:
     """A seat, its lease and what is in flight there. `word`: of its predecessor, if it has one."""
@@ -142,14 +151,17 @@ class Seat:
         return _WAKE_COST[self.info.state]
 
     @property
-    def expected(self) -> float | None:
-        """Seconds that who asks for it now is expected to wait; None if nothing tells.
+    def expected(self) -> Wait | None:
+        """How long who asks for it now is expected to wait; None if nothing tells.
 
-        Its agent tells what a wake from its tier takes. What waits took lately has in it, too, that
-        another seat had to be drained and parked first.
+        Its agent tells what a wake from its tier takes, or guesses; that counts while nothing is
+        measured. What waits took lately has in it, too, that another seat had to be drained and
+        parked first.
         """
-        told = self.info.wake or self.info.last_wake_ms / 1000
-        return max(told, self.waits.get(self.info.state, 0.0)) or None
+        told = self.info.wake
+        took = told if self.info.measured else 0.0 if told else self.info.last_wake_ms / 1000
+        took = max(took, self.waits.get(self.info.state, 0.0))
+        return Wait(took or told, bool(took)) if took or told else None
 
     def enter(self, ticket: int, now: float) -> float:
         """A request begins here; returns `share`."""
@@ -265,20 +277,29 @@ class Queue:
     roused: float | None = None  # since when a seat is to come of what was scaled to zero
     bytes_take: float = 0.0  # what that one's state was expected to take then, without the pod (s)
     asked_as: SeatState = SeatState.WAITING  # its state then
-    ready_at: float | None = None  # when it is expected to serve
+    expected: Wait | None = None  # of what is on its way
+    ready_at: float = 0.0  # when it serves by that
 
     def aim(self, seat: Seat, now: float) -> None:
-        """From now on this seat is asked."""
+        """From now on this seat is asked. A guess about it takes the place of no measurement."""
         self.target, self.since, self.asked_as = seat.info.uid, now, seat.info.state
-        expected = seat.expected
-        if expected is not None or self.roused is None:
-            self.ready_at = None if expected is None else now + expected
+        expected, known = seat.expected, self.roused is not None and self.expected
+        if not known or (expected is not None and expected.measured >= known.measured):
+            self._expect(expected, now)
 
-    def rouse(self, bytes_take: float, start: float, now: float) -> None:
-        """From now on a pod is to come, whose start takes `start` beyond what its bytes do (s; no
-        bytes: nobody knows how long it takes)."""
+    def rouse(self, bytes_take: float, expected: Wait | None, now: float) -> None:
+        """From now on a pod is to come."""
         self.roused, self.bytes_take = now, bytes_take
-        self.ready_at = now + bytes_take + start if bytes_take else None
+        self._expect(expected, now)
+
+    def _expect(self, expected: Wait | None, now: float) -> None:
+        self.expected, self.ready_at = expected, now + (expected.seconds if expected else 0.0)
+
+    def left(self, now: float) -> Wait | None:
+        """What is left of it; None if nothing tells."""
+        if self.expected is None:
+            return None
+        return Wait(max(0.0, self.ready_at - now), self.expected.measured)
 
     @property
     def asked(self) -> bool:

@@ -139,7 +139,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Seat(_message.Message):
-    __slots__ = ("uid", "name", "group", "namespace", "pod", "model", "state", "address", "in_flight", "waiting", "wakes", "last_wake_ms", "active_seconds", "requests", "reason", "generation", "movable", "movable_reason", "since", "held_bytes", "unparkable", "leave", "tier", "saved_bytes", "undumpable", "wake_seconds", "refused", "weight", "predecessor")
+    __slots__ = ("uid", "name", "group", "namespace", "pod", "model", "state", "address", "in_flight", "waiting", "wakes", "last_wake_ms", "active_seconds", "requests", "reason", "generation", "movable", "movable_reason", "since", "held_bytes", "unparkable", "leave", "tier", "saved_bytes", "undumpable", "wake_seconds", "refused", "weight", "predecessor", "wake_measured")
     UID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -169,6 +169,7 @@ class Seat(_message.Message):
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     PREDECESSOR_FIELD_NUMBER: _ClassVar[int]
+    WAKE_MEASURED_FIELD_NUMBER: _ClassVar[int]
     uid: str
     name: str
     group: str
@@ -198,7 +199,8 @@ class Seat(_message.Message):
     refused: str
     weight: float
     predecessor: str
-    def __init__(self, uid: _Optional[str] = ..., name: _Optional[str] = ..., group: _Optional[str] = ..., namespace: _Optional[str] = ..., pod: _Optional[str] = ..., model: _Optional[str] = ..., state: _Optional[str] = ..., address: _Optional[str] = ..., in_flight: _Optional[int] = ..., waiting: _Optional[int] = ..., wakes: _Optional[int] = ..., last_wake_ms: _Optional[float] = ..., active_seconds: _Optional[float] = ..., requests: _Optional[int] = ..., reason: _Optional[str] = ..., generation: _Optional[int] = ..., movable: _Optional[bool] = ..., movable_reason: _Optional[str] = ..., since: _Optional[float] = ..., held_bytes: _Optional[int] = ..., unparkable: _Optional[str] = ..., leave: _Optional[str] = ..., tier: _Optional[str] = ..., saved_bytes: _Optional[int] = ..., undumpable: _Optional[str] = ..., wake_seconds: _Optional[float] = ..., refused: _Optional[str] = ..., weight: _Optional[float] = ..., predecessor: _Optional[str] = ...) -> None: ...
+    wake_measured: bool
+    def __init__(self, uid: _Optional[str] = ..., name: _Optional[str] = ..., group: _Optional[str] = ..., namespace: _Optional[str] = ..., pod: _Optional[str] = ..., model: _Optional[str] = ..., state: _Optional[str] = ..., address: _Optional[str] = ..., in_flight: _Optional[int] = ..., waiting: _Optional[int] = ..., wakes: _Optional[int] = ..., last_wake_ms: _Optional[float] = ..., active_seconds: _Optional[float] = ..., requests: _Optional[int] = ..., reason: _Optional[str] = ..., generation: _Optional[int] = ..., movable: _Optional[bool] = ..., movable_reason: _Optional[str] = ..., since: _Optional[float] = ..., held_bytes: _Optional[int] = ..., unparkable: _Optional[str] = ..., leave: _Optional[str] = ..., tier: _Optional[str] = ..., saved_bytes: _Optional[int] = ..., undumpable: _Optional[str] = ..., wake_seconds: _Optional[float] = ..., refused: _Optional[str] = ..., weight: _Optional[float] = ..., predecessor: _Optional[str] = ..., wake_measured: _Optional[bool] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
     __slots__ = ("node", "gpus", "links", "groups", "seats", "used_bytes", "park_budget_bytes", "parked_bytes", "draining", "version", "tiers")

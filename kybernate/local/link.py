@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kybernate.core.seat.seats import TIER_OF
 from kybernate.types import NodeName, SeatState, Tier
-from nodeagent.operations.wire import expected_wake
+from nodeagent.operations.wire import expected_wake, measured_wake
 from nodeagent.seat.leases import Demand
 from proxy.actions import SeatInfo
 
@@ -135,5 +135,6 @@ def seat_info(seat: Seat) -> SeatInfo:
         tier=tier.value if tier else "",
         size=held if tier in (None, Tier.RAM) else seat.saved.size,
         wake=expected_wake(seat),
+        measured=measured_wake(seat) is not None,
         weight=seat.wishes.turn_weight,
     )

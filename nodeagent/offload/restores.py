@@ -95,6 +95,8 @@ class Restores:
         seat.history.timed({**took, "all": self._ground.world.now() - began})
         if coming is None:
             self._lazies.learn(seat, phases)
+            if not seat.saved.paging:
+                seat.history.came(Tier.NVME, seat.history.phases["all"])
         metrics.observe_step("restore", seat.history.phases, seat.saved.size)
 
     async def _recreate(self, seat: Seat, images: Path, more: float = 0.0) -> Phases:

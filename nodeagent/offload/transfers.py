@@ -219,7 +219,9 @@ class Transfers:
             if ahead is not None and ahead.coming is not None:
                 manifest = await ahead.coming
             else:
+                began = self._ground.world.now()
                 manifest = await fetch(artifact, images, *given)
+                seat.history.came(Tier.OBJECT, self._ground.world.now() - began)
         except (NotFoundError, CorruptError) as error:
             self._see_lacking(seat, error)
             raise

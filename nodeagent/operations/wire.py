@@ -93,9 +93,21 @@ def movable(node: Node, seat: Seat) -> str:
     return ""
 
 
+def measured_wake(seat: Seat) -> float | None:
+    """What its last way took from its tier into its GPUs (s); None if not all of it was seen on
+    this node. It is restored while it comes from the object store."""
+    tier, took = TIER_OF.get(seat.state), seat.history.took
+    if tier is None or not {tier.value, Tier.RAM.value} <= took.keys():
+        return None
+    return sum(took[one] for one in {tier.value, Tier.RAM.value})
+
+
 def expected_wake(seat: Seat) -> float:
-    """How long a parked seat is expected to take from its tier into its GPUs (s); 0.0 of others."""
-    tier = TIER_OF.get(seat.state)
+    """How long a parked seat is expected to take from its tier into its GPUs (s); 0.0 of others.
+    What isn't measured is a guess, by the table of tiers."""
+    tier, measured = TIER_OF.get(seat.state), measured_wake(seat)
+    if measured is not None:
+        return measured
     if tier is None:
         return 0.0
     size = sum(seat.tree.held.values()) if tier is Tier.RAM else seat.saved.size
@@ -131,6 +143,7 @@ def seat_message(seat: Seat, stranded: str = "") -> pb.Seat:
         saved_bytes=seat.saved.size,
         undumpable=seat.saved.undumpable,
         wake_seconds=expected_wake(seat),
+        wake_measured=measured_wake(seat) is not None,
         refused=seat.backoff.refused,
         weight=seat.wishes.turn_weight,
         predecessor=seat.saved.predecessor,

@@ -272,7 +272,7 @@ class Lifecycle:
 
     async def wake(self, seat: Seat, written: Awaitable[None]) -> None:
         """From WAKING, as `written` says: check the memory, thaw, restore, unlock, check, grant."""
-        began = self._world.now()
+        began, paging = self._world.now(), bool(seat.saved.paging)
         lack = await self._lack(seat)
         lack = await self._journalled(written) or lack
         if lack is not None:
@@ -286,6 +286,8 @@ class Lifecycle:
         await self._cooperate(seat, CooperationPhase.WAKE)
         took = self._world.now() - began
         seat.history.woke(took)
+        if not paging:  # what still comes in is no wake from RAM
+            seat.history.came(Tier.RAM, took)
         seat.history.timed({**phases, "all": took})
         moved = sum(seat.tree.held.values())
         if seat.demand.waiting_since is not None:

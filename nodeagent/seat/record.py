@@ -39,6 +39,7 @@ _PLAIN = {
     "wakes": "history.wakes",
     "last_wake_ms": "history.last_wake_ms",
     "last_park_ms": "history.last_park_ms",
+    "took": "history.took",
     "requests": "demand.requests",
     "started_once": "history.started_once",
     "image_mode": "contact.image_mode",

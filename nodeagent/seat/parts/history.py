@@ -11,6 +11,8 @@ from kybernate.types import SeatState
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kybernate.types import Tier
+
 _SERVING = (SeatState.ACTIVE, SeatState.DRAINING)
 
 
@@ -21,8 +23,9 @@ class History:
 
     `generation` counts starts of the command, `lease` the times that it was granted to proxies.
     `bound_at`: since when it wants to start; `used_at`: when it was last in GPU memory; `phases`:
-    seconds of the last park, wake, dump or restore. `untimely`: a wake from RAM takes longer than
-    its pod calls ready.
+    seconds of the last park, wake, dump or restore. `took`: seconds of its last way from a tier, by
+    the tier's name: from RAM into its GPUs, from NVMe into RAM, from the object store to this
+    node. `untimely`: a wake from RAM takes longer than its pod calls ready.
     """
 
     bound_at: float
@@ -40,6 +43,7 @@ class History:
     last_wake_ms: float = 0.0
     last_park_ms: float = 0.0
     phases: Mapping[str, float] = field(default_factory=dict)
+    took: Mapping[str, float] = field(default_factory=dict)
     untimely: bool = False
 
     def entered(
@@ -89,6 +93,10 @@ class History:
     def parked(self, seconds: float) -> None:
         """It took so long."""
         self.last_park_ms = seconds * 1000
+
+    def came(self, tier: Tier, seconds: float) -> None:
+        """Its way from this tier took so long."""
+        self.took = {**self.took, tier.value: seconds}
 
     def timed(self, phases: Mapping[str, float]) -> None:
         """Seconds by phase of what was done last."""

@@ -84,12 +84,10 @@ def sleeping(model="m", namespace="shop", wake=0.0):
 def test_who_waits_for_what_is_scaled_to_zero_hears_how_long_it_takes(admission):
     """Until it is served: also while its seat is there, and no agent knows more."""
     admission.asleep([sleeping(wake=9.0), sleeping(wake=7.0)], 0)
-    (refused,) = admission.arrive(1, "m", 0, wish=Wish(patience=6.9))
-    assert (refused.code, refused.retry_after) == ("not_in_time", 7.0)
-    assert "in 7.0 s" in refused.reason
     assert of(admission.arrive(2, "m", 0, wish=Wish(patience=7.0)), Rouse)
     assert admission.outlook(2, 2) == Outlook(2, 5.0, "scaled to zero")
-    assert of(admission.arrive(3, "m", 3, wish=Wish(patience=3.9)), Reject)
+    assert not of(admission.arrive(3, "m", 3, wish=Wish(patience=3.9)), Reject), "it is a guess"
+    admission.leave(3, 3)
     info = replace(seat(state=SeatState.RESTORING), namespace="shop")
     admission.seat(info, 4)
     admission.asleep([], 4)
@@ -98,6 +96,44 @@ def test_who_waits_for_what_is_scaled_to_zero_hears_how_long_it_takes(admission)
     assert admission.left("shop/m", 5) == 2.0, "the seat that is asked is the same"
     (late,) = of(admission.tick(7), Reject)
     assert (late.ticket, late.retry_after) == (2, 0.0)
+
+
+def test_a_guess_about_what_is_scaled_to_zero_refuses_nobody(admission):
+    """Its bytes by a table, and the starts of others, are no ground for that."""
+    sleepers = [sleeping(wake=60.0), sleeping("n", wake=60.0)]
+    there = replace(seat(state=SeatState.ACTIVE), namespace="shop")
+    admission.asleep(sleepers, 0)
+    assert of(admission.arrive(1, "m", 0, wish=Wish(patience=20.0)), Rouse)
+    admission.seat(there, 1)
+    assert of(admission.grant(A, 1, 8), Serve)
+    assert admission.left("shop/n", 8) == 60.0
+    assert of(admission.arrive(2, "n", 8, wish=Wish(patience=20.0)), Rouse)
+
+
+def test_what_a_model_took_from_zero_is_known_while_it_sleeps_or_has_a_seat(admission):
+    def slept_and_asked(ticket, patience):
+        admission.asleep([sleeping(wake=60.0)], 10)
+        return admission.arrive(ticket, "m", 10, wish=Wish(patience=patience))
+
+    assert of(slept_and_asked(1, 20.0), Rouse)
+    admission.seat(replace(seat(state=SeatState.ACTIVE), namespace="shop"), 11)
+    admission.asleep([], 11)
+    assert of(admission.grant(A, 1, 18), Serve)
+    admission.leave(1, 19)
+    admission.asleep([sleeping(wake=60.0)], 19)
+    admission.gone(A, 19)
+    (refused,) = slept_and_asked(2, 7.9)
+    assert (refused.code, refused.retry_after) == ("not_in_time", 8.0)
+    assert "in 8.0 s" in refused.reason
+    assert of(slept_and_asked(3, 8.0), Rouse)
+    guessed = replace(seat(B, state=SeatState.PARKED_OBJECT), namespace="shop", wake=50.0)
+    admission.seat(guessed, 11)
+    admission.asleep([], 11)
+    assert admission.left("shop/m", 12) == 6.0, "a guess of its agent's says no more than that"
+    admission.leave(3, 12)
+    admission.gone(B, 12)
+    admission.asleep([], 12)
+    assert of(slept_and_asked(4, 7.9), Rouse), "the model was gone meanwhile"
 
 
 def test_what_a_pods_start_takes_is_learnt_from_all_models(admission):
@@ -763,13 +799,19 @@ def test_a_full_queue_takes_one_more_of_who_has_few_for_one_of_who_has_the_most(
 
 
 @pytest.mark.parametrize(
-    ("told", "patience", "refused"), [(4.0, 3.0, True), (4.0, 5.0, False), (0.0, 0.5, False)]
+    ("told", "measured", "patience", "refused"),
+    [
+        (4.0, True, 3.0, True),
+        (4.0, True, 5.0, False),
+        (4.0, False, 3.0, False),
+        (0.0, False, 0.5, False),
+    ],
 )
 def test_who_would_wait_too_long_is_refused_at_once_and_wakes_nothing(
-    admission, told, patience, refused
+    admission, told, measured, patience, refused
 ):
-    """Where nothing tells how long it takes, it waits for as long as it may."""
-    admission.seat(replace(seat(), wake=told), 0)
+    """Where nobody has measured how long it takes, it waits for as long as it may."""
+    admission.seat(replace(seat(), wake=told, measured=measured), 0)
     actions = admission.arrive(1, "m", 0, wish=Wish(patience=patience))
     rejects = [(r.status, r.code, r.retry_after) for r in of(actions, Reject)]
     assert rejects == ([(503, "not_in_time", 4.0)] if refused else [])
@@ -780,9 +822,29 @@ def test_who_would_wait_too_long_is_refused_at_once_and_wakes_nothing(
     )
 
 
+def test_a_guess_is_told_refuses_nobody_and_gives_way_to_what_a_wait_took(admission):
+    """The object store is as fast as it is, whatever a table of tiers says of it."""
+    asleep = replace(seat(), state=SeatState.PARKED_OBJECT, wake=200.0)
+    admission.seat(asleep, 0)
+    assert admission.left("m", 0) == 200.0
+    assert not of(admission.arrive(1, "m", 0, wish=Wish(patience=30.0)), Reject)
+    assert admission.outlook(1, 2).left == 198.0
+    assert not of(admission.arrive(2, "m", 2, wish=Wish(patience=30.0)), Reject), "still a guess"
+    admission.grant(A, 1, 6)
+    for ticket in (1, 2):
+        admission.leave(ticket, 7)
+    admission.drain(N1, A, 1, 7)
+    admission.revoke(A, 1, 7)
+    admission.seat(asleep, 8)
+    assert admission.left("m", 8) == 6.0
+    assert of(admission.arrive(3, "m", 8, wish=Wish(patience=5.9)), Reject)
+    assert not of(admission.arrive(4, "m", 8, wish=Wish(patience=6.0)), Reject)
+
+
 def test_what_is_left_of_a_wake_counts_for_who_comes_later_and_for_retry_after(admission):
-    admission.seat(replace(seat(), wake=4.0), 0)
+    admission.seat(replace(seat(), wake=4.0, measured=True), 0)
     admission.arrive(1, "m", 0)
+    assert of(admission.arrive(9, "m", 1, wish=Wish(patience=2.0)), Reject)
     assert admission.outlook(1, 1.0).left == 3.0
     assert "parked" in admission.outlook(1, 1.0).told
     assert not of(admission.arrive(2, "m", 3, wish=Wish(patience=2.0)), Reject)

@@ -302,7 +302,7 @@ def test_a_client_says_how_long_it_waits_and_is_told_when_to_ask_again(play):
         status, body, _ = await first
         assert (status, body["error"]["code"]) == (429, "wait_limit")
         assert "within 0.3 s" in body["error"]["message"]
-        stage.agent.name_seat(stage.model.address, wake_seconds=7.2)
+        stage.agent.name_seat(stage.model.address, wake_seconds=7.2, wake_measured=True)
         await stage.seats(lambda seats: seats[0]["expected_wake_ms"] == 7200)
         status, body, headers = await stage.asked(headers={"X-Kyb-Wait-Ms": "300"})
         assert (status, body["error"]["code"]) == (503, "not_in_time")
@@ -317,8 +317,8 @@ def test_of_what_is_scaled_to_zero_clients_are_told_by_one_estimate(play):
         nowhere = (PodUid(""), NodeName(""), "", "", "pod-a")
         info = SeatInfo(*nowhere, "m", SeatState.GONE, namespace="default", wake=1.2)
         stage.service._desk.asleep([info])
-        status, body, headers = await stage.asked(headers={"X-Kyb-Wait-Ms": "1000"})
-        assert (status, body["error"]["code"], headers["Retry-After"]) == (503, "not_in_time", "2")
+        status, body, headers = await stage.asked(headers={"X-Kyb-Wait-Ms": "100"})
+        assert (status, body["error"]["code"], headers["Retry-After"]) == (429, "wait_limit", "2")
         async with stage.chat(stream=True, headers={"X-Kyb-Progress": "1"}) as answer:
             told = json.loads((await answer.content.readline()).removeprefix(b": kyb "))
             assert abs(told["waited_ms"] + told["expected_ms"] - 1200) <= 1

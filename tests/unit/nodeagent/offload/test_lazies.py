@@ -44,6 +44,7 @@ async def test_it_serves_before_its_memory_is_in_and_its_images_stay_until_then(
     await r.until(cold, ACTIVE)
     (artifact,) = r.machine.vault
     assert r.node.seats[cold].saved.paging == artifact
+    assert not r.node.seats[cold].history.took, "neither way was the whole one"
     await when(lambda: not r.node.seats[cold].saved.paging)
     await when(lambda: not r.machine.vault)
     assert r.machine.paging == {}
