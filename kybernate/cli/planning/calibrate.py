@@ -43,6 +43,10 @@ def command(seats: tuple[str, ...], rounds: int, out: Path | None, socket: str) 
     rounds, through the agent: requests in flight end first, and those that come meanwhile wait.
     Where the node has NVMe for parked states, each goes there and comes back in each round, too.
     The figures are the medians over all rounds of all seats; take seats like those that you have.
+    The agent goes by none of them: of each seat it keeps what its own last wake took, these too.
+
+    A box (`kybernate serve`) has no such socket. There name what you know to `kybernate simulate`,
+    by --wake and --park.
 
     \b
     Example:
