@@ -82,10 +82,10 @@ format: setup ## mend what ruff can: layout and imports
 	$(VENV)/bin/ruff check --fix-only .
 	$(VENV)/bin/ruff format .
 
-# All of what K= selects, unless told; without it, of the long tests a fifth.
+# Of the long tests that K= selects, or of all, a fifth.
 PYTEST = MAKEFLAGS= nice -n $(3) $(PY) -m pytest -o cache_dir=.pytest_cache/$(firstword $(1)) $(addprefix tests/,$(1)) -n $(2) \
   --dist loadfile --no-loadscope-reorder -m "not e2e and not faults" \
-  $(if $(K),-k "$(K)" $(SLICED),--slice $(or $(SLICE),5))
+  $(if $(K),-k "$(K)") --slice $(or $(SLICE),5)
 
 # What isn't built yet is built first: that takes longer than any test may.
 # While tests of servers wait, unit tests have the processors; what they say comes at the end.

@@ -129,9 +129,10 @@ def newest(files: Iterable[str], commit: str) -> list[str]:
 
 
 def select(items: list[pytest.Item], chosen: Slice) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """What is run of these tests, and what isn't."""
+    """What is run of these tests, and what isn't. Of long ones at least one file, if there is any:
+    who selects few asks for them."""
     weights = Counter(_file(one) for one in items if _is_long(one))
-    wanted = {*newest(weights, chosen.commit), *chosen.of(weights)}
+    wanted = {*newest(weights, chosen.commit), *chosen.of(weights)} or chosen.one(sorted(weights))
     longest = sorted(one.nodeid for one in items if LONGEST in _marks(one))
     single = chosen.one(longest)
     runs = [

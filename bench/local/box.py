@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -48,8 +49,12 @@ class Door:
         kind = {"Content-Type": "application/json"}
         url = f"{self.url}/v1/chat/completions"
         request = urllib.request.Request(url, body.encode(), kind)  # noqa: S310
-        with urllib.request.urlopen(request, timeout=_PATIENCE_S) as answer:  # noqa: S310
-            told: dict[str, Any] = json.load(answer)["kyb"]
+        try:
+            with urllib.request.urlopen(request, timeout=_PATIENCE_S) as answer:  # noqa: S310
+                told: dict[str, Any] = json.load(answer)["kyb"]
+        except urllib.error.HTTPError as error:
+            said = error.read().decode(errors="replace").strip()
+            raise SystemExit(f"{self.url} answers for {model} by {error.code}: {said}") from None
         if told["checksum"] != told["expected"]:
             raise SystemExit(f"{model} answers with other memory than it was filled with: {told}")
         return told

@@ -162,6 +162,13 @@ def test_what_is_selected_otherwise_is_sliced() -> None:
     assert listed.stdout.count("::") == 1
 
 
+def test_of_few_long_files_each_slice_has_one(clone: Path) -> None:
+    items = items_with("slow")[:4]
+    parts = [run(items, 5, commit) for commit in COMMITS]
+    assert {len(part) for part in parts} == {2}
+    assert set[str]().union(*parts) == {one.nodeid for one in items}
+
+
 def test_one_slice_is_all(clone: Path) -> None:
     assert len(run(items_with("slow"), 1, COMMITS[0])) == 14
 
