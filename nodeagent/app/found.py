@@ -101,7 +101,9 @@ class Found:
         lost = [gpu.uuid for gpu in inventory.gpus if not gpu.healthy]
         if lost and not gpus and states - {ProcessState.NO_CUDA}:
             raise Broken(f"it runs on none of the GPUs that are healthy; lost: {', '.join(lost)}")
-        if len(gpus) == 1:
+        if len(gpus) > 1:
+            raise Broken(f"it may be on one GPU, and is on {' and '.join(sorted(gpus))}")
+        if gpus:
             seat.is_on(tuple(gpus))
 
     async def _found_states(self, seat: Seat) -> frozenset[ProcessState]:

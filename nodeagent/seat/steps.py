@@ -71,12 +71,17 @@ class Steps:
         self._drops: dict[PodUid, int] = {}
 
     async def holders(self, seat: Seat) -> tuple[tuple[Process, ...], dict[GpuUuid, int]]:
-        """The seat's processes on its GPUs, and bytes per GPU where NVML knows them."""
+        """The seat's processes on its GPUs, and bytes per GPU where NVML knows them. Broken where
+        one of them is on another GPU: no map brings both onto the seat's own."""
         tree = set(self._world.freezer.pids(seat.tree.handle))
         found: set[int] = set()
         held: dict[GpuUuid, int] = {}
-        for gpu, processes in (await self._processes(seat.identity.gpus)).items():
+        for gpu, processes in (await self._processes(self._reached(seat))).items():
             mine = [(pid, size) for pid, size in processes if pid in tree]
+            if gpu not in seat.identity.gpus:
+                if astray := [pid for pid, size in mine if size != 0]:
+                    raise Broken(_astray(seat, astray[0], gpu))
+                continue
             found.update(pid for pid, _ in mine)
             sizes = [size for _, size in mine if size is not None]
             if len(sizes) == len(mine):
@@ -250,23 +255,29 @@ class Steps:
         """Why its memory can't be called free. It is checkpointed: an error is no way back."""
         try:
             shown = await self._shown(seat, self._reached(seat))
+            # It began between the look at the holders and the freeze: it was never checkpointed.
+            begun = bool(shown - set(_pids(seat)))
+            if begun:
+                await self.holders(seat)  # on another GPU nothing of it may run on
         except (DriverError, DeadlineError) as error:
             return f"NVML does not say whether its memory is free ({error})"
-        if shown - set(_pids(seat)):
-            # It began between the look at the holders and the freeze: it was never checkpointed.
+        if begun:
             why = "a process of it began to use a GPU while it was parked"
             await self._undo(seat, why, may_wake=may_wake)
         return "NVML still shows its processes on the GPU" if shown else None
 
     def _reached(self, seat: Seat) -> tuple[GpuUuid, ...]:
-        """Its GPUs and, of a tree that is to wake on others than it was on, those that it was on:
-        what began while the driver was asked to move it began there."""
-        before = self._healthy(gpu for gpu in seat.tree.gpu_map if gpu not in seat.identity.gpus)
-        return (*seat.identity.gpus, *before)
+        """Its GPUs, and others where what begins late may begin: of a seat that may be anywhere
+        all, since its command knows the one where it was started; of a tree that is to wake on
+        others than it was on, those that it was on."""
+        one = seat.identity
+        known = self._node.inventory.memory() if self._node.inventory else {}
+        others = known if one.anywhere else seat.tree.gpu_map.keys() & known.keys()
+        return (*one.gpus, *(gpu for gpu in others if gpu not in one.gpus))
 
     async def _on_healthy_gpus(self, seat: Seat) -> bool:
         """Whether NVML shows one of its processes there."""
-        return bool(await self._shown(seat, self._healthy(seat.identity.gpus)))
+        return bool(await self._shown(seat, self._healthy(self._reached(seat))))
 
     def _healthy(self, gpus: Iterable[GpuUuid]) -> tuple[GpuUuid, ...]:
         """Of a lost GPU NVML can say nothing."""
@@ -424,6 +435,14 @@ class Steps:
         if any(procs.alive(process.pid, process.start) for process in seat.tree.cuda):
             return False
         return not seat.tree.cuda or not await self._on_healthy_gpus(seat)
+
+
+def _astray(seat: Seat, pid: int, gpu: GpuUuid) -> str:
+    own = " and ".join(seat.identity.gpus)
+    why = f"process {pid} of it uses GPU {gpu}, and the seat is on {own}"
+    if seat.identity.anywhere:
+        why += "; a model that starts processes later lists its GPU in models.yaml, as in gpus: [0]"
+    return why
 
 
 def _pids(seat: Seat) -> list[int]:

@@ -251,7 +251,7 @@ def _judge_of_seat(one: Sighting, seat: Standing, rule: IntruderRule, *, own: bo
         )
         return _ended_or_told(one, Cause.OUTSIDE_TREE, said, rule, seat)
     if not own:
-        said = f"{_who(one)} uses {_gpus(one)}, which the seat's group hasn't got"
+        said = f"{_who(one)} uses {_gpus(one)}, which isn't the seat's"
         return _seat_ended_or_told(one, Cause.OTHER_GPU, said, rule, seat)
     return _not_active(one, seat, rule)
 

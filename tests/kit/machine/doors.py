@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kybernate import keys
+from kybernate.ports import CooperationPhase
 from kybernate.types import GpuUuid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kybernate.ports import CooperationPhase, SeatListener
+    from kybernate.ports import SeatListener
     from kybernate.types import PodUid
     from tests.kit.machine.world import Machine
 
@@ -48,10 +49,11 @@ class FakeDoors:
     def go(self, uid: PodUid, generation: int, argv_prefix: Sequence[str]) -> None:
         """Open the gate."""
         self._machine.log.append(("go", uid, str(generation), *argv_prefix))
-        told = [word.partition("=")[2] for word in argv_prefix if word.startswith(_VISIBLE)]
+        words = [word.partition("=")[2] for word in argv_prefix if word.startswith(_VISIBLE)]
+        told = tuple(GpuUuid(gpu) for word in words for gpu in word.split(","))
         if told:
-            self._machine.apps[uid].gpus = tuple(GpuUuid(gpu) for gpu in told[0].split(","))
-        self._machine.go(uid, generation)
+            self._machine.apps[uid].gpus = told
+        self._machine.go(uid, generation, told)
 
     def refuse(self, uid: PodUid, sentence: str) -> None:
         """kyb-init exits."""
@@ -72,6 +74,10 @@ class FakeDoors:
         self._machine.log.append(("tell", uid, state))
 
     async def cooperate(self, uid: PodUid, phase: CooperationPhase, limit: float) -> str:
-        """Done at once. Fault: not-cooperating."""
+        """Done at once. Faults: not-cooperating, and worker-joins: a tree that has moved has one
+        more process by the time it is parked."""
         self._machine.log.append(("cooperate", uid, phase.value))
+        moved = self._machine.moved(uid) if phase is CooperationPhase.PARK else ""
+        if moved and self._machine.fault("worker-joins"):
+            self._machine.add_worker(moved)
         return "HTTP 500" if self._machine.fault("not-cooperating") else ""

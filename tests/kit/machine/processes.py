@@ -16,7 +16,9 @@ class FakeProcess:
     """A process; `memory` in bytes by GPU, held unless CHECKPOINTED.
 
     `main`: its end is the container's. `stuck`: a restore ran out of memory, so that no later one
-    succeeds. `inner` is its PID in its container.
+    succeeds. `inner` is its PID in its container. `told`: the GPUs that its command was started
+    with, none where it was told none. `strayed`: it began on those after its seat had moved; what
+    it holds there is too little to count.
     """
 
     pid: int
@@ -32,6 +34,8 @@ class FakeProcess:
     main: bool = False
     stuck: bool = False
     inner: int = 0
+    told: tuple[GpuUuid, ...] = ()
+    strayed: bool = False
 
 
 @dataclass(slots=True)

@@ -202,15 +202,15 @@ class Machine:
         """Seconds that the next driver call takes."""
         return STEP
 
-    def go(self, uid: PodUid, generation: int) -> None:
-        """The gate opens: the app begins, and serves after its delay."""
+    def go(self, uid: PodUid, generation: int, told: tuple[GpuUuid, ...] = ()) -> None:
+        """The gate opens: the app begins, told its GPUs, and serves after its delay."""
         init = self.procs.get(self.inits.get(uid, 0))
         if init is None or not init.alive or init.pid in self.went:
             return
         self.went[init.pid] = generation
         tree = next(p for p in self.procs.values() if p.parent == init.pid)
         app = self._new(uid, parent=tree.pid)
-        app.handle, app.main = tree.handle, True
+        app.handle, app.main, app.told = tree.handle, True, told
         self.later(self.apps[uid].delay, lambda: self._serve(app))
 
     def expect(self, uid: PodUid) -> None:
@@ -225,15 +225,23 @@ class Machine:
         self.went[init.pid] = 0
 
     def add_worker(self, handle: str) -> FakeProcess:
-        """One more process of this tree uses its app's GPUs: those of this machine, also where what
-        was restored has its memory from another's."""
+        """One more process of this tree uses the GPUs that its command was told, wherever it is by
+        now; of one that was told none its app's: those of this machine, also where what was
+        restored has its memory from another's."""
         tree = (p for p in self.procs.values() if p.handle == handle and p.main)
         app = max(tree, key=lambda p: (p.alive, p.pid))
         worker = self._new(app.uid, parent=app.parent)
         worker.handle, worker.cuda = handle, ProcessState.RUNNING
         here = [gpu for gpu in app.memory if gpu in self.memory]
-        worker.memory = dict.fromkeys(here or self.apps[app.uid].gpus, 1)
+        worker.told = app.told
+        worker.memory = dict.fromkeys(app.told or here or self.apps[app.uid].gpus, 1)
+        worker.strayed = bool(here) and worker.memory.keys() != set(here)
         return worker
+
+    def moved(self, uid: PodUid) -> str:
+        """The handle of this pod's tree, if it is elsewhere than its command was told."""
+        apps = (p for p in self._of(uid) if p.main and p.told and not p.signalled)
+        return next((p.handle for p in apps if p.memory.keys() != set(p.told)), "")
 
     def thaw(self, handle: str) -> None:
         """What was killed meanwhile dies."""
@@ -328,7 +336,7 @@ class Machine:
 
     def _holds(self, process: FakeProcess, gpu: GpuUuid) -> bool:
         parked = process.cuda is ProcessState.CHECKPOINTED
-        return process.alive and gpu in process.memory and not parked
+        return process.alive and gpu in process.memory and not parked and not process.strayed
 
     def _reap(self, process: FakeProcess) -> None:
         if process.handle not in self.frozen:

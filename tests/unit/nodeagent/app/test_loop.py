@@ -470,7 +470,7 @@ async def test_a_start_has_the_limit_that_its_seat_has_of_its_own(rig, groups):
 async def test_a_start_has_its_limit_however_often_its_gate_is_asked_for(rig, every):
     r = rig(start_limit_s=10.0)
     r.begin()
-    r.machine.go = lambda uid, generation: None
+    r.machine.go = lambda *_: None
 
     async def slowly(seat):
         await asyncio.sleep(0.01)

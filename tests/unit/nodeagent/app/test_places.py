@@ -172,6 +172,65 @@ async def test_a_running_tree_without_a_record_may_be_on_a_gpu_that_is_lost(rig,
         await r.loop.found.locate(seat)
 
 
+async def moved(rig, proxy):
+    """a began on A and is on B by now; c is active on A, b parked."""
+    r, p, (a, b, c) = await three(rig, proxy)
+    r.loop.operators.send_away(b, "test")
+    await r.until(b, SeatState.PARKED)
+    await asked(r, p, a)
+    assert (on(r, a), on(r, c)) == ({B}, {A})
+    return r, p, (a, b, c)
+
+
+@pytest.mark.parametrize("when", ["before", "while it is frozen"])
+async def test_what_began_where_a_seat_was_is_not_left_there_by_a_park(rig, proxy, when):
+    """A's seat has all of its GPU, and a has ended with the reason."""
+    r, _, (a, _, c) = await moved(rig, proxy)
+    if when == "before":
+        late = r.machine.add_worker(r.node.seats[a].tree.handle)
+        assert late.memory.keys() == {A}
+    else:
+        r.machine.faults.add("worker-begins")
+    r.loop.operators.send_away(a, "test")
+    await r.until(a, SeatState.WAITING)
+    assert SeatState.PARKED not in [state for uid, state in r.seen.states[-4:] if uid == a]
+    assert (on(r, a), on(r, c)) == (set(), {A})
+    (why,) = (text for reason, text in r.seen.events if reason == "SeatFailed")
+    assert f"of it uses GPU {A}, and the seat is on {B}; " in why
+    assert r.state(c) is SeatState.ACTIVE
+    assert "ParkReverted" not in [reason for reason, _ in r.seen.events]
+    r.check()
+
+
+async def test_what_begins_late_where_the_seat_is_is_parked_with_it(rig, proxy):
+    r, _, (_, _, c) = await three(rig, proxy)
+    late = r.machine.add_worker(r.node.seats[c].tree.handle)
+    r.loop.operators.send_away(c, "test")
+    await r.until(c, SeatState.PARKED)
+    assert late.cuda is ProcessState.CHECKPOINTED
+    r.check()
+
+
+async def test_a_lost_gpu_keeps_no_seat_of_others_from_its_park(rig, proxy):
+    r, _, (a, _, _) = await moved(rig, proxy)
+    r.machine.lost.add(A)
+    r.loop.operators.send_away(a, "test")
+    await asyncio.sleep(0.5)
+    assert r.state(a) is SeatState.ACTIVE, "what it has there can't be told"
+    r.loop.inventory_reported(replace(INVENTORY, gpus=(replace(GPUS[0], healthy=False), GPUS[1])))
+    await r.until(a, SeatState.PARKED)
+    assert [uid for uid, state in r.seen.states if state is SeatState.FAILED and uid == a] == []
+    r.check()
+
+
+async def test_a_running_tree_without_a_record_that_is_on_two_gpus_is_ended(rig, proxy):
+    r, _, (a, _, _) = await moved(rig, proxy)
+    seat = r.node.seats[a]
+    r.machine.add_worker(seat.tree.handle)
+    with pytest.raises(Broken, match=f"it may be on one GPU, and is on {A} and {B}"):
+        await r.loop.found.locate(seat)
+
+
 def swapping(rig, proxy, machine):
     async def first():
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)
