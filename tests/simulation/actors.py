@@ -27,6 +27,7 @@ class StormyMachine(Machine):
         self.rng = plan.rng
         # Of its own, so that what seeds were found to show, they still do.
         self._abandoning = random.Random(f"abandon-{plan.node}-{plan.seed}")
+        self._joining = random.Random(f"join-{plan.node}-{plan.seed}")
         self.besides = plan.besides
         self.rates = dict(plan.faults)
         self.slots: Callable[[PodUid], int] = lambda _: 1
@@ -37,6 +38,7 @@ class StormyMachine(Machine):
         """By chance."""
         rate = self.rates.get(name)
         rng = self._abandoning if name in ("abandon-fails", "remap-refused") else self.rng
+        rng = self._joining if name == "worker-joins" else rng
         if not rate or rng.random() >= rate:
             return False
         if self.said:

@@ -37,6 +37,7 @@ FAULTS = {
     "no-helper": 0.05,
     "freeze-fails": 0.05,
     "worker-begins": 0.03,
+    "worker-joins": 0.5,
     "kill-fails": 0.2,
     "disk-full": 0.04,
     "not-cooperating": 0.1,

@@ -56,6 +56,8 @@ class Watch:
             self._see_room(self._node)
         if seat.state is SeatState.PARKING:
             self._see_drained(seat.uid)
+        if seat.state is SeatState.PARKED:
+            self._see_off_gpus(seat)
 
     def _see_room(self, node: Node) -> None:
         plan = self._life.plan
@@ -68,6 +70,13 @@ class Watch:
         for proxy in self._life.proxies:
             if proxy.loop is not None and proxy.in_flight.get(uid) and uid in proxy.leases:
                 self._life.found.append(f"{uid} is parked under requests of {proxy.name}")
+
+    def _see_off_gpus(self, seat: Seat) -> None:
+        for one in self._life.machine.procs.values():
+            on = one.memory and one.cuda is not ProcessState.CHECKPOINTED
+            if one.alive and on and one.handle == seat.tree.handle:
+                gpus = ", ".join(one.memory)
+                self._life.found.append(f"{seat.identity.name} is parked, and {one.pid} on {gpus}")
 
     def seat_gone(self, seat: Seat) -> None:
         """Forgotten."""

@@ -76,6 +76,9 @@ def test_storms_with_moves_run_nothing_twice_and_lose_nothing():
 @pytest.mark.parametrize(
     ("kind", "seed"),
     [
+        # A seat had moved; what its workload began later was on the GPU of its start, also parked.
+        ("storm", 389),
+        ("storm", 1447),
         # A container ended while its memory came in lazily, and its folder stayed.
         ("storm", 2000724),
         ("storm", 2001205),
