@@ -94,12 +94,9 @@ def movable(node: Node, seat: Seat) -> str:
 
 
 def measured_wake(seat: Seat) -> float | None:
-    """What its last way took from its tier into its GPUs (s); None if not all of it was seen on
-    this node. It is restored while it comes from the object store."""
-    tier, took = TIER_OF.get(seat.state), seat.history.took
-    if tier is None or not {tier.value, Tier.RAM.value} <= took.keys():
-        return None
-    return sum(took[one] for one in {tier.value, Tier.RAM.value})
+    """What a parked seat's last wake from its tier took (s); None if unknown, and of others."""
+    tier = TIER_OF.get(seat.state)
+    return seat.history.wake_from(tier) if tier else None
 
 
 def expected_wake(seat: Seat) -> float:

@@ -462,8 +462,8 @@ class Node:
         return self.turns.look(view, self.world.now())
 
     def _expected(self, seat: Seat) -> Expected:
-        """By the seat's last swaps between GPU memory and RAM, else by what tiers were measured
-        to take; an offloaded one is expected to take as long as its tier."""
+        """By the seat's last swaps between GPU memory and RAM, else by the table of tiers; an
+        offloaded one is expected to take as long as its tier."""
         size, gpus = self.park_size(seat), len(seat.identity.gpus)
         tier = TIER_OF.get(seat.state, Tier.RAM)
         wake, park = seat.history.last_wake_ms / 1000, seat.history.last_park_ms / 1000
@@ -554,6 +554,8 @@ class Node:
         return self._wake_seconds(seat, tier) <= seat.wishes.ready_within
 
     def _wake_seconds(self, seat: Seat, tier: Tier) -> float:
+        if (measured := seat.history.wake_from(tier)) is not None:
+            return measured
         size = self.park_size(seat)
         size = size if tier is Tier.RAM else seat.saved.size or size
         gpus, node = len(seat.identity.gpus), NodeName(self.settings.node)

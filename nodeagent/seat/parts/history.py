@@ -6,12 +6,10 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 
 from kybernate.dataclass import dataclass
-from kybernate.types import SeatState
+from kybernate.types import SeatState, Tier
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from kybernate.types import Tier
 
 _SERVING = (SeatState.ACTIVE, SeatState.DRAINING)
 
@@ -97,6 +95,12 @@ class History:
     def came(self, tier: Tier, seconds: float) -> None:
         """Its way from this tier took so long."""
         self.took = {**self.took, tier.value: seconds}
+
+    def wake_from(self, tier: Tier) -> float | None:
+        """What its last way from this tier into its GPUs took (s); None if not all of it was seen
+        on this node. It is restored while it comes from the object store."""
+        way = {tier.value, Tier.RAM.value}
+        return sum(self.took[one] for one in way) if way <= self.took.keys() else None
 
     def timed(self, phases: Mapping[str, float]) -> None:
         """Seconds by phase of what was done last."""

@@ -319,6 +319,20 @@ async def test_a_seat_that_would_wake_late_from_ram_stays_in_gpu_memory(rig):
     assert r.state(uid) is PARKED
 
 
+async def test_a_seat_is_parked_if_by_its_last_wake_and_not_by_the_table_it_is_ready_in_time(rig):
+    r = rig(min_residency_s=0.1, idle_after_s=0.1)
+    r.begin()
+    uid = await r.seat("a", vram=40 * GIB)
+    r.node.seats[uid].wishes.idle, r.node.seats[uid].wishes.ready_within = {"vram": 5.0}, 2.0
+    await r.until(uid, ACTIVE)
+    r.loop.operators.send_away(uid, "an operator parks it")
+    await r.until(uid, PARKED)
+    r.loop.operators.request_wake(uid, "an operator wakes it")
+    await r.until(uid, ACTIVE)
+    await asyncio.sleep(60)
+    assert r.state(uid) is PARKED
+
+
 async def test_turns_go_on_where_ram_has_no_room_for_those_that_wait(rig):
     r = rig(tiers=TIERS, min_residency_s=0.1, idle_after_s=0.1, max_wait_s=20.0)
     Watched(r, budget=50 * GIB)
