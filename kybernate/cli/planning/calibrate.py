@@ -27,7 +27,13 @@ _Found = dict[str, list[tuple[int, float, float]]]
 
 @click.command("calibrate")
 @click.argument("seats", metavar="SEAT...", nargs=-1, required=True)
-@click.option("--rounds", type=click.IntRange(1, 100), default=3, show_default=True)
+@click.option(
+    "--rounds",
+    type=click.IntRange(1, 100),
+    default=3,
+    show_default=True,
+    help="How often each seat is parked and woken.",
+)
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Else on stdout.")
 @click.option(
     "--socket",
