@@ -236,6 +236,8 @@ class Machine:
         worker.told = app.told
         worker.memory = dict.fromkeys(app.told or here or self.apps[app.uid].gpus, 1)
         worker.strayed = bool(here) and worker.memory.keys() != set(here)
+        if worker.strayed and self.lost & worker.memory.keys():
+            worker.cuda, worker.memory = ProcessState.NO_CUDA, {}  # on a lost GPU nothing begins
         return worker
 
     def moved(self, uid: PodUid) -> str:
