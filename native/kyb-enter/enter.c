@@ -36,8 +36,9 @@ enum { EXIT_USAGE = 2, EXIT_FAILED = 125, MOST = 32, PID_MOST = 1 << 22, ABOVE =
 
 static const char usage[] =
 	"usage: kyb-enter --target FD --init FD --run FD [--cgroup FD]... [--keep FD=AS]...\n"
-	"                 [--last-pid N] [--but-ipc] [--die-with-me] [--status FD] -- NAME [ARG...]\n"
-	"       kyb-enter --here --run FD [--keep FD=AS]... -- NAME [ARG...]\n"
+	"                 [--lent FD]... [--last-pid N] [--but-ipc] [--die-with-me] [--status FD]\n"
+	"                 -- NAME [ARG...]\n"
+	"       kyb-enter --here --run FD [--keep FD=AS]... [--lent FD]... -- NAME [ARG...]\n"
 	"  --target       pidfd of the container's process 1: its namespaces are entered\n"
 	"  --init         the program that process 1 must run, open\n"
 	"  --here         no container: the program is run where kyb-enter is\n"
@@ -46,6 +47,7 @@ static const char usage[] =
 	"                 writing, or one folder of version 2, which is quicker than its file\n"
 	"  --keep         a descriptor that the program gets, as number AS; a folder becomes a mount\n"
 	"                 of its own, which nothing leads out of\n"
+	"  --lent         a descriptor that stays open here, and that the program doesn't get\n"
 	"  --last-pid     the program and what follows it get PIDs above this one\n"
 	"  --but-ipc      the namespace of System V IPC is not entered\n"
 	"  --die-with-me  the program is killed when kyb-enter dies\n"
@@ -166,6 +168,8 @@ static char **understand(char **argv)
 			add_cgroup(option, *at);
 		else if (strcmp(option, "--keep") == 0)
 			add_keep(option, *at);
+		else if (strcmp(option, "--lent") == 0)
+			descriptor(option, *at);
 		else if (strcmp(option, "--status") == 0)
 			asked.status = descriptor(option, *at);
 		else if (strcmp(option, "--last-pid") == 0)

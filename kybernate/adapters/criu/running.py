@@ -142,6 +142,7 @@ def _command(
     argv += ["--init", str(init), "--run", str(program)]
     argv += [word for one in groups for word in ("--cgroup", str(one))]
     argv += [word for at, one in keep.items() for word in ("--keep", f"{one}={at}")]
+    argv += [word for one in run.lent for word in ("--lent", str(one))]
     argv += ["--last-pid", str(run.last_pid)] if run.last_pid else []
     argv += ["--but-ipc"] if run.but_ipc else []
     argv += ["--die-with-me"] if run.die_with_agent else []

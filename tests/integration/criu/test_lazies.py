@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +35,8 @@ def test_all_memory_comes_in_by_and_by_and_then_nothing_is_held(seat: Callable[.
     before = digest(one)
     one.park()
     one.resume(lazy=True)
-    assert b"PONG" in ask(one, "PING")
+    # On the loop: once all is in the agent lets go, and a page that never was there waits for that.
+    assert b"PONG" in one.run(asyncio.to_thread(ask, one, "PING"))
     one.pages_done()
     assert digest(one) == before
     assert held() == 0
@@ -53,6 +56,28 @@ def test_who_asks_for_no_last_page_is_served_all_the_same(seat: Callable[..., Se
     one.pages_done()
     one.park()
     one.resume()
+    assert digest(one) == before
+
+
+def test_an_agent_may_have_many_descriptors(
+    seat: Callable[..., Seat], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it lends to kyb-enter has a number then that something of CRIU's gets."""
+    one = redis(seat, keys=200_000)
+    before = digest(one)
+    one.park()
+    pair = socket.socketpair
+
+    def moved() -> tuple[socket.socket, socket.socket]:
+        ours, theirs = pair()
+        with theirs:
+            found = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, running.LOCK)
+        assert found == running.LOCK, "something else has it here"
+        return ours, socket.socket(fileno=found)
+
+    monkeypatch.setattr(pages.socket, "socketpair", moved)
+    one.resume(lazy=True)
+    one.pages_done()
     assert digest(one) == before
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from contextlib import contextmanager, suppress
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from kybernate.adapters.kernel import smallfile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -114,6 +117,18 @@ def wait_for(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < end, "it never came true"
         time.sleep(0.002)
+
+
+def children(process: subprocess.Popen[bytes]) -> list[int]:
+    return smallfile.children("/proc", process.pid)
+
+
+def links(pid: int) -> list[str]:
+    return [os.readlink(one.path) for one in os.scandir(f"/proc/{pid}/fd")]
+
+
+def runs(pid: int, program: Path) -> bool:
+    return os.path.samefile(f"/proc/{pid}/exe", program)
 
 
 @contextmanager
@@ -287,6 +302,32 @@ def test_the_program_gets_what_is_named_and_nothing_else(
     assert [word for word in words if word.startswith("env=")] == ["env=PATH=/proc/none"]
     numbers = sorted(int(word[3:]) for word in words if word.startswith("fd="))
     assert numbers == [0, 1, 2, 3, 90], "3 is the program's own look"
+
+
+def test_what_is_lent_stays_open_whatever_numbers_the_program_gets(
+    enter: Path, show: Path, tmp_path: Path
+) -> None:
+    """In an agent with many descriptors it may have any number itself."""
+    ours, theirs = socket.socketpair()
+    lent, (folder, program) = theirs.fileno(), (os.open(tmp_path, 0), os.open(show, os.O_PATH))
+    words = ["--here", "--run", program, "--keep", f"{folder}={lent}", "--lent", lent]
+    argv = [str(enter), *map(str, words), "--", "stays"]
+    process = subprocess.Popen(argv, pass_fds=(folder, program, lent))
+    theirs.close()
+    os.close(folder)
+    os.close(program)
+    try:
+        wait_for(lambda: any(runs(pid, show) for pid in children(process)))
+        (stays,) = children(process)
+        assert Path(f"/proc/{stays}/fd/{lent}").is_dir()
+        assert not any("socket:" in link for link in links(stays)), "the program has it"
+        assert ours.send(b".") == 1, "nobody has it any more"
+        os.kill(stays, signal.SIGKILL)
+        process.wait(30)
+    finally:
+        ours.close()
+        process.kill()
+        process.wait()
 
 
 def test_a_container_that_is_gone_is_told(enter: Path, show: Path) -> None:
