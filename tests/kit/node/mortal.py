@@ -73,22 +73,29 @@ class SlowReads:
 
     def __init__(self, files: Iterable[Path]) -> None:
         self._asked = _libc.fanotify_init(_CONTENT | _AT_ONCE, os.O_RDONLY)
+        self._waiting: dict[int, asyncio.TimerHandle] = {}
         for file in files:
             if _libc.fanotify_mark(self._asked, _ADD, _READS, _HERE, os.fsencode(file)):
                 raise OSError(ctypes.get_errno(), f"{file} can't be watched")
         asyncio.get_running_loop().add_reader(self._asked, self._answer)
 
     def close(self) -> None:
-        """Nobody is slowed down any more."""
+        """Nobody is slowed down any more: the kernel allows what was asked."""
         asyncio.get_running_loop().remove_reader(self._asked)
         os.close(self._asked)
+        while self._waiting:
+            file, later = self._waiting.popitem()
+            later.cancel()
+            os.close(file)
 
     def _answer(self) -> None:
+        later = asyncio.get_running_loop().call_later
         for *_, file, pid in _EVENT.iter_unpack(os.read(self._asked, 1 << 16)):
             serves = b"lazy-pages" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            asyncio.get_running_loop().call_later(_APART if serves else 0, self._allow, file)
+            self._waiting[file] = later(_APART if serves else 0, self._allow, file)
 
     def _allow(self, file: int) -> None:
+        del self._waiting[file]
         os.write(self._asked, _ANSWER.pack(file, _YES))
         os.close(file)
 
