@@ -10,7 +10,8 @@ answers with actions for its owner, the event loop. What it promises, whatever t
   they came, those of a higher priority first;
 - a seat in whose place another one may be gets nothing new, and one that is replaced is dropped:
   that is so once the registry confirms it, where there is one;
-- a request waits no longer than it may, and is refused at once if by what was measured it would;
+- a request waits no longer than it may, and is refused at once if by what was measured it would,
+  unless nobody has been let in for `REFUSED_AT_MOST`;
 - a request that left is counted nowhere, so that it can't wake a seat;
 - the bodies of all requests that wait or are being sent stay within their budgets, and the wakes
   that clients cause within their quotas.
@@ -20,6 +21,7 @@ Times are seconds of the owner's monotonic clock.
 
 from __future__ import annotations
 
+import math
 from statistics import median_low
 from typing import TYPE_CHECKING
 
@@ -54,6 +56,10 @@ if TYPE_CHECKING:
 
 _NOBODY = FairQueue()
 
+REFUSED_AT_MOST = 600.0
+"""Who is refused by a measured time wakes nothing, so that the next one is never measured: after so
+many seconds of refusals one waits all the same."""
+
 
 class Admission:
     """Seats, leases and waiting requests of one proxy. Single owner, not thread-safe."""
@@ -69,6 +75,7 @@ class Admission:
         self._asleep_as: dict[str, list[SeatInfo]] = {}
         self._start: float | None = None  # of a pod from zero, beyond what its bytes take (s)
         self._from_zero: dict[str, float] = {}  # by model: what its wakes from zero took (s)
+        self._refused: dict[str, float] = {}  # by model: since when nobody woke it, by a figure
         self._bodies = Bodies(limits.bodies, limits.client_bodies)
         self._wakes = Wakes(limits.client_wakes, limits.namespace_wakes)
         self._proxies: dict[NodeName, int] = {}
@@ -223,9 +230,10 @@ class Admission:
         latest_first = sorted(models, key=lambda info: -info.wake)
         before, self._asleep = self._asleep, {info.route: info for info in latest_first}
         self._asleep_as = routing.by_model(self._asleep.values())
-        for model in [*self._from_zero]:
-            if model not in self._asleep and not self._seats.of_route(model):
-                del self._from_zero[model]
+        for figures in (self._from_zero, self._refused):
+            for model in [*figures]:
+                if model not in self._asleep and not self._seats.of_route(model):
+                    del figures[model]
         new = self._asleep.keys() - before.keys()
         return [action for model in sorted(new) for action in self._settle(model, now)]
 
@@ -290,9 +298,11 @@ class Admission:
             self._given_back.pop(node, None)
 
     def given_back(self, node: NodeName) -> list[tuple[PodUid, int]]:
-        """Leases that go back with the next demand, once; none that was granted again since."""
+        """Leases that go back with the next demand, once; none that was granted again since, and
+        none of a seat that is gone, where something may be in flight."""
         given = self._given_back.get(node, {})
-        still = [(uid, lease) for uid, lease in given.items() if self.is_drained(uid, lease)]
+        known = [(uid, lease) for uid, lease in given.items() if self._seats.get(uid)]
+        still = [(uid, lease) for uid, lease in known if self.is_drained(uid, lease)]
         given.clear()
         return still
 
@@ -492,12 +502,15 @@ class Admission:
         at_hand = any(seat.at_hand for seat in self._candidates(model))
         left = None if at_hand else self._left(model, now)
         takes = left.seconds if left else 0.0
-        if left and left.measured and wish.patience is not None and takes > wish.patience:
+        most = math.inf if wish.patience is None else wish.patience
+        late = left is not None and left.measured and takes > most
+        if late and now - self._refused.setdefault(model, now) < REFUSED_AT_MOST:
             reason = (
                 f"{model} is expected to answer in {takes:.1f} s, and the request waits for at "
-                f"most {wish.patience:g} s; nothing was woken for it."
+                f"most {most:g} s; nothing was woken for it."
             )
             return [Reject(ticket, 503, "not_in_time", reason, takes)]
+        self._refused.pop(model, None)
         queue = self._queues.get(model) or Queue()
         refused: list[Action] = []
         causes_wake = not (queue.waiting or at_hand or self._only_full(model))

@@ -30,7 +30,7 @@ from proxy.actions import (
     Verify,
     Wish,
 )
-from proxy.admission import Admission
+from proxy.admission import REFUSED_AT_MOST, Admission
 from proxy.quotas import SMALL
 
 N1 = NodeName("n1")
@@ -458,6 +458,15 @@ def test_a_lease_that_was_granted_again_does_not_go_back(pair):
     assert of(pair.arrive(2, "m", 2), Serve)
 
 
+def test_of_a_seat_that_is_gone_no_lease_goes_back(pair):
+    """It was granted again, and a request is in flight there."""
+    pair.arrive(1, "n", 1)
+    pair.grant(A, 2, 1)
+    assert of(pair.arrive(2, "m", 2), Serve)
+    pair.gone(A, 3)
+    assert pair.given_back(N1) == []
+
+
 def test_what_is_given_back_goes_with_the_next_demand_whoever_it_is_for(pair):
     pair.arrive(1, "n", 1)
     pair.leave(1, 1)
@@ -839,6 +848,17 @@ def test_a_guess_is_told_refuses_nobody_and_gives_way_to_what_a_wait_took(admiss
     assert admission.left("m", 8) == 6.0
     assert of(admission.arrive(3, "m", 8, wish=Wish(patience=5.9)), Reject)
     assert not of(admission.arrive(4, "m", 8, wish=Wish(patience=6.0)), Reject)
+
+
+def test_a_time_that_was_long_by_chance_is_measured_again(admission):
+    """Nobody who is refused wakes anything: it would be believed for ever."""
+    brief = Wish(patience=5.0)
+    admission.seat(replace(seat(), wake=300.0, measured=True), 0)
+    assert of(admission.arrive(1, "m", 10, wish=brief), Reject)
+    assert of(admission.arrive(2, "m", 9 + REFUSED_AT_MOST, wish=brief), Reject)
+    assert not of(admission.arrive(3, "m", 10 + REFUSED_AT_MOST, wish=brief), Reject)
+    assert of(admission.arrive(4, "m", 11 + REFUSED_AT_MOST, wish=brief), Reject), "one is enough"
+    assert admission.demand(A, 11 + REFUSED_AT_MOST).waiting == 1
 
 
 def test_what_is_left_of_a_wake_counts_for_who_comes_later_and_for_retry_after(admission):
