@@ -189,6 +189,23 @@ class Container:
             return "frozen 1" in smallfile.read(f"{self.handle}/cgroup.events").splitlines()
         return False
 
+    async def stands(self, until: Deadline) -> bool:
+        """The same once CRIU has ended. It orders that and lets go of them, and each needs a
+        processor once more before it stands."""
+        began = time.monotonic()
+        while self._freezes() and not until.passed:
+            await _pause(began)
+        return self.is_frozen()
+
+    def _freezes(self) -> bool:
+        """Whether that is ordered, and not so yet."""
+        with suppress(*_GONE):
+            return smallfile.read(f"{self.handle}/freezer.state").strip() == "FREEZING"
+        with suppress(*_GONE):
+            ordered = smallfile.read(f"{self.handle}/cgroup.freeze").strip() == "1"
+            return ordered and not self.is_frozen()
+        return False
+
     async def free(self, name: str, program: Path, until: Deadline) -> None:
         """Returns once no CRIU of an earlier call works here; it holds the lock while it does.
 

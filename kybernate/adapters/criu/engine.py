@@ -132,7 +132,7 @@ class Criu:
             code = await self._dump(container, images, options, until)
             if code:
                 await self._dump_failed(container, code, until)
-            if container.tree() is None or not container.is_frozen():
+            if container.tree() is None or not await container.stands(until):
                 raise DumpError("The tree didn't stay frozen behind CRIU's dump.", suspect=True)
         return {"hold": held - began, "criu": time.monotonic() - held}
 
@@ -268,7 +268,7 @@ class Criu:
     async def _dump_failed(self, container: Container, code: int, until: Deadline) -> None:
         """The tree is as before: CRIU saw to it, or was killed. Raises DumpError always."""
         said = running.complaints(container, "dump.log")
-        suspect = not container.is_frozen()
+        suspect = not await container.stands(until)
         if suspect:
             with suppress(NotFoundError, DeadlineError):
                 await self._freezer.freeze(str(container.handle), until.left)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import math
 import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -18,6 +20,7 @@ from kybernate.adapters.criu.record import FILE, Record
 from kybernate.adapters.kernel import smallfile
 from kybernate.core.artifacts.privileges import Privileges
 from kybernate.errors import ConfigError, NotFoundError, RestoreError
+from kybernate.lib.deadline import Deadline
 from kybernate.ports import DumpState
 
 if TYPE_CHECKING:
@@ -142,6 +145,40 @@ def test_a_terminal_is_told(tmp_path: Path, target: str, told: int) -> None:
     (proc / "fd/1").symlink_to(target)
     one = Container(7, tmp_path / "handle", 0, tmp_path, proc.parent)
     assert sum("terminal" in sentence for sentence in undumpable.find(one, {})) == told
+
+
+FREEZES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
+    "version 1": ({"freezer__state": "FREEZING"}, {"freezer__state": "FROZEN"}),
+    "version 2": (
+        {"cgroup__freeze": "1", "cgroup__events": "populated 1\nfrozen 0"},
+        {"cgroup__events": "populated 1\nfrozen 1"},
+    ),
+}
+
+
+@pytest.mark.parametrize("version", FREEZES)
+async def test_a_tree_may_still_freeze_when_criu_has_ended(tmp_path: Path, version: str) -> None:
+    """Each of its processes needs a processor once more before it stands."""
+    freezes, stands = FREEZES[version]
+    one = Container(7, group(tmp_path / "handle", **freezes), 0, tmp_path, tmp_path)
+    looked = asyncio.create_task(one.stands(Deadline(60.0)))
+    await asyncio.sleep(0.01)
+    assert not looked.done()
+    group(one.handle, **stands)
+    assert await looked
+    group(one.handle, **freezes)
+    assert not await one.stands(Deadline(0.0)), "it never stands"
+
+
+@pytest.mark.parametrize(
+    "thawed",
+    [{}, {"freezer__state": "THAWED"}, {"cgroup__freeze": "0", "cgroup__events": "frozen 0"}],
+)
+async def test_a_tree_that_was_thawed_is_not_waited_for(
+    tmp_path: Path, thawed: dict[str, str]
+) -> None:
+    one = Container(7, group(tmp_path / "handle", **thawed), 0, tmp_path, tmp_path)
+    assert not await one.stands(Deadline(math.inf))
 
 
 def test_reasons_of_criu_are_told_in_words() -> None:
