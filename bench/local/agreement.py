@@ -14,6 +14,7 @@ import threading
 import time
 import urllib.request
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +23,14 @@ import click
 from bench import hostmemory
 from bench.local.box import box, command, environment
 from bench.report import emit, median, say
+from kybernate.cli.planning.boxlink import BoxLink
+from kybernate.cli.planning.swaps import measure
 from kybernate.core.simulate.outcome import POLICIES, simulate
 from kybernate.core.simulate.trace import Trace
-from kybernate.core.simulate.world import Costs
 
 if TYPE_CHECKING:
     from bench.local.box import Door
+    from kybernate.core.simulate.world import Costs
 
 _PATIENCE_S = 300.0
 _TRIES = 5
@@ -59,25 +62,12 @@ def _ask(door: Door, model: str, work: float) -> float:
     return time.perf_counter() - began - work
 
 
-def _act(door: Door, what: str) -> float:
-    """Seconds that it takes by hand."""
-    began = time.perf_counter()
-    request = urllib.request.Request(f"{door.url}/api/models/{what}", b"")  # noqa: S310
-    with urllib.request.urlopen(request, timeout=_PATIENCE_S):  # noqa: S310
-        return time.perf_counter() - began
-
-
-def measured(door: Door, names: list[str], gb: float, mib: int, within: float) -> Costs:
-    """What swaps cost here, by a model that nobody else hinders."""
+def measured(door: Door, names: list[str], within: float) -> Costs:
+    """What swaps cost here, by a model that nobody else hinders, as `kybernate calibrate` says."""
     for name in names:
         _ask(door, name, 0.0)
-    one, parks, wakes = names[-1], [], []
-    for _ in range(_TRIES):
-        parks.append(_act(door, f"park/{one}"))
-        wakes.append(_act(door, f"wake/{one}"))
-    memory = (mib + mib // 4) * (1 << 20) / _GB
-    wake, park = gb / median(wakes), gb / median(parks)
-    return Costs(gpu_gb=memory, wake=wake, park=park, slack=within, wakes=0.0)
+    costs, _ = measure(BoxLink(door.url), names[-1:], _TRIES)
+    return replace(costs, slack=within, wakes=0.0)
 
 
 def played(door: Door, trace: Trace) -> list[float]:
@@ -128,8 +118,9 @@ def main(  # noqa: PLR0913 - its options
         given = environment(stack, folder, mib, gpus)
         commands = {name: command(name, mib) for name in trace.names}
         door = stack.enter_context(box(folder, commands, mib, given, readyWithin=within))
-        costs = measured(door, list(trace.names), gb, mib, within)
-        say(f"wake {gb / costs.wake:.3f} s, park {gb / costs.park:.3f} s")
+        costs = measured(door, list(trace.names), within)
+        wake, park = (costs.fixed + gb / rate for rate in (costs.wake, costs.park))
+        say(f"wake {wake:.3f} s, park {park:.3f} s")
         waits = played(door, trace)
         moves = (folder / "box.log").read_text().count(" goes from GPU ")
     real = sum(wait <= within for wait in waits) / len(waits)

@@ -29,7 +29,10 @@ NEEDS: Mapping[str, tuple[str, str]] = {
     ),
     "artifacts ls": ("the API server for Artifacts; or PLACE", "the role view; or the keys"),
     "artifacts": ("PLACE, a folder or an object store", "its credentials, and the keys"),
-    "calibrate": ("the agent of this node, by its socket", "root on the node"),
+    "calibrate": (
+        "the agent of this node, by its socket; with --url, a box",
+        "root on the node; with --url, one of the box's keys, if it has any",
+    ),
     "clients": ("the API server for a Secret of kyb-system", "the right to write it"),
     "clone": (
         "the API server, by a RestoreRequest",

@@ -8,12 +8,13 @@ models as its seats.
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import TYPE_CHECKING, Protocol
 
 from kybernate.dataclass import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
 
     from kybernate.types import SeatState
     from proxy.desk import Desk
@@ -28,7 +29,8 @@ class ModelRow:
     answer if it is requested now; 0.0 while it is active, and None before its first start, of
     which nobody knows how long it takes. `address`: host:port, empty until it serves. `why`: a
     sentence on its state. `active_since`, `idle_since`: on the clock of the event loop, None if it
-    isn't. `pinned`: it leaves GPU memory for no other model.
+    isn't. `pinned`: it leaves GPU memory for no other model. `phases`: seconds of its last park or
+    wake, or of its last way to or from NVMe, by phase.
     """
 
     name: str
@@ -45,6 +47,7 @@ class ModelRow:
     waiting: int = 0
     wakes: int = 0
     pinned: bool = False
+    phases: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

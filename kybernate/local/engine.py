@@ -446,10 +446,20 @@ class Engine:
     async def park(self, model: str, deadline: float) -> None:
         """See `Box.park`."""
         seat = self._seat(model)
+        before = seat.history.last_park_ms
         if seat.state in OCCUPYING:
             self._refuse_pinned(model)
             self.loop.operators.send_away(seat.uid, "somebody asked for it")
-        await self._until(model, lambda now: now.state not in OCCUPYING, deadline)
+            await asyncio.sleep(0)  # it is decided next
+
+        def left(now: Seat) -> bool:
+            # Whoever is asked for wakes at once.
+            if now.state not in OCCUPYING or now.history.last_park_ms != before:
+                return True
+            self._refuse_unparkable(model, now)
+            return False
+
+        await self._until(model, left, deadline)
 
     async def wake(self, model: str, deadline: float) -> None:
         """See `Box.wake`."""
@@ -494,7 +504,15 @@ class Engine:
 
     def _refuse_pinned(self, model: str) -> None:
         if self._known(model).pinned:
-            raise RefusedError(f"model {model} is pinned: unpin it first")
+            path = f"POST /api/models/unpin/{model}"
+            raise RefusedError(f"model {model} is pinned: unpin it first ({path})")
+
+    def _refuse_unparkable(self, model: str, seat: Seat) -> None:
+        """Where states leave RAM there may be room for it soon."""
+        why = seat.backoff.unparkable
+        if why and seat.state is SeatState.ACTIVE and self.world.offloading is None:
+            self.loop.operators.let_stay(seat.uid)
+            raise RefusedError(f"model {model} can't be parked now: {why}")
 
     def _known(self, model: str) -> _Model:
         found = self._models.get(model)
@@ -533,6 +551,7 @@ class Engine:
             waiting=seat.demand.waiting,
             wakes=seat.history.wakes,
             pinned=model.pinned,
+            phases=seat.history.phases,
         )
 
 

@@ -1,16 +1,23 @@
-"""What people ask of a box by hand: park, wake, pin, unload, logs."""
+"""What people ask of a box by hand: park, wake, pin, unload, logs, and what that costs."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import shutil
 import threading
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
+import pytest
+from click.testing import CliRunner, Result
+
+from kybernate.cli import main as kybernate
 from tests.local.conftest import MIB, PATIENCE, Box, eventually, lives
 
 
@@ -39,6 +46,21 @@ def test_a_model_is_parked_and_woken_by_hand(box: Box):
     assert act(box, "wake/a")[0] == 200
     assert model(box, "a")["state"] == "active"
     assert box.ask("a")["counter"] == first["counter"] + 1
+
+
+def test_a_park_by_hand_is_done_though_a_request_wakes_the_model_at_once(box: Box):
+    box.has("a", options="--token-delay 0.2")
+    box.start()
+    box.ask("a")
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(box.ask, "a")
+        eventually(lambda: model(box, "a")["in_flight"] == 1)
+        parked = pool.submit(act, box, "park/a")
+        eventually(lambda: model(box, "a")["state"] == "draining")
+        second = pool.submit(box.ask, "a")
+        assert [one.result()["counter"] for one in (first, second)] == [2, 3]
+        assert parked.result(20)[0] == 200
+    assert model(box, "a")["wakes"] == 1
 
 
 def test_an_unloaded_model_ends_and_is_started_by_the_next_request(box: Box):
@@ -172,3 +194,66 @@ def test_a_model_that_the_file_has_not_got_is_not_found(box: Box):
     box.has("a")
     box.start()
     assert act(box, "park/x")[0] == 404
+
+
+def calibrated(box: Box, *words: str) -> Result:
+    line = ["calibrate", "--url", f"http://127.0.0.1:{box.port}", *words]
+    return CliRunner().invoke(kybernate, line, env={"KYB_BOX_KEY": "sesame"})
+
+
+def test_a_simulated_boxs_swaps_are_measured_and_simulated(box: Box, tmp_path: Path):
+    for name in ("SIMGPU_DIR", "LD_LIBRARY_PATH"):
+        del box.environment[name]
+    box.has("a", aliases=["letters/a"])
+    box.has("b")
+    box.has("pinned", pin=True)
+    box.keys["apiKeys"] = ["sesame"]
+    box.start("--simulate")
+    assert box.process is not None
+    environ = Path(f"/proc/{box.process.pid}/environ").read_text().split("\0")
+    (folder,) = (Path(one[11:]) for one in environ if one.startswith("SIMGPU_DIR="))
+    out, models, trace = (tmp_path / name for name in ("costs.json", "m.csv", "t.csv"))
+    try:
+        done = calibrated(box, "letters/a", "b", "--rounds", "2", "--out", str(out))
+        assert done.exit_code == 0, f"{done.output}\n{box.log}"
+        assert "a box's NVMe isn't measured: the file says nothing of it" in done.output
+        refused = calibrated(box, "a", "--key", "guessed")
+        unknown = calibrated(box, "nobody")
+        pinned = calibrated(box, "pinned")
+        assert box.end() == 0
+        ended = calibrated(box, "a")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    costs = json.loads(out.read_text())
+    assert costs["gpu_gb"] == pytest.approx(512 * MIB / 1e9, rel=1e-3)
+    assert 0.01 < costs["wake"] < 1000
+    assert 0.01 < costs["park"] < 1000
+    # The tree is frozen, and thawed, too: no park or wake is the driver's copy alone.
+    assert 0 < costs["fixed"] < 5
+    models.write_text("model,gb\na,0.04\nb,0.04\n")
+    trace.write_text("at,model,seconds\n0,a,1\n1,b,1\n")
+    line = ["simulate", str(trace), "--models", str(models), "--costs", str(out), "--json"]
+    played = CliRunner().invoke(kybernate, [*line, "--gpus", "1"])
+    assert played.exit_code == 0, played.output
+    slow = costs["fixed"] + 0.04 / costs["wake"]
+    assert json.loads(played.output)["ours"]["wait_max"] >= slow * 0.999
+    for failed, said in (
+        (refused, "Send a key of models.yaml (apiKeys)"),
+        (refused, "give one by --key or KYB_BOX_KEY"),
+        (unknown, "No model is called 'nobody' here. There are: a, b, pinned"),
+        (pinned, "model pinned is pinned: unpin it first (POST /api/models/unpin/pinned)"),
+        (ended, "no box answers at http://127.0.0.1:"),
+        (ended, "is kybernate serve running there?"),
+    ):
+        assert failed.exit_code == 1, failed.output
+        assert said in failed.output
+
+
+def test_a_model_for_which_ram_has_no_room_is_refused_at_once(box: Box):
+    box.has("a")
+    box.keys["tiers"] = {"ram": "10MiB"}
+    box.start()
+    failed = calibrated(box, "a")
+    assert failed.exit_code == 1
+    assert "model a can't be parked now: " in failed.output
+    assert box.ask("a")["counter"] == 1

@@ -31,23 +31,25 @@ _NEXT = {
 
 
 @contextlib.contextmanager
-def connected(socket: str) -> Iterator[Any]:
-    """The agent's stub; gRPC's errors inside become one line and exit status 1."""
+def connected(socket: str, elsewhere: str = "") -> Iterator[Any]:
+    """The agent's stub; gRPC's errors inside become one line and exit status 1. `elsewhere`: whom
+    else the command may ask where no agent answers."""
     with grpc.insecure_channel(f"unix:{socket}") as channel:
         try:
             yield rpc.Stub(channel, pb.DESCRIPTOR, "NodeAgent")
         except grpc.RpcError as error:
-            raise click.ClickException(_sentence(error, socket)) from error
+            raise click.ClickException(_sentence(error, socket, elsewhere)) from error
 
 
-def _sentence(error: Any, socket: str) -> str:
+def _sentence(error: Any, socket: str, elsewhere: str) -> str:
     details = error.details() or error.code().name
     known = _NEXT.get(error.code())
     if known is None:
         return str(details)
     text = known.format(socket=socket)
-    said_by_grpc = error.code() is grpc.StatusCode.UNAVAILABLE and "connect" in details
-    return text if said_by_grpc else f"{details}; {text}"
+    if error.code() is not grpc.StatusCode.UNAVAILABLE or "connect" not in details:
+        return f"{details}; {text}"
+    return f"{text}; {elsewhere}" if elsewhere else text
 
 
 def find_seat(status: pb.NodeStatus, wanted: str) -> pb.Seat:

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from kybernate import keys
 from kybernate.cli.agent.link import CALL_LIMIT, connected, find_seat
+from kybernate.cli.planning.boxlink import BoxLink
+from kybernate.cli.planning.swaps import measure
 from kybernate.core.simulate.costs import write_costs
-from kybernate.core.simulate.world import Costs
-from kybernate.core.tiers.tiers import Speed
 from kybernate.gen import agent_pb2 as pb
 from kybernate.types import Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterator, Mapping
 
-_MOVES = {"park": "checkpoint", "wake": "restore", "dump": "dump", "restore": "restore"}
-"""The phase of each in which the bytes are moved: by the driver, or by CRIU."""
-_Found = dict[str, list[tuple[int, float, float]]]
-"""Of each step its times: bytes, seconds in which they were moved, and seconds besides."""
+    from kybernate.cli.planning.swaps import Place
+    from kybernate.core.tiers.tiers import Speed
 
 
 @click.command("calibrate")
@@ -42,7 +41,15 @@ _Found = dict[str, list[tuple[int, float, float]]]
     envvar="KYB_AGENT_SOCKET",
     help="The agent's Unix socket.  (env KYB_AGENT_SOCKET)",
 )
-def command(seats: tuple[str, ...], rounds: int, out: Path | None, socket: str) -> None:
+@click.option("--url", help="In place of the agent: a box (kybernate serve), http://HOST:PORT.")
+@click.option(
+    "--key",
+    envvar="KYB_BOX_KEY",
+    default="",
+    help="With --url: one of the box's apiKeys.  (env KYB_BOX_KEY)",
+)
+@click.pass_context
+def command(ctx: click.Context, /, seats: tuple[str, ...], rounds: int, **options: Any) -> None:
     """Park and wake seats of this node, and write what that took. Run it on the node, as root.
 
     Each SEAT, named as for `kybernate agent`, is woken, parked in RAM and woken again, so many
@@ -51,29 +58,23 @@ def command(seats: tuple[str, ...], rounds: int, out: Path | None, socket: str) 
     The figures are the medians over all rounds of all seats; take seats like those that you have.
     The agent goes by none of them: of each seat it keeps what its own last wake took, these too.
 
-    A box (`kybernate serve`) has no such socket. There name what you know to `kybernate simulate`,
-    by --wake and --park.
+    Of a box (`kybernate serve`) --url is its address, and each SEAT a model of its file. That needs
+    no root. Run it while nobody asks for these models. Its NVMe isn't measured.
 
     \b
     Example:
       kybernate calibrate shop/llama shop/qwen --out costs.json
+      kybernate calibrate qwen3-8b --url http://127.0.0.1:8080 --out costs.json
       kybernate simulate trace.csv --models models.csv --costs costs.json
     """
-    found: _Found = {"park": [], "wake": []}
-    with connected(socket) as agent:
-        status = agent.GetStatus(pb.GetStatusRequest(), timeout=CALL_LIMIT)
-        below = any(tier.name == Tier.NVME for tier in status.tiers)
-        for name in seats:
-            uid = find_seat(status, name).uid
-            _done(agent, agent.Wake(pb.WakeRequest(uid=uid, why="calibrate"), timeout=CALL_LIMIT))
-            for _ in range(rounds):
-                _round(agent, uid, found, below=below)
-        memory = min(gpu.memory_bytes for gpu in status.gpus)
-    measured = _measured(found, memory)
-    nvme = _nvme(found) if below else None
+    url, out = options["url"], options["out"]
+    if url and ctx.get_parameter_source("socket") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--url is a box's and --socket an agent's: name one of them")
+    with _box(url, options["key"]) if url else _node(options["socket"]) as place:
+        measured, nvme = measure(place, seats, rounds)
+        if place.without_nvme:
+            click.echo(f"{place.without_nvme}: the file says nothing of it", err=True)
     text = write_costs(measured, nvme)
-    if not below:
-        click.echo("this node has no NVMe for parked states: the file says nothing of it", err=True)
     if out is None:
         click.echo(text)
         return
@@ -84,55 +85,54 @@ def command(seats: tuple[str, ...], rounds: int, out: Path | None, socket: str) 
     )
 
 
-def _round(agent: Any, uid: str, found: _Found, *, below: bool) -> None:
-    took = {"park": _park(agent, uid, Tier.RAM)}
-    if below:
-        took["dump"] = _park(agent, uid, Tier.NVME)
-        took["restore"] = _park(agent, uid, Tier.RAM)
-    held = find_seat(agent.GetStatus(pb.GetStatusRequest(), timeout=CALL_LIMIT), uid).held_bytes
-    woken = agent.Wake(pb.WakeRequest(uid=uid, why="calibrate"), timeout=CALL_LIMIT)
-    took["wake"] = _done(agent, woken)
-    if not held:
-        raise click.ClickException(f"seat {uid} holds no GPU memory: name one that has its model")
-    for step, phases in took.items():
-        moving = phases.get(_MOVES[step], phases.get("all", 0.0))
-        besides = max(0.0, phases.get("all", moving) - moving)
-        found.setdefault(step, []).append((held, moving, besides))
+@contextlib.contextmanager
+def _box(url: str, key: str) -> Iterator[Place]:
+    yield BoxLink(url, key)
 
 
-def _park(agent: Any, uid: str, tier: Tier) -> Mapping[str, float]:
-    asked = pb.ParkRequest(uid=uid, why="calibrate", tier=tier)
-    return _done(agent, agent.Park(asked, timeout=CALL_LIMIT))
+@contextlib.contextmanager
+def _node(socket: str) -> Iterator[Place]:
+    with connected(socket, "a box (kybernate serve) has none: name it by --url") as agent:
+        yield _Node(agent)
 
 
-def _done(agent: Any, operation: pb.Operation) -> Mapping[str, float]:
-    """Seconds by phase, once it has ended; raises ClickException if it did not succeed."""
-    stream = agent.WatchOperation(pb.GetOperationRequest(name=operation.name))
-    ended = [operation, *stream][-1]
-    if ended.state != "succeeded":
-        raise click.ClickException(
-            f"{ended.kind} of {ended.namespace}/{ended.pod} {ended.state}: {ended.sentence}"
-        )
-    return {phase.name: phase.seconds for phase in ended.phases}
+class _Node:
+    """The node of this agent: a `Place`."""
 
+    def __init__(self, agent: Any) -> None:
+        self._agent = agent
+        status = self._status()
+        self.memory = min(gpu.memory_bytes for gpu in status.gpus)
+        below = any(tier.name == Tier.NVME for tier in status.tiers)
+        self.without_nvme = "" if below else "this node has no NVMe for parked states"
 
-def _measured(found: _Found, memory: int) -> Costs:
-    wake, park = _rate(found["wake"]), _rate(found["park"])
-    return Costs(memory / 1e9, wake / 1e9, park / 1e9, _besides(found, "park", "wake"))
+    def park(self, seat: str, tier: Tier) -> tuple[int, Mapping[str, float]]:
+        """See `Place`."""
+        asked = pb.ParkRequest(uid=self._seat(seat).uid, why="calibrate", tier=tier)
+        phases = self._done(self._agent.Park(asked, timeout=CALL_LIMIT))
+        return self._seat(seat).held_bytes, phases
 
+    def wake(self, seat: str) -> Mapping[str, float]:
+        """See `Place`."""
+        asked = pb.WakeRequest(uid=self._seat(seat).uid, why="calibrate")
+        return self._done(self._agent.Wake(asked, timeout=CALL_LIMIT))
 
-def _nvme(found: _Found) -> Speed:
-    write, read = _rate(found["dump"]), _rate(found["restore"])
-    return Speed(write, read, _besides(found, "dump", "restore"))
+    def _status(self) -> pb.NodeStatus:
+        status: pb.NodeStatus = self._agent.GetStatus(pb.GetStatusRequest(), timeout=CALL_LIMIT)
+        return status
 
+    def _seat(self, name: str) -> pb.Seat:
+        return find_seat(self._status(), name)
 
-def _rate(those: Iterable[tuple[int, float, float]]) -> float:
-    """Bytes per second."""
-    return median(held / max(moving, 1e-6) for held, moving, _ in those)
-
-
-def _besides(found: _Found, *steps: str) -> float:
-    return median(rest for step in steps for _, _, rest in found[step])
+    def _done(self, operation: pb.Operation) -> Mapping[str, float]:
+        """Seconds by phase, once it has ended; raises ClickException if it did not succeed."""
+        stream = self._agent.WatchOperation(pb.GetOperationRequest(name=operation.name))
+        ended = [operation, *stream][-1]
+        if ended.state != "succeeded":
+            raise click.ClickException(
+                f"{ended.kind} of {ended.namespace}/{ended.pod} {ended.state}: {ended.sentence}"
+            )
+        return {phase.name: phase.seconds for phase in ended.phases}
 
 
 def _words(nvme: Speed) -> str:

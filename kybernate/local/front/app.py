@@ -197,8 +197,11 @@ class Front:
 
     async def _act(self, request: web.Request) -> web.Response:
         name, _ = self.reader.model(request.match_info["model"])
-        await self.act(request.match_info["act"], name)
-        return web.Response(text="OK")
+        act = request.match_info["act"]
+        await self.act(act, name)
+        if act == "unload":
+            return web.Response(text="OK")  # as llama-swap
+        return answer(views.told(next(row for row in self._box.models() if row.name == name)))
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         return await logs.so_far(request, self._box)

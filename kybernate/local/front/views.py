@@ -79,6 +79,7 @@ def told(row: ModelRow) -> Json:
         "wakes": row.wakes,
         "pinned": row.pinned,
         "why": row.why,
+        "phases": {name: round(seconds, 6) for name, seconds in row.phases.items()},
     }
 
 

@@ -94,6 +94,8 @@ class Box:
     async def park(self, model, deadline):
         self.acts.append(("park", model))
         self._seat(model, SeatState.PARKED)
+        phases = {"checkpoint": 0.5, "all": 0.75}
+        self.rows[model] = replace(self.rows[model], phases=phases)
 
     async def wake(self, model, deadline):
         self.acts.append(("wake", model))

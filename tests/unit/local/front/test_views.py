@@ -70,8 +70,11 @@ def test_models_are_unloaded_parked_and_pinned_by_hand(play):
         async with stage.client.post("/api/models/unload/org/a") as answer:
             assert answer.status == 200
         for act in ("park", "wake", "pin", "unpin"):
-            async with stage.client.post(f"/api/models/{act}/a") as answer:
+            async with stage.client.post(f"/api/models/{act}/gpt-4o-mini") as answer:
                 assert answer.status == 200
+                told = await answer.json()
+            assert (told["state"], told["tier"]) == ("parked", "ram")
+            assert told["phases"] == {"checkpoint": 0.5, "all": 0.75}
         done = [("unload", "a"), ("unload", "b"), ("unload", "a"), ("park", "a"), ("wake", "a")]
         assert stage.box.acts == [*done, ("pin", "a"), ("unpin", "a")]
         async with stage.client.post("/api/models/park/nobody") as answer:
