@@ -61,6 +61,7 @@ IN_CLUSTER: Mapping[str, str] = {
     "node.wake --connect --tier nvme": "--samples 10",
     "node.recover": "--kills 1",
     "cluster.storm": "--pods 20",
+    "cluster.agreement": "--models 4 --seconds 5 --work 0.5",
     "node.soak": "--cycles 50 --rest 1",
     "node.turns": "--seconds 10 --settle 1 --servers 1",
     "node.park --workload nginx": "--samples 1",

@@ -7,84 +7,37 @@ begins within `--within` seconds is set beside each other.
 
 from __future__ import annotations
 
-import json
-import random
 import tempfile
-import threading
-import time
-import urllib.request
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from bench import hostmemory
 from bench.local.box import box, command, environment
+from bench.played import asked, difference, drawn, played
 from bench.report import emit, median, say
 from kybernate.cli.planning.boxlink import BoxLink
 from kybernate.cli.planning.swaps import measure
 from kybernate.core.simulate.outcome import POLICIES, simulate
-from kybernate.core.simulate.trace import Trace
 
 if TYPE_CHECKING:
     from bench.local.box import Door
     from kybernate.core.simulate.world import Costs
 
-_PATIENCE_S = 300.0
 _TRIES = 5
 _GB = 10**9
-
-
-def drawn(models: int, seconds: float, rate: float, work: float, seed: int, gb: float) -> Trace:
-    """Requests that come by chance, for models by Zipf's law, each worked on for as long."""
-    rng, at = random.Random(seed), []
-    now = rng.expovariate(rate)
-    while now < seconds:
-        at.append(now)
-        now += rng.expovariate(rate)
-    law = [1 / (n + 1) for n in range(models)]
-    chosen = rng.choices(range(models), law, k=len(at))
-    return Trace(at, chosen, [work] * len(at), [f"m{n}" for n in range(models)], [gb] * models)
-
-
-def _ask(door: Door, model: str, work: float) -> float:
-    """Seconds until it answers, less those that it works."""
-    body = json.dumps({"model": model, "messages": [], "max_tokens": 1, "token_delay": work})
-    kind = {"Content-Type": "application/json"}
-    request = urllib.request.Request(f"{door.url}/v1/chat/completions", body.encode(), kind)  # noqa: S310
-    began = time.perf_counter()
-    with urllib.request.urlopen(request, timeout=_PATIENCE_S) as answer:  # noqa: S310
-        told: dict[str, Any] = json.load(answer)["kyb"]
-    if told["checksum"] != told["expected"]:
-        raise SystemExit(f"{model} answers with other memory than it was filled with: {told}")
-    return time.perf_counter() - began - work
 
 
 def measured(door: Door, names: list[str], within: float) -> Costs:
     """What swaps cost here, by a model that nobody else hinders, as `kybernate calibrate` says."""
     for name in names:
-        _ask(door, name, 0.0)
+        asked(door.url, name, 0.0)
     costs, _ = measure(BoxLink(door.url), names[-1:], _TRIES)
     return replace(costs, slack=within, wakes=0.0)
-
-
-def played(door: Door, trace: Trace) -> list[float]:
-    """What each request of the trace waited (s)."""
-    waits = [0.0] * len(trace.at)
-
-    def one(number: int) -> None:
-        waits[number] = _ask(door, trace.names[trace.models[number]], trace.work[number])
-
-    began, threads = time.monotonic(), []
-    for number, at in enumerate(trace.at):
-        time.sleep(max(0.0, began + at - time.monotonic()))
-        threads.append(threading.Thread(target=one, args=(number,)))
-        threads[-1].start()
-    for thread in threads:
-        thread.join()
-    return waits
 
 
 @click.command()
@@ -121,14 +74,14 @@ def main(  # noqa: PLR0913 - its options
         costs = measured(door, list(trace.names), within)
         wake, park = (costs.fixed + gb / rate for rate in (costs.wake, costs.park))
         say(f"wake {wake:.3f} s, park {park:.3f} s")
-        waits = played(door, trace)
+        waits = played(partial(asked, door.url), trace)
         moves = (folder / "box.log").read_text().count(" goes from GPU ")
     real = sum(wait <= within for wait in waits) / len(waits)
     said = {name: simulate(trace, gpus, costs, POLICIES[name]).in_time for name in POLICIES}
     metrics = {
         "in_time": (real, "ratio"),
         "simulated": (said["ours"], "ratio"),
-        "difference": (abs(real / said["ours"] - 1), "ratio"),
+        "difference": (difference(real, said["ours"]), "ratio"),
         "wait_p50_s": (median(waits), "s"),
         "moves": (float(moves), "wakes on another GPU"),
         "requests": (float(len(waits)), "requests"),

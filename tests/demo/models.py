@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 PART_OF = "kyb-demo"
 IMAGE = "localhost/toy:1"
@@ -85,6 +88,6 @@ def arguments(model: Model) -> list[str]:
     ]
 
 
-def manifests(models: tuple[Model, ...] = MODELS) -> dict[str, Any]:
+def manifests(models: Sequence[Model] = MODELS) -> dict[str, Any]:
     """All Deployments as one list, as kubectl takes it."""
     return {"apiVersion": "v1", "kind": "List", "items": [deployment(model) for model in models]}

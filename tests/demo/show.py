@@ -29,13 +29,14 @@ if TYPE_CHECKING:
 
     from tests.cluster.cluster import Cluster
 
+    from .models import Model
     from .observe import SeatRow
     from .screen import Screen
 
     Progress = Callable[[str], None]
 
 READY_LIMIT = 120.0
-"""Seconds in which all six models must have started once."""
+"""Seconds in which all models must have started once."""
 
 LOOK_EVERY = 0.25
 """Seconds between two looks at the cluster: shorter than a seat's minimum residency."""
@@ -54,22 +55,25 @@ def spec() -> ClusterSpec:
 
 
 class Show:
-    """One demo on one cluster."""
+    """One demo on one cluster, of these models."""
 
-    def __init__(self, cluster: Cluster, progress: Progress) -> None:
+    def __init__(
+        self, cluster: Cluster, progress: Progress, models: Sequence[Model] = MODELS
+    ) -> None:
         self._cluster = cluster
+        self._shown = models
         self._api = cluster.api()
         self._progress = progress
-        self._wakes = WakeBook({model.name: model.gpus for model in MODELS})
+        self._wakes = WakeBook({model.name: model.gpus for model in models})
         self._memory = [self._node_memory(node.name, node.simgpu_root) for node in cluster.nodes]
         self._models: dict[str, str] = {}
 
     def deploy(self) -> None:
-        """Create the six Deployments and wait till each has started once.
+        """Create the Deployments and wait till each has started once.
 
         Raises DeadlineError naming the pods that didn't.
         """
-        self._cluster.kubectl("apply", "-f", "-", text=json.dumps(manifests()))
+        self._cluster.kubectl("apply", "-f", "-", text=json.dumps(manifests(self._shown)))
         deadline = time.monotonic() + READY_LIMIT
         told = -1
         while True:
@@ -77,11 +81,11 @@ class Show:
             ready = [pod for pod in pods if _condition(pod, "Ready")]
             if len(ready) != told:
                 told = len(ready)
-                self._progress(f"{told} of {len(MODELS)} models have started")
-            if len(ready) == len(MODELS):
+                self._progress(f"{told} of {len(self._shown)} models have started")
+            if len(ready) == len(self._shown):
                 break
             if time.monotonic() > deadline:
-                raise DeadlineError(_not_ready(pods))
+                raise DeadlineError(_not_ready(pods, len(self._shown)))
             time.sleep(0.25)
         self._models = {
             pod["metadata"]["uid"]: pod["metadata"]["annotations"][keys.MODEL] for pod in pods
@@ -89,7 +93,7 @@ class Show:
 
     def play(self, seconds: float, seed: int, screen: Screen, picture: Path | None) -> Outcome:
         """Play the traffic and show it. `seconds` is how long requests go on being sent."""
-        names = [model.name for model in MODELS]
+        names = [model.name for model in self._shown]
         player = Player(self._cluster.proxy_url, trace.plan(trace.read(), names, seconds, seed))
         with screen:
             asyncio.run(self._watch(player, screen, (picture, seconds * PICTURE_AT)))
@@ -173,10 +177,10 @@ def _condition(pod: dict[str, Any], kind: str) -> bool:
     return any(one["type"] == kind and one["status"] == "True" for one in conditions)
 
 
-def _not_ready(pods: Sequence[dict[str, Any]]) -> str:
+def _not_ready(pods: Sequence[dict[str, Any]], wanted: int) -> str:
     late = [pod for pod in pods if not _condition(pod, "Ready")]
     names = ", ".join(f"{pod['metadata']['name']} ({_why(pod)})" for pod in late)
-    missing = len(MODELS) - len(pods)
+    missing = wanted - len(pods)
     return (
         f"after {READY_LIMIT:.0f} s not all models have started: {names or 'no pod is late'}"
         + (f"; {missing} have no pod" if missing else "")
