@@ -148,7 +148,7 @@ class Cluster:
 
     def lose(self, gpu: GpuUuid) -> None:
         """A GPU falls off the bus."""
-        self.machine.lost.add(gpu)
+        self.machine.lose(gpu)
         self.report()
 
     def tick(self, now: float) -> None:

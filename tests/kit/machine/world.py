@@ -240,6 +240,14 @@ class Machine:
             worker.cuda, worker.memory = ProcessState.NO_CUDA, {}  # on a lost GPU nothing begins
         return worker
 
+    def lose(self, gpu: GpuUuid) -> None:
+        """It falls off the bus. What strayed there has nothing of it any more, also once it is
+        back: that took a reset. Seats that were there are ended by the agent."""
+        self.lost.add(gpu)
+        for process in self.procs.values():
+            if process.strayed and gpu in process.memory:
+                process.cuda, process.memory = ProcessState.NO_CUDA, {}
+
     def moved(self, uid: PodUid) -> str:
         """The handle of this pod's tree, if it is elsewhere than its command was told."""
         apps = (p for p in self._of(uid) if p.main and p.told and not p.signalled)

@@ -79,6 +79,8 @@ def test_storms_with_moves_run_nothing_twice_and_lose_nothing():
         # A seat had moved; what its workload began later was on the GPU of its start, also parked.
         ("storm", 389),
         ("storm", 1447),
+        # That GPU was lost, and found again: the machine had left the process there.
+        ("storm", 1018197),
         # A container ended while its memory came in lazily, and its folder stayed.
         ("storm", 2000724),
         ("storm", 2001205),
