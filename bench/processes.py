@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,3 +76,14 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
     return port
+
+
+def first_port(count: int = 16) -> int:
+    """The first of so many in a row on 127.0.0.1 that nobody listens on now, for servers that begin
+    later: below those that the kernel gives to any connection meanwhile."""
+    while True:
+        first = free_port() % 20000 + 10000
+        with ExitStack() as stack, suppress(OSError):
+            for port in range(first, first + count):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first

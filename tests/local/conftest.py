@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from bench.processes import first_port
 from kybernate.local.simgpu.folder import install
 from kybernate.local.simgpu.spec import parse
 from tests.kit.browser import chromium
@@ -85,16 +85,6 @@ def python() -> str:
     return found[0]
 
 
-def _first_port() -> int:
-    """The first of ten that nobody listens on now, and that no client is given."""
-    while True:
-        first = free_port() % 20000 + 10000
-        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-            for port in range(first, first + 10):
-                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            return first
-
-
 class Box:
     """`kybernate serve` with its file, started and ended as the test likes."""
 
@@ -102,7 +92,7 @@ class Box:
         self, folder: Path, gpus: Path, libraries: Path, user: tuple[str, ...] = AS_USER
     ) -> None:
         self.folder, self.gpus, self.user = folder, gpus, user
-        self.port, self.first = free_port(), _first_port()
+        self.port, self.first = free_port(), first_port()
         self.file = folder / "models.yaml"
         self.process: subprocess.Popen[bytes] | None = None
         self.models: dict[str, dict[str, Any]] = {}

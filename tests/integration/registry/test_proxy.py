@@ -82,7 +82,9 @@ async def test_a_successor_with_a_claim_takes_its_predecessors_place(
     server = start(f"sqlite:///{tmp_path}/registry.db")
     await asyncio.to_thread(succeeded, server)
     async with site(tls, server) as (process, other), process.client() as client:
-        assert (await ask(client, BODY, CHAT))[2]["X-Kyb-Seat"] == "n1/G0-seat-a"
+        status, said, headers = await ask(client, BODY, CHAT)
+        assert status == 200, (said, process.agent.hellos, other.hellos)
+        assert headers["X-Kyb-Seat"] == "n1/G0-seat-a"
         parked = {"uid": "b", "namespace": "ns", "predecessor": "a"}
         other.name_seat(process.model.address, **parked)
         await shown(client, lambda seats: "G0-seat-b" in seats)

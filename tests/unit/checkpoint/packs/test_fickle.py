@@ -7,12 +7,14 @@ the truth: a copy may go only where another one is there in truth.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import shutil
 import tempfile
 from contextlib import ExitStack, suppress
+from datetime import timedelta
 from pathlib import Path
 from random import Random
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 from hypothesis import settings
@@ -41,6 +43,9 @@ from tests.unit.checkpoint.kit import (
     place,
 )
 
+if TYPE_CHECKING:
+    from datetime import datetime
+
 pytestmark = pytest.mark.skipif(bool(s3.why_not()), reason=s3.why_not() or "-")
 
 UID = PodUid("5e1f")
@@ -55,7 +60,7 @@ class World:
     servers: ClassVar[dict[str, s3.Server]] = {}
 
     def __init__(self, folder: Path, server: s3.Server) -> None:
-        self.folder = folder
+        self.folder, self._ticks = folder, itertools.count()
         self._stack = ExitStack()
         url = f"{server.url}/{folder.name}"
         self.relay = self._stack.enter_context(fickle.relay(url, server.environment))
@@ -65,9 +70,11 @@ class World:
         self.vault = self.restarted()
 
     def restarted(self, far: Place | None = None) -> Vault:
-        return Vault(
-            {Tier.RAM: self.near, Tier.OBJECT: far or self.far}, Tier.RAM, KEYS, lambda: NOW
-        )
+        return Vault({Tier.RAM: self.near, Tier.OBJECT: far or self.far}, Tier.RAM, KEYS, self._now)
+
+    def _now(self) -> datetime:
+        """Later by a microsecond each time: of one moment two states may have the same name."""
+        return NOW + next(self._ticks) * timedelta(microseconds=1)
 
     def seal(self, seed: int) -> tuple[str, dict[str, bytes]]:
         async def story():

@@ -204,7 +204,9 @@ async def test_late_records_go_with_the_next_that_somebody_awaits(tmp_path, monk
         journal.put("a", {"n": n}, synced=False, late=True)
         await asyncio.sleep(0.001)
         journal._writer.submit(lambda: None).result()  # whatever it was given is done
-    await journal.put("b", {"n": 5}, synced=False)
+    answer = journal.put("b", {"n": 5}, synced=False)
+    journal._writer.submit(lambda: None).result()
+    await answer
     assert [lines.count(b"\n") for lines in writes] == [6]
     journal.close()
     assert read(tmp_path / "j") == {"a": 4, "b": 5}
