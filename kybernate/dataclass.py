@@ -91,7 +91,7 @@ def _texts(cls: Any, fields: Fields, *, frozen: bool, order: bool, eq: bool) -> 
 
 
 def _init(cls: Any, fields: Fields, *, frozen: bool) -> _Written:
-    parameters, lines = [], []
+    parameters, values = [], {}
     names: dict[str, Any] = {"set_": object.__setattr__, "not_given_": _NOT_GIVEN}
     for one in fields:
         name, value, default = one.name, one.name, ""
@@ -106,10 +106,32 @@ def _init(cls: Any, fields: Fields, *, frozen: bool) -> _Written:
             continue  # `__post_init__` sets it
         if one.init:
             parameters.append(name + default)
-        lines.append(f"set_(self_, {name!r}, {value})" if frozen else f"self_.{name} = {value}")
+        values[name] = value
+    lines = [f"self_.{name} = {value}" for name, value in values.items()]
+    if frozen:
+        lines = _filled(cls, values, lines, names)
     if hasattr(cls, "__post_init__"):
         lines.append("self_.__post_init__()")
     return parameters, lines or ["pass"], names
+
+
+def _filled(cls: Any, values: dict[str, str], plain: list[str], names: dict[str, Any]) -> list[str]:
+    """Lines that fill one that is frozen. To go round what forbids that takes five times as long
+    as a plain assignment for each field, so until it is filled it is of a class that forbids
+    nothing and is laid out alike. Those that derive from something, whose layout may be another,
+    and whatever derives from this one, are filled the longer way."""
+    around = [f"set_(self_, {name!r}, {value})" for name, value in values.items()]
+    if "__slots__" not in vars(cls) or cls.__bases__ != (object,) or not values:
+        return around
+    body = {"__slots__": cls.__slots__, "__setattr__": object.__setattr__}
+    names |= {"cls_": cls, "open_": type(f"{cls.__name__}Open", (), body)}
+    names["become_"] = vars(object)["__class__"].__set__
+    return [
+        "if self_.__class__ is cls_:",
+        *(f"  {line}" for line in ("become_(self_, open_)", *plain, "self_.__class__ = cls_")),
+        "else:",
+        *(f"  {line}" for line in around),
+    ]
 
 
 def _compare(by: str, names: list[str]) -> _Written:

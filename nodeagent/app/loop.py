@@ -91,6 +91,7 @@ class Loop:
         self.offload = Offload(ground, self._requested, *custodians)
         node.observe(self.offload.ahead)
         self.tiers = Tiers(node, self.offload, self.policy, self.kick)
+        node.tier_view = self.tiers.for_swaps
         self.pressure = self._pressure(memory) if memory is not None else None
         self.refusals: Callable[[Iterable[Seat]], Mapping[PodUid, str]]
         self.refusals = self.pressure or (lambda _seats: {})
@@ -103,6 +104,7 @@ class Loop:
         self._settled: SwapView | None = None
         self._settled_until = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._tiers_next: asyncio.Handle | None = None
         self.device_freed = asyncio.Event()
         self.found = Found(node, self.steps, self.life, self.offload, self.kick)
         self.doors = DoorSide(
@@ -144,22 +146,26 @@ class Loop:
         self._kicked = False
         began = time.perf_counter()
         now = self.node.world.now()
-        self.tiers.stand()
         view = self.node.swap_view()
         refused = any(seat.unparkable for seat in view.seats)
         acted = False
+        if self._tiers_next is not None:
+            self._tiers_next.cancel()
+            self._tiers_next = None
         if refused or view != self._settled or now >= self._settled_until:
             judged = self._judge_parks()
             # Judging reads the memory, too: what has left RAM meanwhile leaves room for others.
-            stale = judged or view.park_room != self.node.park_room
-            acted = self._decide_on(self.node.swap_view() if stale else view, now)
+            if judged or view.park_room != self.node.park_room:
+                view = self.node.swap_view()
+            acted = self._decide_on(view, now)
         self.proxies.grant_again()
         metrics.LOOP_SECONDS.observe(time.perf_counter() - began)
         if acted:
-            # What was decided begins first: a request may wait for it.
-            asyncio.get_running_loop().call_soon(self.tiers.look)
+            # What was decided begins first: a request may wait for it. Where that has another
+            # decision follow at once, the tiers are looked at after that one.
+            self._tiers_next = asyncio.get_running_loop().call_soon(self.tiers.look)
         else:
-            self.tiers.look(stood=True)
+            self.tiers.look(view)
 
     def _judge_parks(self) -> bool:
         return self.node.judge_parks({**self.refusals(self.node.seats.values()), **self._pinned()})

@@ -6,7 +6,6 @@ Every change of a seat's state goes through `transition`: table, journal, observ
 from __future__ import annotations
 
 import asyncio
-import datetime
 import logging
 from collections import Counter
 from dataclasses import asdict, field, replace
@@ -187,6 +186,10 @@ class DemandListener(Protocol):
         ...
 
 
+def no_tiers() -> None:
+    """Nobody says where states are."""
+
+
 def as_settings_say(_: Seat) -> None:
     """No seat has a limit of its own for its start."""
 
@@ -221,12 +224,12 @@ class Node:
     `activity` is what is published of when each seat is used, `used` of what namespaces have used.
     `seen` says how many bytes of device memory a seat was last seen to hold; `park_room` is how
     many bytes more may be parked into RAM now, `free_ram` the host's part of that, None while
-    unknown; `ram_freed_at` when a state last left RAM; `standing` in which tiers parked seats'
-    states are, and may go. `healthy` asks a workload that listens whether it serves yet;
-    `start_limit` is how many seconds a seat's start may take, None if the settings say it. `turns`
-    is what seats that always want their GPUs have had of them since this agent began. `last`:
-    namespaces whose seats come after all others; `ram_quotas`: bytes of RAM that a namespace's
-    parked seats may take.
+    unknown; `ram_freed_at` when a state last left RAM; `tier_view` says what the swap decision is
+    to see of the tiers (`Tiers.for_swaps`). `healthy` asks a workload that listens whether it
+    serves yet; `start_limit` is how many seconds a seat's start may take, None if the settings say
+    it. `turns` is what seats that always want their GPUs have had of them since this agent began.
+    `last`: namespaces whose seats come after all others; `ram_quotas`: bytes of RAM that a
+    namespace's parked seats may take.
     """
 
     settings: AgentSettings
@@ -244,7 +247,7 @@ class Node:
     activity: dict[PodUid, dict[str, Any]] = field(default_factory=dict)
     seen: Mapping[PodUid, int] = field(default_factory=dict)
     park_room: int | None = None
-    standing: TierView | None = None
+    tier_view: Callable[[], TierView | None] = no_tiers
     free_ram: int | None = None
     ram_freed_at: float = 0.0
     healthy: Callable[[Seat], Awaitable[bool]] = taken_for_healthy
@@ -253,6 +256,8 @@ class Node:
     last: frozenset[str] = frozenset()
     ram_quotas: Mapping[str, int] = field(default_factory=dict)
     turns: Book = field(init=False)
+    _memory: Mapping[GpuUuid, int] = field(default_factory=dict)
+    """Of each healthy GPU, as every decision asks."""
     _places: dict[tuple[tuple[GpuUuid, ...], int | None, bool], Places] = field(
         default_factory=dict
     )
@@ -353,7 +358,7 @@ class Node:
 
     def found(self, inventory: Inventory) -> None:
         """What the node has, as somebody else notes."""
-        self.inventory = inventory
+        self.inventory, self._memory = inventory, inventory.memory()
         self._places.clear()
 
     def set_inventory(self, inventory: Inventory) -> None:
@@ -433,6 +438,7 @@ class Node:
     def swap_view(self) -> SwapView:
         """What the swap decision looks at."""
         inventory, drained = self.inventory or Inventory(), self.leases.drained
+        drains = SeatState.DRAINING
         # Where nobody says what is in time, nothing is weighed against it.
         said = self.settings.answer_within_s is not None or any(
             seat.wishes.ready_within is not None for seat in self.seats.values()
@@ -440,10 +446,14 @@ class Node:
         expected = self._expected if said else _expects_nothing
         view = SwapView(
             seats=tuple(
-                seat.view(drained=drained(uid), expected=expected(seat), places=self.places(seat))
+                seat.view(
+                    drained=seat.state is drains and drained(uid),
+                    expected=expected(seat),
+                    places=self.places(seat),
+                )
                 for uid, seat in self.seats.items()
             ),
-            gpu_memory=inventory.memory(),
+            gpu_memory=self._memory,
             active_slots={group.name: group.active_slots for group in inventory.groups},
             reserve=self.settings.reserve_bytes,
             foreign=self.foreign,
@@ -454,12 +464,16 @@ class Node:
                 for uid, seat in self.seats.items()
                 if seat.state in OCCUPYING
             },
-            tiers=self.standing,
-            last=frozenset(
-                uid for uid, seat in self.seats.items() if seat.identity.pod.namespace in self.last
-            ),
+            tiers=self.tier_view(),
+            last=self._who_comes_last(),
         )
         return self.turns.look(view, self.world.now())
+
+    def _who_comes_last(self) -> frozenset[PodUid]:
+        if not self.last:
+            return frozenset()
+        seats = self.seats.items()
+        return frozenset(uid for uid, one in seats if one.identity.pod.namespace in self.last)
 
     def _expected(self, seat: Seat) -> Expected:
         """By the seat's last swaps between GPU memory and RAM, else by the table of tiers; an
@@ -477,7 +491,7 @@ class Node:
 
     def has_gpus(self, seat: Seat) -> bool:
         """Whether its own GPUs are all healthy, as far as is known."""
-        return self.inventory is None or self.inventory.memory().keys() >= {*seat.identity.gpus}
+        return self.inventory is None or self._memory.keys() >= {*seat.identity.gpus}
 
     def places(self, seat: Seat) -> Places:
         """Where it may start or wake, its own GPU first: a wake there needs no remap. Empty: on its
@@ -495,7 +509,7 @@ class Node:
         known = self.activity.get(seat.uid)
         if known is None:
             return 0.0
-        hour = datetime.datetime.fromtimestamp(self.world.wall(), datetime.UTC).hour
+        hour = int(self.world.wall() // 3600) % 24  # of UTC
         expected, recent = float(known["calls"][hour]), float(known.get("recentCalls", 0.0))
         return max(expected, recent, 0.0)
 

@@ -223,19 +223,15 @@ class Seat:
     def turn(self) -> Turn | None:
         """Its part in taking turns, if it does that now. Its first start is no turn: whoever waits
         for its pod to be Ready waits for that."""
+        weight = self.wishes.turn_weight
+        if not weight or self.wishes.rests or self.ending.asked:
+            return None
         if self.state in _BEGINS and not self.history.started_once:
             return None
-        if self.wishes.rests or self.ending.asked or not self.wishes.turn_weight:
-            return None
-        return Turn(self.identity.pod.namespace, self.wishes.turn_weight, self.wishes.yields)
+        return Turn(self.identity.pod.namespace, weight, self.wishes.yields)
 
     def __str__(self) -> str:
         return f"{self.identity.name} ({self.identity.pod})"
-
-    @property
-    def _can_begin(self) -> bool:
-        there = self.contact.connected and not self.ending.asked
-        return there and not self.awaits_state
 
     def view(
         self, *, drained: bool, expected: Expected = _NOTHING, places: Places = ()
@@ -246,34 +242,36 @@ class Seat:
         The same object as the last time, unless something has changed.
         """
         # In the order of SeatView's fields, after those that never change.
+        history, demand, wishes, backoff = self.history, self.demand, self.wishes, self.backoff
+        ends = self.ending.asked
         now = (
             self.state,
-            self.history.bound_at,
-            self.history.active_since,
-            self.demand.idle_since,
-            self.demand.in_flight,
-            0 if self.ending.asked else self.demand.waiting,
-            self.demand.waiting_since,
+            history.bound_at,
+            history.active_since,
+            demand.idle_since,
+            demand.in_flight,
+            0 if ends else demand.waiting,
+            demand.waiting_since,
             drained,
-            self.history.drain_since,
-            self._can_begin,
-            self.wishes.priority,
-            self.backoff.not_before,
-            self.backoff.stays_until,
-            None if self.ending.asked else self.demand.asked_since,
-            self.wishes.leave,
-            self.backoff.unparkable,
+            history.drain_since,
+            self.contact.connected and not ends and not self.awaits_state,
+            wishes.priority,
+            backoff.not_before,
+            backoff.stays_until,
+            None if ends else demand.asked_since,
+            wishes.leave,
+            backoff.unparkable,
             self.ending.on_demand,
             self.unverified,
             self.turn,
-            None if self.history.untimely else self.wishes.idle.get(VRAM),
+            None if history.untimely else wishes.idle.get(VRAM),
             places,
-            self.wishes.ready_within if expected.within is None else expected.within,
+            wishes.ready_within if expected.within is None else expected.within,
             expected.wakes_in,
             expected.parks_in,
             expected.calls,
-            self.wishes.min_residency,
-            self.wishes.max_wait,
+            wishes.min_residency,
+            wishes.max_wait,
             bool(self.ending.forfeit),
         )
         if self._shown is None or now != self._shown[0]:

@@ -61,7 +61,8 @@ class Expected:
 class SeatView:
     """What the decision knows of a seat. All times are of one monotonic clock, in seconds.
 
-    `vram` in bytes per GPU, None for the whole GPU. `bound_at` is since when it wants to start;
+    `vram` in bytes per GPU, None for the whole GPU. `drained`: it drains, and no proxy holds it any
+    more. `bound_at` is since when it wants to start;
     `idle_since` since when nothing was in flight or waiting; before `not_before` it asks for
     nothing (an attempt has just been refused), and before `stays_until` it isn't asked to leave (a
     park has just failed). `asked_since`: since when somebody other than a
@@ -166,7 +167,8 @@ class SwapView:
     wake on this node and everything active must leave, empty if it may stay. `claims`: of those
     who take turns. `park_room`: bytes of host memory that seats may be parked into now, None if
     nobody counts them; `park_bytes`: what each seat's park puts there. `tiers`: where the states of
-    parked seats are and may go, whatever their turns; None where nobody says. `last`: seats that
+    parked seats are and may go, whatever their turns; None where nobody says, or where all are in
+    RAM and it has room for all that are awake. `last`: seats that
     come after all others, since their namespaces have used up what is theirs. `absent`: there are
     more seats, parked, which nobody asks for now.
     """

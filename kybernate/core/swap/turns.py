@@ -131,7 +131,10 @@ class Book:
         """The view with everybody's claim as of now."""
         # A decision looks several times, and a request waits for it.
         seen = replace(view, claims={}) if view.claims else view
-        if seen != self._seen:
+        if not self._served and all(seat.turn is None for seat in view.seats):
+            # Nobody takes turns, nor has: there is nothing to count.
+            self._seen, self._parties, self._gaps, self.claims = None, (), {}, {}
+        elif seen != self._seen:
             self._seen, parties = seen, tuple(_party(seat, view) for seat in view.seats)
             if parties != self._parties:
                 self.count(now)

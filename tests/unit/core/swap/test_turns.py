@@ -31,6 +31,18 @@ def test_one_at_the_gate_that_ended_instead_of_being_parked_starts_without_a_cal
     assert world.seats["a"].state is S.ACTIVE
 
 
+def test_where_nobody_takes_turns_nothing_is_counted_until_somebody_does():
+    world = World([server("s")])
+    world.run(10.0)
+    assert world.book.claims == {}
+    assert (world.book.had, world.book.held) == (0.0, {})
+    world.seats["a"], world.held["a"] = trainer("a", "G1"), 0.0
+    world.run(20.0)
+    assert 9.0 < world.held["a"] < 10.0
+    world.book.count(20.0)
+    assert world.book.held["a"] == pytest.approx(world.held["a"])
+
+
 def test_shares_follow_the_weights_within_a_namespace():
     seats = [trainer(n, weight=w) for n, w in (("a", 1), ("b", 1), ("c", 2), ("d", 4))]
     world = World(seats, costs=0.1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from kybernate.core.tiers import tiering
@@ -381,6 +381,48 @@ def test_nothing_changes_before_the_time_that_is_told(node, now):
     until = now + 5000.0 if when is None else when
     for part in (0.25, 0.5, 0.999):
         assert decide(view, policy, now + (until - now) * part) == ()
+
+
+@pytest.mark.slow
+@given(nodes(), st.sets(st.integers(0, 6)), st.booleans(), st.integers(500, 2500).map(float))
+@settings(max_examples=400, deadline=None)
+def test_where_all_are_at_rest_nothing_is_begun(node, wishing, tight, now):
+    """Of a drawn node, which mostly isn't, fewer wish for something, and there may be room."""
+    view, policy = node
+    if not tight:
+        view = replace(view, limits=dict.fromkeys(view.limits, 1 << 60), free_ram=None)
+    seats = [
+        one if n in wishing else replace(one, asked=None, idle={RAM: 1e6, NVME: 1e6}, prefetch=9.0)
+        for n, one in enumerate(view.seats)
+    ]
+    seats = [replace(one, turn=None) if n not in wishing else one for n, one in enumerate(seats)]
+    awake = tuple(Parked(one.uid, one.name, one.size) for one in view.coming)
+    view = replace(view, seats=tuple(seats), awake=awake)
+    asking = {one.uid for one in seats if one.turn is not None}
+    calm = tiering.at_rest(view, policy, now, asking)
+    event(f"at rest: {calm}, of {len(seats)} seats")
+    assert not calm or decide(view, policy, now) == ()
+
+
+@pytest.mark.parametrize(
+    ("one", "more", "calm"),
+    [
+        (seat("a"), {}, True),
+        (seat("a", tier=NVME), {}, True),
+        (seat("a", used=999.0, idle={RAM: 2.0}), {}, True),
+        (seat("a", asked=RAM), {"awake": (seat("b", 60),)}, True),
+        (seat("called", tier=NVME), {}, False),
+        (seat("a", tier=NVME, calls=1.0, prefetch=1.0), {}, False),
+        (seat("a", used=990.0, idle={RAM: 2.0}), {}, False),
+        (seat("a", asked=NVME), {}, False),
+        (seat("a"), {"awake": (seat("b", 61),)}, False),
+        (seat("a"), {"awake": (seat("b", 30),), "free_ram": 20 * GIB}, False),
+        (seat("a", namespace="x"), {"quotas": {"x": 1}}, False),
+    ],
+)
+def test_a_node_is_at_rest_while_nobody_asks_and_all_that_are_awake_have_room(one, more, calm):
+    view = TierView((one,), LIMITS, **more)
+    assert tiering.at_rest(view, POLICY, 1000.0, {PodUid("called")}) is calm
 
 
 def test_what_a_namespace_takes_beyond_its_quota_leaves_ram_the_coldest_first():

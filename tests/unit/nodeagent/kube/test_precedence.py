@@ -56,10 +56,7 @@ def view(rig: Rig) -> SeatView:
 
 def parked(rig: Rig) -> Parked:
     """The seat as tiers are decided."""
-    rig.loop.tiers.stand()
-    standing = rig.node.standing
-    assert standing is not None
-    (found,) = standing.awake
+    (found,) = rig.loop.tiers.standing().awake
     return found
 
 

@@ -354,11 +354,17 @@ async def test_where_states_are_is_asked_once_where_nothing_is_done(rig, monkeyp
     cold, _ = await two(r)
     await asyncio.sleep(1)
     asked = []
-    standing = r.loop.tiers._standing
-    monkeypatch.setattr(r.loop.tiers, "_standing", lambda: asked.append(1) or standing())
+    standing = r.loop.tiers.standing
+    monkeypatch.setattr(r.loop.tiers, "standing", lambda: asked.append(1) or standing())
     r.loop.kick()
     await asyncio.sleep(0.01)
     assert len(asked) == 1
+    assert r.node.swap_view().tiers is None, "RAM has room for all"
     r.loop.operators.ask_for_tier(cold, Tier.NVME)
     await down(r, cold)
-    assert r.node.standing == standing()
+    await asyncio.sleep(1)
+    assert r.node.swap_view().tiers == standing()
+    asked.clear()
+    r.loop.kick()
+    await asyncio.sleep(0.01)
+    assert len(asked) == 1
