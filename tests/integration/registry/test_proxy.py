@@ -12,6 +12,7 @@ import pytest
 from kybernate.adapters.registry import wire
 from kybernate.core.tiers.tiers import Artifact
 from kybernate.errors import KybernateError
+from kybernate.gen import agent_pb2
 from kybernate.types import PodUid, Tier
 from proxy.aside.records import Records
 from tests.hostile.test_proxy import PATIENCE, Process, ask, asking
@@ -54,7 +55,10 @@ async def site(tls: Path, server: Server) -> AsyncIterator[tuple[Process, FakeAg
         async with asyncio.timeout(PATIENCE), Process(tls, **more) as process:
             await other.until(lambda: other.hellos == 1)
             await process.seat(state="active", namespace="ns")
-            process.agent.lease("grant")
+            # With each stream, as an agent does: one that is made again has no leases.
+            lease = agent_pb2.Lease(uid="a", generation=1)
+            process.agent.opening.append(agent_pb2.AgentOrder(grant=lease))
+            process.agent.order(grant=lease)
             yield process, other
     finally:
         await other.stop()
