@@ -30,6 +30,7 @@ from kybernate.errors import (
     RetryableError,
 )
 from nodeagent import metrics
+from nodeagent.api.guests import certificate_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -264,9 +265,10 @@ class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has 
     ) -> AsyncIterator[Message]:
         """A stream's messages, each within its limits, no faster than they may come."""
         bucket = Bucket(self._rates.messages, self._rates.messages)
+        shown = None if self._guests is None else certificate_of(context)
         async for request in requests:
             # A stream that is open ends, too, once its caller is let in no more.
-            if self._guests is not None and (why := self._guests.check(context)):
+            if self._guests is not None and (why := self._guests.check(shown)):
                 raise RefusedError(why)
             check_message(request)
             wait = bucket.take(self._now())
@@ -295,7 +297,7 @@ class Doorkeeper(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # gRPC has 
         role = NODE if self._unix else role_of(context)
         if role not in callers_of(method):
             await self._deny(method, caller, context)
-        if self._guests is not None and (why := self._guests.check(context)):
+        if self._guests is not None and (why := self._guests.check(certificate_of(context))):
             metrics.REFUSED_CALLS.labels(method, "certificate").inc()
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, why)
         name = caller if self._unix else f"{caller} at {context.peer().rpartition(':')[0]}"

@@ -45,10 +45,9 @@ class Guests:
         self.left: list[Callable[[Iterable[str]], None]] = []
         """Told, on the loop, of nodes that are revoked."""
 
-    def check(self, context: Context) -> str:
-        """Why the caller's certificate doesn't count, in a sentence; empty if it does. Raises
+    def check(self, found: Certificate | None) -> str:
+        """Why a caller's certificate doesn't count now, in a sentence; empty if it does. Raises
         RetryableError while nobody knows who is revoked."""
-        found = _certificate(context)
         if found is None:
             return ""
         if found.own and not found.nodes:
@@ -75,7 +74,8 @@ class Guests:
         return self._revocations.why_not(node, made_ms)
 
 
-def _certificate(context: Context) -> Certificate | None:
+def certificate_of(context: Context) -> Certificate | None:
+    """What the caller showed when the connection was made; None on one without TLS."""
     texts = context.auth_context().get("x509_pem_cert") or ()
     return _read(bytes(texts[0])) if texts else None
 

@@ -91,7 +91,6 @@ class Loop:
         self.offload = Offload(ground, self._requested, *custodians)
         node.observe(self.offload.ahead)
         self.tiers = Tiers(node, self.offload, self.policy, self.kick)
-        node.tier_view = self.tiers.for_swaps
         self.pressure = self._pressure(memory) if memory is not None else None
         self.refusals: Callable[[Iterable[Seat]], Mapping[PodUid, str]]
         self.refusals = self.pressure or (lambda _seats: {})
@@ -146,6 +145,7 @@ class Loop:
         self._kicked = False
         began = time.perf_counter()
         now = self.node.world.now()
+        self.tiers.stand()
         view = self.node.swap_view()
         refused = any(seat.unparkable for seat in view.seats)
         acted = False
@@ -156,6 +156,7 @@ class Loop:
             judged = self._judge_parks()
             # Judging reads the memory, too: what has left RAM meanwhile leaves room for others.
             if judged or view.park_room != self.node.park_room:
+                self.tiers.stand()
                 view = self.node.swap_view()
             acted = self._decide_on(view, now)
         self.proxies.grant_again()

@@ -99,16 +99,19 @@ class Tiers:
         view = replace(self.standing(), free_ram=self._node.free_ram)
         return lodges(view, (one,), self._node.world.now())
 
-    def for_swaps(self) -> TierView | None:
-        """What the swap decision sees of it: nothing where all states are in RAM, which has room
-        for all that are awake, since then it hasn't anything to weigh."""
+    def stand(self) -> None:
+        """Have the swap decision see how the tiers stand now: not at all where all states are in
+        RAM, which has room for all that are awake, since then it hasn't anything to weigh."""
+        self._node.standing = self.standing() if self._weighs() else None
+
+    def _weighs(self) -> bool:
         node, awake = self._node, 0
         for seat in node.seats.values():
             if seat.state in OCCUPYING:
                 awake += node.park_size(seat)
             elif seat.state in TIER_OF and seat.state is not SeatState.PARKED:
-                return self.standing()
-        return self.standing() if node.park_room is not None and awake > node.park_room else None
+                return True
+        return node.park_room is not None and awake > node.park_room
 
     # --- what there is --------------------------------------------------------------------------
 

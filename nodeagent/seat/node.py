@@ -186,10 +186,6 @@ class DemandListener(Protocol):
         ...
 
 
-def no_tiers() -> None:
-    """Nobody says where states are."""
-
-
 def as_settings_say(_: Seat) -> None:
     """No seat has a limit of its own for its start."""
 
@@ -224,12 +220,12 @@ class Node:
     `activity` is what is published of when each seat is used, `used` of what namespaces have used.
     `seen` says how many bytes of device memory a seat was last seen to hold; `park_room` is how
     many bytes more may be parked into RAM now, `free_ram` the host's part of that, None while
-    unknown; `ram_freed_at` when a state last left RAM; `tier_view` says what the swap decision is
-    to see of the tiers (`Tiers.for_swaps`). `healthy` asks a workload that listens whether it
-    serves yet; `start_limit` is how many seconds a seat's start may take, None if the settings say
-    it. `turns` is what seats that always want their GPUs have had of them since this agent began.
-    `last`: namespaces whose seats come after all others; `ram_quotas`: bytes of RAM that a
-    namespace's parked seats may take.
+    unknown; `ram_freed_at` when a state last left RAM; `standing` is what the last decision saw of
+    the tiers (`Tiers.stand`). `healthy` asks a workload that listens whether it serves yet;
+    `start_limit` is how many seconds a seat's start may take, None if the settings say it. `turns`
+    is what seats that always want their GPUs have had of them since this agent began. `last`:
+    namespaces whose seats come after all others; `ram_quotas`: bytes of RAM that a namespace's
+    parked seats may take.
     """
 
     settings: AgentSettings
@@ -247,7 +243,7 @@ class Node:
     activity: dict[PodUid, dict[str, Any]] = field(default_factory=dict)
     seen: Mapping[PodUid, int] = field(default_factory=dict)
     park_room: int | None = None
-    tier_view: Callable[[], TierView | None] = no_tiers
+    standing: TierView | None = None
     free_ram: int | None = None
     ram_freed_at: float = 0.0
     healthy: Callable[[Seat], Awaitable[bool]] = taken_for_healthy
@@ -464,7 +460,7 @@ class Node:
                 for uid, seat in self.seats.items()
                 if seat.state in OCCUPYING
             },
-            tiers=self.tier_view(),
+            tiers=self.standing,
             last=self._who_comes_last(),
         )
         return self.turns.look(view, self.world.now())
