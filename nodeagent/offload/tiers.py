@@ -122,7 +122,9 @@ class Tiers:
 
     def _in_turn(self, view: TierView, swaps: SwapView | None, now: float) -> TierView:
         """The node with everybody's turn, and with dumps that were refused and are tried again."""
-        swaps = swaps or self._node.swap_view()
+        if swaps is None:
+            self.stand()
+            swaps = self._node.swap_view()
         ram = ram_order(swaps, self._swap, now)
         asking = {one.uid for one in swaps.seats if wants(one)}
         view = replace(
@@ -169,7 +171,7 @@ class Tiers:
             or wishes.to_save
             or bool(saved.paging)
         )
-        # Every decision looks at each seat so: by place, that takes a third less.
+        # By place, as every decision makes one of each seat.
         return Parked(
             seat.uid,
             str(seat),

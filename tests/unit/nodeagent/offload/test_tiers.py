@@ -17,6 +17,7 @@ from kybernate.types import SeatState, Tier
 from nodeagent import metrics
 from nodeagent.kube.attendance import Attendance
 from nodeagent.kube.publish import Publisher
+from nodeagent.offload import tiers
 from nodeagent.operations.wire import seat_message
 from tests.unit.nodeagent.offloading import (
     ACTIVE,
@@ -54,6 +55,25 @@ async def test_a_seat_goes_to_nvme_and_a_request_brings_it_back(rig, proxy):
     assert (r.machine.vault, r.machine.gates) == ({}, {})
     assert (seat.saved.artifact, seat.saved.copies, seat.wishes.tier_asked) == ("", frozenset(), "")
     r.check()
+
+
+async def test_after_a_decision_turns_are_ordered_by_what_stands_then(rig, monkeypatch):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    await down(r, cold)
+    order, fresh = tiers.ram_order, []
+
+    def ordered(view, *more):
+        r.loop.tiers.stand()
+        fresh.append(view.tiers == r.node.standing)
+        return order(view, *more)
+
+    monkeypatch.setattr(tiers, "ram_order", ordered)
+    r.loop.operators.request_wake(cold, "a test")
+    r.node.standing = None  # as the decision saw it, before what it decided
+    r.loop.tiers.look()
+    assert fresh == [True]
+    await r.until(cold, ACTIVE)
 
 
 def shown(tier):
