@@ -214,7 +214,7 @@ def next_check(view: TierView, policy: TierPolicy, now: float) -> float | None:
 def at_rest(view: TierView, policy: TierPolicy, now: float, asking: Collection[PodUid]) -> bool:
     """Whether `decide` begins nothing, whoever's turn it is: RAM has room for all that are awake,
     and everybody may stay where they are. `asking`: who may ask for its turn and isn't in RAM.
-    Mostly nodes are so, and it takes a tenth of a decision to see. False where that isn't clear."""
+    False where that isn't clear at once: whoever has no answer here decides (ADR 248)."""
     if any(seat.namespace in view.quotas for seat in view.seats):
         return False
     room = view.limits.get(Tier.RAM, 0) - used(view.seats, Tier.RAM)
