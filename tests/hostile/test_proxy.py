@@ -134,7 +134,7 @@ class Process:
         async with asyncio.timeout(PATIENCE), self.client() as client:
             while True:
                 async with client.get("/v1/models") as answer:
-                    if seat.get("uid", "a") in await answer.text():
+                    if told.name in await answer.text():
                         return
                 await asyncio.sleep(0.01)
 
@@ -289,7 +289,7 @@ def test_what_a_seat_that_answers_at_once_leaves_unread_counts_on(against):
         proxy.agent.lease("grant")
         async with proxy.client() as client:
             asked = [asyncio.create_task(ask(client, body(LARGE))) for _ in range(2)]
-            await proxy.until(lambda size, _: size == 2 * LARGE)
+            await proxy.until(lambda *held: held == (2 * LARGE, 0))
             await asyncio.sleep(0.3)
             assert await proxy.held() == (2 * LARGE, 0)
             status, answer, _ = await ask(client, body(LARGE))
