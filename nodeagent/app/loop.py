@@ -145,6 +145,8 @@ class Loop:
         self._kicked = False
         began = time.perf_counter()
         now = self.node.world.now()
+        # Judging reads the memory, too: what has left RAM meanwhile leaves room for others.
+        self._judge_parks()
         self.tiers.stand()
         view = self.node.swap_view()
         refused = any(seat.unparkable for seat in view.seats)
@@ -153,11 +155,6 @@ class Loop:
             self._tiers_next.cancel()
             self._tiers_next = None
         if refused or view != self._settled or now >= self._settled_until:
-            judged = self._judge_parks()
-            # Judging reads the memory, too: what has left RAM meanwhile leaves room for others.
-            if judged or view.park_room != self.node.park_room:
-                self.tiers.stand()
-                view = self.node.swap_view()
             acted = self._decide_on(view, now)
         self.proxies.grant_again()
         metrics.LOOP_SECONDS.observe(time.perf_counter() - began)
@@ -168,8 +165,8 @@ class Loop:
         else:
             self.tiers.look(view)
 
-    def _judge_parks(self) -> bool:
-        return self.node.judge_parks({**self.refusals(self.node.seats.values()), **self._pinned()})
+    def _judge_parks(self) -> None:
+        self.node.judge_parks({**self.refusals(self.node.seats.values()), **self._pinned()})
 
     async def watch_memory(self) -> None:
         """For ever: have what may be parked follow the host's memory."""

@@ -108,8 +108,13 @@ class Pressure:
         )
         forfeits = self._forfeits()
         for seat in known:
-            seat.ending.judged(forfeits.get(seat.uid, ""))
-        self._tell(known)
+            if (why := forfeits.get(seat.uid, "")) != seat.ending.forfeit:
+                seat.ending.judged(why)
+        if refused or self._told:
+            self._tell(known)
+        there = self._node.seats
+        if not self._levels.keys() <= there.keys():
+            self._levels = {uid: one for uid, one in self._levels.items() if uid in there}
         mended = self._passing | forfeits.keys()
         return {uid: one.sentence for uid, one in refused.items() if uid not in mended}
 
@@ -203,7 +208,6 @@ class Pressure:
                     self._node.tell(seat, "Warning", "ParkRefused", why.sentence)
         seats = self._node.seats
         self._told = {uid: lack for uid, lack in self._told.items() if uid in seats}
-        self._levels = {uid: known for uid, known in self._levels.items() if uid in seats}
 
     def _needed(self, seat: Seat, known: list[Seat]) -> bool:
         if seat.wishes.leave or self._node.draining:

@@ -413,13 +413,12 @@ class Node:
 
     # --- decisions ------------------------------------------------------------------------------
 
-    def judge_parks(self, refused: Mapping[PodUid, str]) -> bool:
-        """Note of each seat whether it could be parked now; why not, by seat. Whether any of that
-        is new."""
-        is_new = False
+    def judge_parks(self, refused: Mapping[PodUid, str]) -> None:
+        """Note of each seat whether it could be parked now; why not, by seat."""
         for uid, seat in self.seats.items():
-            is_new |= seat.backoff.judged(refused.get(uid, ""))
-        return is_new
+            why = refused.get(uid, "")
+            if why != seat.backoff.unparkable:
+                seat.backoff.judged(why)
 
     def judge_turns(self, refused: Mapping[PodUid, str]) -> None:
         """Note of each seat whether it is refused its turn, and tell people why; why, by seat."""

@@ -52,10 +52,9 @@ class Backoff:
         """Its state may be moved between tiers."""
         self.move_not_before = 0.0
 
-    def judged(self, unparkable: str) -> bool:
-        """Why it can't be parked now; empty if it can. Whether that is something new."""
-        before, self.unparkable = self.unparkable, unparkable
-        return before != unparkable
+    def judged(self, unparkable: str) -> None:
+        """Why it can't be parked now; empty if it can."""
+        self.unparkable = unparkable
 
     def refuse(self, why: str) -> None:
         """Why it can't have its turn; empty if it may."""
