@@ -72,7 +72,7 @@ class DoorSide:
 
     def _welcome(self, seat: Seat, init: Process, hello: GateHello) -> None:
         seat.tree.greeted(init)
-        seat.contact.greeted(image_mode=hello.image)
+        seat.contact.greeted(image_mode=hello.image, waits=hello.phase is GatePhase.WAITING)
         if hello.phase is GatePhase.PARKED and seat.state is SeatState.WAITING:
             # The journal was lost, and with it what was saved of it, and where.
             seat.contact.made()

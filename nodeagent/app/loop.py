@@ -301,7 +301,8 @@ class Loop:
         healthy = self.node.inventory.memory()
         for seat in tuple(self.node.seats.values()):
             lost = [gpu for gpu in seat.identity.gpus if gpu not in healthy]
-            using = seat.state in OCCUPYING and seat.state is not SeatState.FAILED
+            at_gate = seat.state is SeatState.STARTING and seat.contact.waits
+            using = seat.state in OCCUPYING and seat.state is not SeatState.FAILED and not at_gate
             if lost and using:
                 self.life.fail(seat, f"GPU {', '.join(lost)} is lost or unhealthy", "GpuLost")
 

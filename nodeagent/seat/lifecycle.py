@@ -136,6 +136,11 @@ class Lifecycle:
             why = f"its container can't be let to its GPUs: {error}"
             await self._wait_again(seat, why)
             return
+        if not self._node.has_gpus(seat):
+            # Who stands at the gate isn't failed for it.
+            await self._wait_again(seat, "one of its GPUs was lost, or became unhealthy")
+            return
+        seat.contact.let_go()
         self._world.doors.go(seat.uid, seat.history.generation, prefix)
         await self.await_started(seat)
 

@@ -14,15 +14,16 @@ if TYPE_CHECKING:
 class Contact:
     """`connected`: its kyb-init is; `next_hello`: of a new one that waits until the old is gone.
 
-    `image_mode`: kyb-init runs the image's command. `address` is where requests go once it has
-    started. `unheard`: lines of the journal are lost, and its kyb-init, which lives, has not said
-    since where the seat is. `unlooked`: nobody has looked yet whether something arrived at its
-    sockets since it was frozen.
+    `image_mode`: kyb-init runs the image's command. `waits`: it stands at the gate, and nothing of
+    the workload has begun. `address` is where requests go once it has started. `unheard`: lines of
+    the journal are lost, and its kyb-init, which lives, has not said since where the seat is.
+    `unlooked`: nobody has looked yet whether something arrived at its sockets since it was frozen.
     """
 
     connected: bool = False
     next_hello: GateHello | None = None
     image_mode: bool = False
+    waits: bool = False
     pod_ip: str = ""
     address: str = ""
     unlooked: bool = False
@@ -32,9 +33,13 @@ class Contact:
         """Its record may be an older one."""
         self.unheard = True
 
-    def greeted(self, *, image_mode: bool) -> None:
-        """Its kyb-init says whose command it runs."""
-        self.image_mode, self.unheard = image_mode, False
+    def greeted(self, *, image_mode: bool, waits: bool) -> None:
+        """Its kyb-init says whose command it runs, and whether it waits for its turn to."""
+        self.image_mode, self.waits, self.unheard = image_mode, waits, False
+
+    def let_go(self) -> None:
+        """Its kyb-init is told to start the command."""
+        self.waits = False
 
     def made(self) -> None:
         """Its kyb-init is connected."""
@@ -46,7 +51,7 @@ class Contact:
 
     def ended(self) -> None:
         """Its container has ended: nobody answers."""
-        self.connected, self.address, self.unheard = False, "", False
+        self.connected, self.waits, self.address, self.unheard = False, False, "", False
 
     def queue(self, hello: GateHello) -> None:
         """A new kyb-init waits until the old one is gone."""

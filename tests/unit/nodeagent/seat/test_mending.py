@@ -65,13 +65,42 @@ async def test_a_gpu_lost_half_way_ends_the_seat(rig, proxy, state):
         await r.until(b, ACTIVE)
         proxy(r.loop).request(a)
         at_work = b if state is SeatState.PARKING else a
-    while r.state(at_work) is not state:  # noqa: ASYNC110 - states have no event here
+    began = ("go", at_work, "1")
+    while r.state(at_work) is not state or began not in r.machine.log:  # noqa: ASYNC110 - no event
         await asyncio.sleep(0.001)
     r.machine.lost.add("GPU-0")
     r.loop.inventory_reported(with_lost(r.node.inventory, "GPU-0"))
     await r.until(at_work, WAITING, 5.0)
     assert "GpuLost" in reasons(r)
     assert not r.machine.locked()
+
+
+async def test_a_seat_at_the_gate_waits_while_its_gpu_is_lost(rig, monkeypatch):
+    """Found by the fault matrix: it was started again, though nothing of it had begun."""
+    r = rig()
+    r.begin()
+    whole, asked, answered = r.node.inventory, asyncio.Event(), asyncio.Event()
+
+    async def lack_of_room(_seat):
+        asked.set()
+        await answered.wait()
+
+    monkeypatch.setattr(r.loop.steps, "lack_of_room", lack_of_room)
+    a = await r.seat("a")
+    await asked.wait()
+    r.machine.lost.add("GPU-0")
+    r.loop.inventory_reported(with_lost(whole, "GPU-0"))
+    answered.set()
+    await r.until(a, WAITING, 5.0)
+    await asyncio.sleep(5)
+    assert r.state(a) is WAITING
+    assert "GpuLost" not in reasons(r)
+    monkeypatch.undo()
+    r.machine.lost.clear()
+    r.loop.inventory_reported(whole)
+    await r.until(a, ACTIVE, 10.0)
+    assert [entry[:2] for entry in r.machine.log if entry[:1] == ("go",)] == [("go", a)]
+    r.check()
 
 
 async def test_a_held_group_keeps_its_gpus_whatever_the_plugin_says(rig):
