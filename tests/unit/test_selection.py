@@ -1,4 +1,4 @@
-"""A word selects tests without reading all the others."""
+"""Words select tests without reading all the others."""
 
 from __future__ import annotations
 
@@ -30,6 +30,9 @@ def left_out(word: str, path: Path) -> bool | None:
         ("core", QUANTITY, None),
         ("", QUANTITY, None),
         ("fairqueue or quantity", UNIT / "core" / "test_rate.py", None),
+        ("core and fairqueue", FAIR, None),
+        ("core and fairqueue", QUANTITY, True),
+        ("core and not fairqueue", QUANTITY, None),
         ("fairqueue", UNIT / "core", None),
         ("fairqueue", UNIT / "docs" / "words.toml", None),
         ("test_fairqueue", UNIT / "docs" / "test_docs.py", True),
@@ -42,8 +45,6 @@ def left_out(word: str, path: Path) -> bool | None:
         ("fairqueue", UNIT.parent / "hostile" / "conftest.py", None),
     ],
 )
-def test_only_files_without_the_one_word_are_left_out(
-    word: str, path: Path, out: bool | None
-) -> None:
+def test_only_files_without_the_words_are_left_out(word: str, path: Path, out: bool | None) -> None:
     assert path.exists()
     assert left_out(word, path) is out
