@@ -9,6 +9,7 @@ dropped because no record names it, since the record that named it may be the on
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kybernate.core.seat.seats import AT_GATE, OCCUPYING, SeatEvent
@@ -17,6 +18,8 @@ from kybernate.types import SeatState
 from nodeagent import metrics
 
 if TYPE_CHECKING:
+    from kybernate.core.swap.swapview import SwapView
+    from kybernate.types import PodUid
     from nodeagent.seat.node import Node
     from nodeagent.seat.record import Seat
 
@@ -57,12 +60,18 @@ def _lives(node: Node, seat: Seat) -> bool:
 
 def impossible(node: Node) -> tuple[Seat, ...]:
     """Seats that can't all be where their records have them. Of two that clash, the one that was
-    on its way is less sure than one that rests there. Without an inventory nobody can tell."""
+    on its way is less sure than one that rests there, which is one of them only if it clashes
+    without those, too. Without an inventory nobody can tell."""
     if node.inventory is None:
         return ()
     view = node.swap_view()
-    clashing = [
-        seat for seat in node.seats.values() if seat.state in OCCUPYING and not fits(view, seat.uid)
-    ]
-    on_their_way = [seat for seat in clashing if seat.state not in _SURE_ON_GPUS]
-    return tuple(on_their_way or clashing)
+    on_their_way = {uid for uid in _clashing(view) if node.seats[uid].state not in _SURE_ON_GPUS}
+    others = tuple(one for one in view.seats if one.uid not in on_their_way)
+    found = on_their_way | _clashing(replace(view, seats=others))
+    return tuple(seat for uid, seat in node.seats.items() if uid in found)
+
+
+def _clashing(view: SwapView) -> set[PodUid]:
+    """Seats that aren't in GPU memory together with all others that are."""
+    there = (one.uid for one in view.seats if one.state in OCCUPYING)
+    return {uid for uid in there if not fits(view, uid)}

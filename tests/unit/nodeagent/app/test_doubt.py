@@ -51,6 +51,35 @@ def test_two_records_that_cannot_both_be_true_are_asked(rig, state):
     assert after == before + 1
 
 
+def test_of_three_records_those_that_clash_without_the_one_on_its_way_are_asked_too(rig):
+    machine = Machine(MEMORY)
+
+    async def first():
+        r = rig(machine)
+        r.begin()
+        parked, active = await r.seat("a"), await r.seat("b")
+        await r.until(active, ACTIVE)
+        waiting = await r.seat("c")
+        assert r.state(waiting) is SeatState.WAITING
+        return parked, active, waiting, [r.node.seats[uid].record() for uid in (parked, waiting)]
+
+    parked, active, waiting, records = run_virtual(first())
+    machine.journal[f"seat/{parked}"] = records[0] | {"state": "active"}
+    machine.journal[f"seat/{waiting}"] = records[1] | {"state": "starting"}
+    machine.journal_damage = "1 of the journal's lines can't be read"
+
+    async def second():
+        r = rig(machine)
+        await r.recover()
+        await r.until(active, ACTIVE, 5.0)
+        await r.until(parked, PARKED, 5.0)
+        await r.until(waiting, SeatState.WAITING, 5.0)
+        # While they are disbelieved one by one, records still say what can't be.
+        assert machine.breaches == []
+
+    run_virtual(second(), start=5000.0)
+
+
 @pytest.mark.parametrize("proxies", [1, 0], ids=["another is asked for", "nobody is"])
 def test_the_line_that_told_of_a_wake_is_lost(rig, proxy, proxies):
     """No other seat wakes beside it, and it runs on."""
