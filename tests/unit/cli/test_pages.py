@@ -41,6 +41,7 @@ def test_a_trace_is_simulated(reader):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_cluster_is_planned_from_a_file(reader):
     """And the page tells what the sample comes to."""
     (reader.folder / "costs.json").write_text(json.dumps(COSTS))
