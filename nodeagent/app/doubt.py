@@ -60,8 +60,8 @@ def _lives(node: Node, seat: Seat) -> bool:
 
 def impossible(node: Node) -> tuple[Seat, ...]:
     """Seats that can't all be where their records have them. Of two that clash, the one that was
-    on its way is less sure than one that rests there, which is one of them only if it clashes
-    without those, too. Without an inventory nobody can tell."""
+    on its way is less sure than one that rests there; those that rest there are among them only if
+    they clash with each other. Without an inventory nobody can tell."""
     if node.inventory is None:
         return ()
     view = node.swap_view()
@@ -72,6 +72,6 @@ def impossible(node: Node) -> tuple[Seat, ...]:
 
 
 def _clashing(view: SwapView) -> set[PodUid]:
-    """Seats that aren't in GPU memory together with all others that are."""
+    """Seats in GPU memory, by their records, that don't fit beside all others that are."""
     there = (one.uid for one in view.seats if one.state in OCCUPYING)
     return {uid for uid in there if not fits(view, uid)}
