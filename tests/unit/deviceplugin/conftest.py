@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import tempfile
 import threading
 from pathlib import Path
@@ -9,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.plugin import Plugin
+from kybernate.errors import ConfigError
 from kybernate.settings.plugin import PluginSettings
+from tests.simgpu import build
 from tests.unit.deviceplugin.fakes import Agent, Driver, Kubelet
+from tests.unit.deviceplugin.realnode import ROOT, Node
 
 
 @pytest.fixture
@@ -100,3 +105,28 @@ class Runner:
     def restart(self, **changes):
         self.stop()
         return self.start(**changes)
+
+
+@pytest.fixture(scope="module")
+def library() -> Path:
+    pytest.importorskip("pynvml")
+    if os.geteuid() != 0:
+        pytest.skip("making device nodes needs root")
+    try:
+        return build(ROOT / "build" / "simgpu")
+    except ConfigError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def node(library):
+    """One of four GPUs, whose plugin has told the kubelet of them."""
+    folder = Path(tempfile.mkdtemp(prefix="kyb-dp-", dir="/dev/shm"))
+    node = Node(folder, library)
+    node.start()
+    node.turn("G01", "Healthy")
+    yield node
+    node.kill()
+    print((folder / "log").read_text())
+    node.kubelet.stop()
+    shutil.rmtree(folder)

@@ -11,6 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
+from prometheus_client import REGISTRY
 
 from kybernate.core.doctor.health import Checkup, EventKind, GpuEvent
 from kybernate.errors import DriverError
@@ -19,6 +20,7 @@ from kybernate.lib import rpc
 from kybernate.types import Gpu, GpuUuid
 
 pb = deviceplugin_pb2
+ONE, TWO = "kyb.ai/gpu-1x-seat", "kyb.ai/gpu-2x-seat"
 
 
 def until(condition, limit=60.0):
@@ -212,3 +214,28 @@ class Driver:
 
     def driver_versions(self):
         return "580.1", "13.0"
+
+
+def listed(kubelet):
+    """Wait until it lists both resources, and return the states of their seats."""
+    return until(lambda: set(kubelet.lists) == {ONE, TWO} and kubelet.lists)
+
+
+def sample(name, **labels):
+    """What the plugin's metric says, or None."""
+    return REGISTRY.get_sample_value(name, labels)
+
+
+def allocated(kubelet, resource, *ids):
+    """The CDI devices that a container with these seats gets."""
+    request = pb.AllocateRequest()
+    request.container_requests.add(devices_ids=ids)
+    answer = kubelet.plugin(resource).Allocate(request, timeout=60)
+    return [one.name for one in answer.container_responses[0].cdi_devices]
+
+
+def start(kubelet, resource, *ids):
+    """Have a container with these seats start."""
+    return kubelet.plugin(resource).PreStartContainer(
+        pb.PreStartContainerRequest(devices_ids=ids), timeout=60
+    )

@@ -54,6 +54,12 @@ def _seat(name, group, state, **more):
     )
 
 
+def share_of(world):
+    """Which part of the time each had that all of them had."""
+    total = sum(world.held.values())
+    return {name: held / total for name, held in world.held.items()}
+
+
 class World:
     """`costs`: seconds of one step by seat, or one number for all."""
 
