@@ -356,6 +356,8 @@ _LEAVES = (SeatState.PARKING, SeatState.DRAINING)
 _SERVES = (SeatState.ACTIVE, SeatState.DRAINING)
 _TO_BE_PARKED = (SeatState.WAKING, SeatState.ACTIVE, SeatState.DRAINING)
 """From here a park has yet to take its room in RAM. A start has no known end, and keeps none."""
+_IN_RAM = (SeatState.PARKING, SeatState.PARKED)
+"""Here its bytes are there already."""
 _CALLED: Final = 1.0
 """Calls per hour of a seat whose state should be in RAM."""
 _OFFLOADED = (SeatState.PARKED_NVME, SeatState.PARKED_OBJECT)
@@ -924,14 +926,16 @@ class _Decision:
     def _comes_up(self, seat: SeatView, victims: Collection[SeatView]) -> bool:
         """Whether RAM takes these, and has room for the seat's own state after that."""
         tiers, room = self._view.tiers, self._view.park_room
-        rises = seat.uid if seat.state in TIER_OF and seat.uid in self._parked else None
         if tiers is None or room is None:
             return True
+        own = self._parked.get(seat.uid)
+        if seat.state not in TIER_OF or not any(one is own for one in tiers.seats):
+            own = None  # the tiers, which are of the last decision, may have it awake still
         parks = self._parks_of(victims)
         need = sum(one.size for one in parks)
-        if (rises is None or self._parked[rises].tier is Tier.RAM) and need <= room:
+        if (own is None or own.tier is Tier.RAM) and need <= room:
             return True
-        return lodges(replace(tiers, free_ram=room), parks, self._now, rises)
+        return lodges(replace(tiers, free_ram=room), parks, self._now, own.uid if own else None)
 
     def _rests_beside(self, seat: SeatView, victims: Collection[SeatView]) -> bool:
         """Whether RAM holds the seat's own state and those of its victims at the same time."""
@@ -946,11 +950,12 @@ class _Decision:
         return lodges(replace(tiers, seats=there, free_ram=room), parks, self._now)
 
     def _parks_of(self, victims: Iterable[SeatView]) -> list[Parked]:
-        """What RAM is to take once these are parked, in their order."""
+        """What RAM is to take once these are parked, in their order. One that wakes just now
+        leaves the room that it will need again."""
         return [
             self._parked[v.uid]
             for v in sorted(victims, key=self._way_out)
-            if v.state is not SeatState.PARKING and v.uid in self._parked and not v.forfeit
+            if v.state not in _IN_RAM and v.uid in self._parked and not v.forfeit
         ]
 
     def _crowded(self, seat: SeatView, victims: Collection[SeatView]) -> str:

@@ -9,12 +9,13 @@ import pytest
 
 from kybernate.core.seat.operations import Kind, Progress, Verdict
 from kybernate.errors import ConflictError, NotFoundError, RefusedError, RetryableError
-from kybernate.types import PodUid, SeatState
+from kybernate.types import PodUid, SeatState, Tier
 from nodeagent.app.recover import recover
 from nodeagent.operations.operations import Operations
 from nodeagent.operations.record import OPERATION, Ask
 from tests.kit.clock import run_virtual
 from tests.kit.machine import Crash
+from tests.unit.nodeagent.conftest import GIB
 from tests.unit.nodeagent.offloading import ended
 
 
@@ -333,3 +334,27 @@ def test_an_agent_killed_at_any_write_of_an_operation_goes_on(rig, kind, crash_a
     with contextlib.suppress(Crash, RuntimeError):  # the loop was stopped
         run_virtual(first())
     run_virtual(second(), start=1100.0)
+
+
+async def test_a_wake_that_the_driver_refuses_elsewhere_is_judged_though_tiers_are_older(rig):
+    """It was parked again, and RAM was judged by what had been when it was on its way."""
+    r = rig(tiers={Tier.NVME: 1000 * GIB}, min_residency_s=0.1, idle_after_s=0.1)
+    r.node.park_budget = 500 * GIB
+    operations = Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy)
+    r.node.observe(operations)
+    failed = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: failed.append(told))
+    r.begin()
+    a, b, c = [await r.seat(name, vram=60 * GIB, anywhere=True) for name in "abc"]
+    await r.until(c, SeatState.ACTIVE)
+    assert r.state(a) is SeatState.PARKED
+    r.loop.operators.send_away(b, "a test")
+    await r.until(b, SeatState.PARKED)
+    await asyncio.sleep(10)
+    r.node.park_budget = 130 * GIB
+    r.node.ram_seen(free=25 * GIB, room=25 * GIB)
+    r.machine.faults.add("remap-refused")
+    await operations.ask(Ask(Kind.WAKE, "w1", a))
+    await asyncio.sleep(1)
+    assert "RemapRefused" in dict(r.seen.events)
+    assert failed == []
