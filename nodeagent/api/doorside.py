@@ -72,7 +72,7 @@ class DoorSide:
 
     def _welcome(self, seat: Seat, init: Process, hello: GateHello) -> None:
         seat.tree.greeted(init)
-        seat.contact.greeted(image_mode=hello.image, waits=hello.phase is GatePhase.WAITING)
+        seat.contact.greeted(image_mode=hello.image, begun=hello.phase is not GatePhase.WAITING)
         if hello.phase is GatePhase.PARKED and seat.state is SeatState.WAITING:
             # The journal was lost, and with it what was saved of it, and where.
             seat.contact.made()
@@ -112,6 +112,7 @@ class DoorSide:
                 seat, SeatEvent.FOUND, "found running, without a record of its start"
             )
             self._life.work(seat, self._accept_running(seat))
+        self._life.fail_lost(seat)
         self._node.save(seat)
 
     def came_back(self, seat: Seat) -> None:

@@ -12,7 +12,7 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
-from kybernate.core.seat.seats import OCCUPYING, SeatEvent
+from kybernate.core.seat.seats import SeatEvent
 from kybernate.core.swap.swap import ActionKind, decided, next_check
 from kybernate.core.swap.swapview import SPARE, SwapPolicy
 from kybernate.errors import RefusedError
@@ -295,16 +295,9 @@ class Loop:
         return ""
 
     def fail_lost(self) -> None:
-        """End what uses a GPU that is lost: no call to it comes back with a good answer."""
-        if self.node.inventory is None:
-            return
-        healthy = self.node.inventory.memory()
+        """End what uses a GPU that is lost."""
         for seat in tuple(self.node.seats.values()):
-            lost = [gpu for gpu in seat.identity.gpus if gpu not in healthy]
-            at_gate = seat.state is SeatState.STARTING and seat.contact.waits
-            using = seat.state in OCCUPYING and seat.state is not SeatState.FAILED and not at_gate
-            if lost and using:
-                self.life.fail(seat, f"GPU {', '.join(lost)} is lost or unhealthy", "GpuLost")
+            self.life.fail_lost(seat)
 
     def pod_changed(self, facts: PodFacts) -> None:
         """The watch shows a pod again."""

@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from kybernate.core.seat.ending import Ends, EndView, Watched, watched
-from kybernate.core.seat.seats import AT_GATE, TIER_OF, SeatEvent
+from kybernate.core.seat.seats import AT_GATE, OCCUPYING, TIER_OF, SeatEvent
 from kybernate.errors import (
     DeadlineError,
     DriverError,
@@ -328,6 +328,18 @@ class Lifecycle:
             self._node.transition(seat, SeatEvent.FAIL, why)
         self._node.leases.revoke(seat.uid)
         self.work(seat, self.kill(seat))
+
+    def fail_lost(self, seat: Seat) -> None:
+        """End it if it uses a GPU that is lost: no call to that comes back with a good answer. At
+        the gate it uses none, and after a restart of the agent not before its kyb-init says so."""
+        inventory = self._node.inventory
+        using = seat.state in OCCUPYING and seat.state is not SeatState.FAILED
+        if seat.state is SeatState.STARTING:
+            using = seat.contact.begun
+        if inventory is None or not using or self._node.has_gpus(seat):
+            return
+        lost = ", ".join(gpu for gpu in seat.identity.gpus if gpu not in inventory.memory())
+        self.fail(seat, f"GPU {lost} is lost or unhealthy", "GpuLost")
 
     async def kill(self, seat: Seat) -> None:
         """Kill the tree until nothing is left, and see the seat to its end."""

@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 class Contact:
     """`connected`: its kyb-init is; `next_hello`: of a new one that waits until the old is gone.
 
-    `image_mode`: kyb-init runs the image's command. `waits`: it stands at the gate, and nothing of
-    the workload has begun. `address` is where requests go once it has started. `unheard`: lines of
-    the journal are lost, and its kyb-init, which lives, has not said since where the seat is.
+    `image_mode`: kyb-init runs the image's command. `begun`: it said, or was told, that
+    the command runs. `address` is where requests go once it has started. `unheard`: lines of the
+    journal are lost, and its kyb-init, which lives, has not said since where the seat is.
     `unlooked`: nobody has looked yet whether something arrived at its sockets since it was frozen.
     """
 
     connected: bool = False
     next_hello: GateHello | None = None
     image_mode: bool = False
-    waits: bool = False
+    begun: bool = False
     pod_ip: str = ""
     address: str = ""
     unlooked: bool = False
@@ -33,25 +33,25 @@ class Contact:
         """Its record may be an older one."""
         self.unheard = True
 
-    def greeted(self, *, image_mode: bool, waits: bool) -> None:
-        """Its kyb-init says whose command it runs, and whether it waits for its turn to."""
-        self.image_mode, self.waits, self.unheard = image_mode, waits, False
+    def greeted(self, *, image_mode: bool, begun: bool) -> None:
+        """Its kyb-init says whose command it runs, and whether that has begun."""
+        self.image_mode, self.begun, self.unheard = image_mode, begun, False
 
     def let_go(self) -> None:
         """Its kyb-init is told to start the command."""
-        self.waits = False
+        self.begun = True
 
     def made(self) -> None:
         """Its kyb-init is connected."""
         self.connected = True
 
     def lost(self) -> None:
-        """Its kyb-init is not connected any more."""
-        self.connected = False
+        """Its kyb-init is not connected any more; what it was told last, it may not have heard."""
+        self.connected = self.begun = False
 
     def ended(self) -> None:
         """Its container has ended: nobody answers."""
-        self.connected, self.waits, self.address, self.unheard = False, False, "", False
+        self.connected, self.begun, self.address, self.unheard = False, False, "", False
 
     def queue(self, hello: GateHello) -> None:
         """A new kyb-init waits until the old one is gone."""

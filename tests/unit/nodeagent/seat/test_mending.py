@@ -65,14 +65,19 @@ async def test_a_gpu_lost_half_way_ends_the_seat(rig, proxy, state):
         await r.until(b, ACTIVE)
         proxy(r.loop).request(a)
         at_work = b if state is SeatState.PARKING else a
-    began = ("go", at_work, "1")
-    while r.state(at_work) is not state or began not in r.machine.log:  # noqa: ASYNC110 - no event
-        await asyncio.sleep(0.001)
+    await begun(r, at_work, state)
     r.machine.lost.add("GPU-0")
     r.loop.inventory_reported(with_lost(r.node.inventory, "GPU-0"))
     await r.until(at_work, WAITING, 5.0)
     assert "GpuLost" in reasons(r)
     assert not r.machine.locked()
+
+
+async def begun(r, uid, state):
+    """Until it is in this state and its command has begun."""
+    began = ("go", uid, "1")
+    while r.state(uid) is not state or began not in r.machine.log:  # noqa: ASYNC110 - no event
+        await asyncio.sleep(0.001)
 
 
 async def test_a_seat_at_the_gate_waits_while_its_gpu_is_lost(rig, monkeypatch):
@@ -101,6 +106,75 @@ async def test_a_seat_at_the_gate_waits_while_its_gpu_is_lost(rig, monkeypatch):
     await r.until(a, ACTIVE, 10.0)
     assert [entry[:2] for entry in r.machine.log if entry[:1] == ("go",)] == [("go", a)]
     r.check()
+
+
+def test_a_seat_at_the_gate_waits_though_the_agent_was_restarted_as_well(rig, monkeypatch):
+    """A kyb-init connects again a moment after an agent's start: until then nothing has begun."""
+    machine = Machine(MEMORY)
+
+    async def first():
+        r = rig(machine)
+        r.begin()
+        asked = asyncio.Event()
+
+        async def lack_of_room(_seat):
+            asked.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(r.loop.steps, "lack_of_room", lack_of_room)
+        a = await r.seat("a")
+        await asked.wait()
+        machine.lost.add("GPU-0")
+        r.loop.inventory_reported(with_lost(r.node.inventory, "GPU-0"))
+        await asyncio.sleep(0.01)
+        assert r.state(a) is SeatState.STARTING
+        return a, r.node.inventory
+
+    a, broken = run_virtual(first())
+
+    async def second():
+        r = late(rig(machine))
+        await r.recover()
+        r.loop.inventory_reported(broken)
+        await r.until(a, WAITING, 5.0)
+        await asyncio.sleep(5)
+        assert "GpuLost" not in reasons(r), r.seen.events
+        machine.lost.clear()
+        r.loop.inventory_reported(with_lost(broken))
+        await r.until(a, ACTIVE, 10.0)
+
+    run_virtual(second(), start=20.0)
+
+
+def test_what_runs_on_a_lost_gpu_is_ended_as_soon_as_its_kyb_init_is_heard(rig):
+    machine = Machine(MEMORY)
+
+    async def first():
+        r = rig(machine)
+        r.begin()
+        a = await r.seat("a")
+        await begun(r, a, SeatState.STARTING)
+        machine.lost.add("GPU-0")
+        return a, with_lost(r.node.inventory, "GPU-0")
+
+    a, broken = run_virtual(first())
+
+    async def second():
+        r = late(rig(machine))
+        await r.recover()
+        r.loop.inventory_reported(broken)
+        assert "GpuLost" not in reasons(r), "nobody knows yet"
+        await r.until(a, WAITING, 5.0)
+        assert "GpuLost" in reasons(r)
+
+    run_virtual(second(), start=20.0)
+
+
+def late(r):
+    """Its kyb-inits say hello a moment after its start, as real ones do."""
+    hello = r.machine.hello
+    r.machine.hello = lambda uid: asyncio.get_running_loop().call_later(0.1, hello, uid)
+    return r
 
 
 async def test_a_held_group_keeps_its_gpus_whatever_the_plugin_says(rig):
