@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from nodeagent.seat.node import Node
     from nodeagent.seat.record import Seat
+    from tests.kit.machine.processes import FakeProcess
     from tests.simulation.cluster import Pod
     from tests.simulation.peers import Around
 
@@ -30,6 +31,7 @@ class Watch:
         self._life = life
         self._states: dict[PodUid, SeatState] = {}
         self._before: dict[PodUid, int] = {}
+        self._for_the_guard: set[int] = set()
         self.steps = 0
 
     @property
@@ -58,6 +60,11 @@ class Watch:
             self._see_drained(seat.uid)
         if seat.state is SeatState.PARKED:
             self._see_off_gpus(seat)
+        if (before, seat.state) == (SeatState.PARKING, SeatState.ACTIVE):
+            self._for_the_guard |= {p.pid for p in self._tree(seat) if p.strayed}
+
+    def _tree(self, seat: Seat) -> list[FakeProcess]:
+        return [p for p in self._life.machine.procs.values() if p.handle == seat.tree.handle]
 
     def _see_room(self, node: Node) -> None:
         plan = self._life.plan
@@ -72,9 +79,8 @@ class Watch:
                 self._life.found.append(f"{uid} is parked under requests of {proxy.name}")
 
     def _see_off_gpus(self, seat: Seat) -> None:
-        for one in self._life.machine.procs.values():
-            on = one.memory and one.cuda is not ProcessState.CHECKPOINTED
-            if one.alive and on and one.handle == seat.tree.handle:
+        for one in self._tree(seat):
+            if one.alive and one.memory and one.cuda is not ProcessState.CHECKPOINTED:
                 gpus = ", ".join(one.memory)
                 self._life.found.append(f"{seat.identity.name} is parked, and {one.pid} on {gpus}")
 
@@ -180,10 +186,11 @@ class Watch:
         self._look_below()
 
     def _look_for_strayed(self) -> None:
-        """Every seat that is awake is on the GPUs that its record names."""
+        """Every seat that is awake is on the GPUs that its record names. What strayed as a park
+        began that was put off is ended by the next park, or by the guard, which isn't simulated."""
         for seat in self._seats.values():
-            trees = [p for p in self._life.machine.procs.values() if p.handle == seat.tree.handle]
-            there = {gpu for one in trees if one.alive for gpu in one.memory}
+            tree = [one for one in self._tree(seat) if one.pid not in self._for_the_guard]
+            there = {gpu for one in tree if one.alive for gpu in one.memory}
             if seat.state is SeatState.ACTIVE and not there <= set(seat.identity.gpus):
                 said = ", ".join(seat.identity.gpus)
                 self._life.found.append(f"{seat.identity.name} is on {sorted(there)}, not {said}")

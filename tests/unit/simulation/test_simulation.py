@@ -178,6 +178,8 @@ def test_storms_with_moves_run_nothing_twice_and_lose_nothing():
         ("storm", 9012267),
         # Three records could not all be true; the one that was on its way was doubted alone.
         ("storm", 5022081),
+        # What a park that was put off left to the guard was held against the agent.
+        ("storm", 7007633),
         # It refused a seat that came from another node, whose GPUs that kept for ever.
         ("pair", 30),
     ],
