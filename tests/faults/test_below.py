@@ -120,7 +120,7 @@ class Lodge:
                 link.request("GET", "/")
                 number, _, who = link.getresponse().read().decode().partition(" ")
                 return int(number), who
-            except OSError:
+            except (OSError, http.client.HTTPException):  # its process may end in mid-answer
                 assert time.monotonic() < end, self.told[-5:]
                 time.sleep(0.05)
             finally:
@@ -128,18 +128,25 @@ class Lodge:
 
     def see_clean(self) -> None:
         """Until the seat is awake, and no tier has a saved state."""
-        found: dict[str, Any] = {}
 
         def asked() -> bool:
             self.nurse()
-            self.tell()
-            time.sleep(0.1)
-            found.update(next((t for t in reversed(self.told) if "kept" in t), {}))
-            if found and not found["resting"]:
+            clean = self.clean(0)
+            if clean is False:
                 self.ask()  # what was asked of the agent that died is still carried out
-            return bool(found) and found["resting"] and not any(found["kept"].values())
+            return bool(clean)
 
-        wait_until(asked, LIMIT, lambda: f"left over: {found}, {self.told[-5:]}")
+        wait_until(asked, LIMIT, lambda: f"left over: {self.told[-5:]}")
+
+    def clean(self, since: int) -> bool | None:
+        """Whether the seat is awake and no tier has a saved state, as the agent told after so many
+        lines. None if it has not yet said so, or the saved state is about to go."""
+        self.tell()
+        time.sleep(0.1)
+        found = next((t for t in reversed(self.told[since:]) if "kept" in t), None)
+        if found is None or (found["resting"] and any(found["kept"].values())):
+            return None
+        return bool(found["resting"])
 
     def close_agent(self) -> None:
         """The agent ends, and with it the pipes to it."""
@@ -226,13 +233,17 @@ def _trip(lodge: Lodge, part: str, step: int) -> bool:
     lodge.tell(park="object")
     end = time.monotonic() + LIMIT
 
-    def struck() -> bool:
-        return any("killed" in t for t in told[before:])
+    def said(word: str) -> bool:
+        return any(word in t for t in told[before:])
 
-    while not (lodge.in_object_store or struck()):
+    while not (lodge.in_object_store or said("killed")):
         assert time.monotonic() < end, told[-5:]
         time.sleep(0.005)
-    if struck():
-        return True
-    lodge.ask()
-    return struck()
+    if not said("killed"):
+        lodge.ask()
+        # Its last steps come behind the answer.
+        wait_until(lambda: said("killed") or lodge.clean(before), LIMIT, lambda: f"{told[-5:]}")
+    if said("killed") and part == "criu":
+        # Else the one of the next trip is killed.
+        wait_until(lambda: said("looked_for"), LIMIT, "CRIU is still looked for")
+    return said("killed")

@@ -3,7 +3,8 @@
 `python -m tests.faults.scenes.lodge FILE`: the settings and more as JSON. On stdin come commands,
 a JSON object a line: `{"kill": PART, "after": N}` has the N-th record from now on kill it, and
 `{"park": TIER}` asks as an operator would; `{}` asks what is kept. On stdout go lines too: answers,
-what each record of the seat says, and when an order was carried out.
+what each record of the seat says, when an order was carried out, and when CRIU is looked for no
+more, which may be after that.
 """
 
 from __future__ import annotations
@@ -72,12 +73,17 @@ class Orders:
 
     def _kill_criu(self) -> None:
         end = time.monotonic() + _SOON
-        while time.monotonic() < end:
-            for entry in Path("/proc").glob("[0-9]*"):
-                with suppress(OSError):
-                    if os.readlink(entry / "exe") == self._criu:
-                        os.kill(int(entry.name), signal.SIGKILL)
-                        return
+        while time.monotonic() < end and not self._killed_criu():
+            pass
+        say(looked_for="criu")
+
+    def _killed_criu(self) -> bool:
+        for entry in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if os.readlink(entry / "exe") == self._criu:
+                    os.kill(int(entry.name), signal.SIGKILL)
+                    return True
+        return False
 
 
 class KillingJournal:
