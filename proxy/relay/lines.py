@@ -77,8 +77,10 @@ class Line(asyncio.Protocol):
 
     @property
     def usable(self) -> bool:
-        """Whether it may have another request."""
-        return self._whole and self.reusable and not self._lost and not self._transport.is_closing()
+        """Whether it may have another request: of the last answer nothing is left, which would be
+        read as the beginning of the next, whoever asks for that."""
+        over = self._whole and not self._parts
+        return over and self.reusable and not self._lost and not self._transport.is_closing()
 
     @property
     def length(self) -> int | None:

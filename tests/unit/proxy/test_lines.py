@@ -87,6 +87,18 @@ async def test_a_connection_is_used_again_after_a_whole_answer():
         assert server.heard.count(b"\r\n\r\nbody") == 3
 
 
+async def test_what_a_client_left_unread_of_its_answer_is_not_the_next_ones():
+    async with Server(OK) as server:
+        pool = server.pool()
+        line = await pool.connect()
+        headers = CIMultiDict({"Content-Length": "0"})
+        await line.ask("POST", head("POST", "/", pool.address, headers), bytearray())
+        await asyncio.sleep(0.1)  # all of it has come, and is written to a client that reads slowly
+        pool.give(line)
+        assert (await ask(pool))[2] == b"ok"
+        assert server.connections == 2
+
+
 async def test_pieces_headers_and_a_word_before_the_answer_may_come_in_any_parts():
     whole = (
         b"HTTP/1.1 100 Continue\r\nX-Early: 1\r\n\r\n"
