@@ -122,9 +122,6 @@ def slim_pod(item: Mapping[str, Any], slim: Json) -> Json:
         "status": {
             **slim["status"],
             "message": status.get("message"),
-            "conditions": [
-                one for one in mappings(status.get("conditions")) if one["type"] == READY
-            ],
             "containerStatuses": [
                 {name: one.get(name) for name in ("name", "imageID", "state")}
                 for one in mappings(status.get("containerStatuses"))
