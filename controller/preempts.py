@@ -165,6 +165,8 @@ class PreemptWorker:
                 self.tidy()
             return
         if not made and not self._seen.outranks_one(waiter.priority):
+            # Somebody less important may get a seat yet, of which nobody tells this pod.
+            self._queue.add(key, _TIDY_S)
             return
         # Two that look at once would choose the same pods.
         with self._turn:

@@ -37,10 +37,11 @@ ANSWER = {
 }
 
 
-def pod(name, namespace="shop", node="", priority=0, **more):
+def pod(name, namespace="shop", node="", priority=0, notes=None, **more):
     container = {"name": "c", "resources": {"limits": {"kyb.ai/gpu-1x-seat": "1"}}}
     spec = {"containers": [container], "priority": priority, **more}
     meta = {"namespace": namespace, "name": name, "uid": f"u-{name}", "resourceVersion": "1"}
+    meta["annotations"] = notes or {}
     said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     status = {"conditions": [{**said, "lastTransitionTime": EARLY}]} if not node else {}
     return slim_pod({"metadata": meta, "spec": {**spec, "nodeName": node}, "status": status})
@@ -91,7 +92,9 @@ class Site:
 
         monkeypatch.setattr(preempts.extender, "ask", ask)
         self.victims = Victims("https://x", None)
-        parts = Queue(), self.waiters, self.requests, self.pods, self.victims, self.world
+        self.now = 0.0
+        self.queue = Queue(lambda: self.now)
+        parts = self.queue, self.waiters, self.requests, self.pods, self.victims, self.world
         self.worker = PreemptWorker(
             *parts, self.world, lambda: NOW, patience=patience, limits=Limits()
         )
@@ -163,6 +166,29 @@ def test_the_extender_is_not_asked_where_nobody_could_make_room(monkeypatch, low
     site.see(new)
     site.worker.look(KEY)
     assert (site.asked, site.world.posted) == ([], [])
+
+
+def test_a_pod_that_waits_is_looked_at_again_once_somebody_less_important_may_have_a_seat(
+    monkeypatch,
+):
+    site = Site(monkeypatch)
+    for one in (pod("new", priority=10), pod("low", "lab")):
+        site.see(one)
+    site.worker.look(KEY)
+    site.see(pod("low", "lab", node="n1"), "MODIFIED")  # a node has come, and has room for one
+    site.now += 60.0
+    assert len(site.queue) == 1
+    assert site.queue.get() == KEY
+    site.worker.look(KEY)
+    assert [name for _, name, _ in site.world.posted] == [MADE]
+
+
+def test_one_that_starts_from_a_template_is_made_room_for_as_well(monkeypatch):
+    site = Site(monkeypatch)
+    site.see(pod("low", "lab", node="n1"))
+    site.see(pod("new", priority=10, notes={keys.RESTORE_FROM: "template/warm"}))
+    site.worker.look(KEY)
+    assert [name for _, name, _ in site.world.posted] == [MADE]
 
 
 def test_with_no_patience_set_nobody_makes_room_and_what_was_begun_is_taken_back(monkeypatch):
