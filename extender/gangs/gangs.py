@@ -62,8 +62,9 @@ class Gangs:
         self.changed = threading.Event()
         """Something was heard of a gang; whoever waits for it clears it."""
 
-    def pod_event(self, kind: str, item: Json) -> None:
-        """Take in an event of the watch on pods, or a pod that was patched."""
+    def pod_event(self, kind: str, item: Json, *, ours: bool = False) -> None:
+        """Take in an event of the watch on pods. `ours`: a pod as it was when we had patched it; if
+        it is gone by now, nobody will tell that again."""
         uid = item["metadata"]["uid"]
         if uid not in self._members and not is_member(item):
             return
@@ -71,7 +72,9 @@ class Gangs:
         number = int(version) if version.isdecimal() else 0
         member = None if kind == "DELETED" else read_member(item, self._snapshot.rules)
         with self._lock:
-            if number < self._versions.get(uid, 0):
+            if ours and uid not in self._members:
+                return
+            if member is not None and number < self._versions.get(uid, 0):
                 # We know of our own write before the watch does: this event is from before it.
                 return
             self._take_in(uid, member, number)

@@ -351,7 +351,8 @@ class GangPlanner:
     def _patch(self, member: Member, body: Json, kind: str) -> None:
         """Change a pod, unless another process may do so by now. Raises KybernateError."""
         self._with.fence.check()
-        self._gangs.pod_event("MODIFIED", self._with.pods.patch(member.pod, body, kind))
+        patched = self._with.pods.patch(member.pod, body, kind)
+        self._gangs.pod_event("MODIFIED", patched, ours=True)
 
     def _say(self, key: Key, members: Sequence[Member], reason: str) -> None:
         if not self._gangs.explain(key, reason) or reason.startswith("seats are held"):

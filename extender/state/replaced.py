@@ -43,6 +43,10 @@ class Replaced:
 
     def take(self, kind: str, pod: SeatPod) -> None:
         """Take in an event of the watch on pods."""
+        if kind == "DELETED" and pod.node is None:
+            # Of one that vanished while nobody watched, it carries no more than names.
+            there = (each[pod.ref.uid] for each in self._there.values() if pod.ref.uid in each)
+            pod = next((one.pod for one in there), pod)
         if not pod.succession or pod.resource is None or pod.node is None:
             return
         key, uid = (pod.ref.namespace, pod.succession), pod.ref.uid

@@ -615,3 +615,50 @@ def test_a_binding_gives_the_group_that_is_admitted_and_no_other(
     binder._consulted = Consulted(admit=lambda _pod, _node: GroupName("G1"))
     assert binder.bind(args) == ""
     assert seen["metadata"]["annotations"][keys.ASSIGNED_GROUP] == "G1"
+
+
+def test_a_pod_deleted_before_the_answer_to_its_patch_is_no_member() -> None:
+    stage = Stage("n1", "n2")
+    stage.add("a")
+    stage.add("b")
+    patch = stage.patch
+
+    def deleted_meanwhile(ref: PodRef, body: dict[str, Any], kind: str) -> dict[str, Any]:
+        answer = patch(ref, body, kind)
+        # `kubectl delete`: the watch's thread takes it in before the planner's has its answer.
+        stage.remove(ref.name)
+        return answer
+
+    stage.patch = deleted_meanwhile  # type: ignore[method-assign]
+    stage.ticks(1)
+    stage.patch = patch  # type: ignore[method-assign]
+    assert stage.pods == {}
+    assert stage.gangs.all() == {}
+    # The Job is made again, with the same gang.
+    stage.add("c")
+    stage.add("d")
+    stage.ticks(10)
+    assert stage.gated() == [], stage.gangs.reason("default", "g")
+
+
+def test_a_pod_that_a_second_list_lacks_is_no_member() -> None:
+    stage = Stage("n1", "n2")
+    stage.add("a")
+    stage.add("b")
+    names = {
+        "metadata": {
+            "namespace": "default",
+            "name": "a",
+            "uid": "uid-a",
+            "resourceVersion": stage.pods["a"]["metadata"].get("resourceVersion", "1"),
+        }
+    }
+    stage.ticks(1)  # the plan is written; the watch is interrupted before it tells of that
+    del stage.pods["a"]
+    stage.snapshot.pod_event("DELETED", names)  # what Watcher._list makes up, with names_only
+    stage.gangs.pod_event("DELETED", names)
+    members = [one.pod.name for one in next(iter(stage.gangs.all().values()))]
+    assert members == ["b"]
+    stage.add("c")
+    stage.ticks(10)
+    assert stage.gated() == [], stage.gangs.reason("default", "g")

@@ -583,3 +583,20 @@ def test_filter_leaves_out_a_node_that_is_kept_and_says_why(
     assert "of priority 10" in found["FailedNodes"]["n1"]
     assert asked("n1")["NodeNames"] == []
     assert heard == [("low", ["n1"])]
+
+
+def test_a_pod_that_left_while_nobody_watched_is_waited_for_no_more(snapshot: Snapshot) -> None:
+    site = Site(snapshot)
+    leaving = pod("old", node="n1")
+    leaving["metadata"] |= {
+        "ownerReferences": [{"controller": True, "kind": "ReplicaSet", "uid": "rs"}],
+        "deletionTimestamp": "2026-01-01T00:00:00Z",
+    }
+    snapshot.pod_event("ADDED", leaving)
+    # Watcher._list, with names_only: it is not in the second list.
+    names = ("namespace", "name", "uid", "resourceVersion")
+    meta = {one: leaving["metadata"][one] for one in names if one in leaving["metadata"]}
+    snapshot.pod_event("DELETED", {"metadata": meta})
+    assert snapshot.replaced("default", "rs", 60.0) == ()
+    # Long after, its node is taken out of the cluster (the fake API has no node n1).
+    assert site.known.claim(replace(site.new("fresh"), created=NOW)) == ""
