@@ -76,7 +76,7 @@ class Cluster(Protocol):
         seen. Raises RetryableError until all have been."""
         ...
 
-    def namespace_uid(self, name: str) -> str | None:
+    def namespace_uid(self, name: str, *, fresh: bool = False) -> str | None:
         """The namespace's UID; None if there is none of this name. Raises RetryableError where
         that isn't known now."""
         ...
@@ -130,10 +130,10 @@ class Kubernetes:
         with self._lock:
             return [*self._placed.get((node, namespace), {}).values()]
 
-    def namespace_uid(self, name: str) -> str | None:
+    def namespace_uid(self, name: str, *, fresh: bool = False) -> str | None:
         """See Cluster."""
         uid, ending = self._namespaces.get(name, ("", True))
-        if uid and not ending:
+        if uid and not ending and not fresh:
             return uid
         # One that ends may be another by now, of which the watch tells late.
         for item in self._one(f"/api/v1/namespaces/{name}"):

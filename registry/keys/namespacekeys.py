@@ -51,7 +51,7 @@ _AWAY_S = 10.0
 class Identities(Protocol):
     """Which namespaces there are, as the cluster says. `registry.cluster.Cluster` is one."""
 
-    def namespace_uid(self, name: str) -> str | None:
+    def namespace_uid(self, name: str, *, fresh: bool = False) -> str | None:
         """The UID; None if there is none of this name. Raises RetryableError."""
         ...
 

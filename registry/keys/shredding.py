@@ -139,6 +139,10 @@ class Shredder:
         gone = [one for one, at in there.items() if one not in ("", uid) and not at]
         if not gone and (uid is None or uid in there):
             return
+        if gone and self._cluster is not None:
+            # A watch may be late, and another replica know of the next one of this name already.
+            uid = self._cluster.namespace_uid(name, fresh=True)
+            gone = [one for one in gone if one != uid]
         with self._database.write() as connection:
             now = self._database.now(connection)
             if uid is not None:

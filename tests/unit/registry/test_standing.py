@@ -46,7 +46,7 @@ class Facts:
         found = self.seen.values()
         return [pod for pod in found if (pod.node, pod.namespace, pod.placed) == there]
 
-    def namespace_uid(self, name: str) -> str | None:
+    def namespace_uid(self, name: str, *, fresh: bool = False) -> str | None:
         return f"uid-of-{name}"
 
 

@@ -44,7 +44,7 @@ class Cluster:
         self.uids: dict[str, str] = {"ns": FIRST, "other": "uid-of-other"}
         self.away = False
 
-    def namespace_uid(self, name: str) -> str | None:
+    def namespace_uid(self, name: str, *, fresh: bool = False) -> str | None:
         if self.away:
             raise RetryableError("the API server can't be asked now")
         return self.uids.get(name)
