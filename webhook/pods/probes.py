@@ -25,6 +25,7 @@ HINTS = "hints"
 """The workload does its part unasked, and says so by hints; see `sidecar.hints`."""
 ENGINES = ("vllm", "sglang", "http", HINTS, "none")
 _PORT = re.compile(r"[0-9]{1,5}")
+_LAST_PORT = 65535
 _LONGEST = 16 * 1024
 """Characters of a handler, which the record in the pod's annotations repeats."""
 _OURS = range(keys.SIDECAR_FIRST_PORT, keys.SIDECAR_HINTS_PORT + 1)
@@ -147,6 +148,12 @@ def problems(pod: Json, container: Json, recorded: Json) -> Iterator[str]:
                 f"{where} uses port {port_of(field)} or {keys.KYB_INIT_PATH}, which the "
                 "webhook writes itself; write the workload's own port or command."
             )
+    scrape = scraped(pod, container, None)
+    if scrape is not None and not 0 < scrape <= _LAST_PORT:
+        yield (
+            f"Annotation {keys.SCRAPE_PORT} is {scrape}, which is no port; "
+            f"write one from 1 to {_LAST_PORT}."
+        )
     yield from _hook_problems(container)
     yield from _engine_problems(pod, container)
 

@@ -190,6 +190,10 @@ REFUSED: dict[str, list[tuple[str, Pod]]] = {
         ("`host`", probing({"httpGet": {"port": 80, "host": "example.org"}})),
         ("a port name that is not declared", probing({"httpGet": {"port": "web"}})),
         ("another port of the sidecar's", probing({"httpGet": {"port": 15482}})),
+        (
+            f"a `{keys.SCRAPE_PORT}` that is none",
+            pod(seat(), notes={**VRAM, keys.SCRAPE: "true", keys.SCRAPE_PORT: "70000"}),
+        ),
         ("the port that the webhook writes", probing({"httpGet": {"port": 15480}})),
         (
             "a `postStart` hook that asks the workload",

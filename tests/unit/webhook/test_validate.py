@@ -374,3 +374,13 @@ def test_devices_that_pass_the_driver_by_are_others_business() -> None:
     aside = {"name": "d", "resources": {"limits": {"rdma/hca": "1"}}}
     made["spec"]["containers"].append(aside)
     assert refusals(made, CLUSTER, keys.SCHEDULER_NAME) == []
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "99999"])
+def test_a_port_that_none_is_is_named_as_what_the_user_wrote(port: str) -> None:
+    notes = {**VRAM, keys.SCRAPE: "true", keys.SCRAPE_PORT: port}
+    (said,) = sentences(pod(seat(), notes=notes))
+    assert (
+        said
+        == f"Annotation {keys.SCRAPE_PORT} is {port}, which is no port; write one from 1 to 65535."
+    )
