@@ -39,7 +39,7 @@ def command(file: Path | None, *, as_json: bool) -> None:
         gpus = sorted(driver.devices(), key=lambda gpu: gpu.index)
         links = driver.links()
         groups = groups_of(config, gpus, links)
-    except (KybernateError, OSError) as error:
+    except (KybernateError, OSError, UnicodeDecodeError) as error:
         raise click.ClickException(str(error)) from error
     if as_json:
         click.echo(json.dumps(document(gpus, links, groups), indent=2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,15 @@ if TYPE_CHECKING:
     Option = Callable[[Any], Any]
 
 dry_run = click.option("--dry-run", is_flag=True, help="Say what would happen, and do nothing.")
+
+
+class Number(click.FloatRange):
+    """A range of numbers without `nan`, which is neither below nor above anything, and `inf`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See click."""
+        found = super().convert(value, param, ctx)
+        return found if isfinite(found) else self.fail(f"{value!r} is no number.", param, ctx)
 
 
 def together(*options: Option) -> Option:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 import orjson
+import yaml
 
 from kybernate.errors import (
     ConfigError,
@@ -56,6 +57,7 @@ _POOL_SIZE = 32
 _ASKS = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 """That a quiet watch has nobody behind it any more is noticed in 30 s, in 165 s by the client's own
 `keep_alive`. So an agent that was cut off hears what became of its pods within seconds."""
+_UNREADABLE = (yaml.YAMLError, OSError, ValueError, KeyError, TypeError)
 _HEADERS_LAST = 1.0
 """Seconds for which the credentials are taken to be as they were."""
 
@@ -317,7 +319,7 @@ def namespace_of(kubeconfig: Path, context: str | None = None) -> str:
         every, current = config.list_kube_config_contexts(  # type: ignore[no-untyped-call]
             str(kubeconfig)
         )
-    except (config.ConfigException, OSError, ValueError, KeyError, TypeError) as error:
+    except (config.ConfigException, *_UNREADABLE) as error:
         raise ConfigError("kubeconfig", f"can't read {kubeconfig}: {error}") from error
     named = next((one for one in every if one["name"] == context), None) if context else current
     if named is None:
@@ -354,7 +356,7 @@ def _configuration(kubeconfig: Path | None, context: str | None) -> Any:
                 client_configuration=settings,
                 persist_config=False,
             )
-    except (config.ConfigException, OSError, ValueError, KeyError, TypeError) as error:
+    except (config.ConfigException, *_UNREADABLE) as error:
         source = kubeconfig or "the pod's service account (no kubeconfig is set)"
         raise ConfigError("kubeconfig", f"can't read credentials from {source}: {error}") from error
     return settings

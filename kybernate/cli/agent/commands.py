@@ -13,7 +13,7 @@ from rich.live import Live
 from kybernate import keys
 from kybernate.cli.agent import view
 from kybernate.cli.agent.link import CALL_LIMIT, as_dict, connected, find_seat
-from kybernate.cli.options import together
+from kybernate.cli.options import Number, together
 from kybernate.cli.output import console
 from kybernate.gen import agent_pb2 as pb
 from kybernate.types import Tier
@@ -156,7 +156,7 @@ def wake(socket: str, /, seat: str, **options: Any) -> None:
 @_tier
 @click.option(
     "--deadline",
-    type=click.FloatRange(min=0.1, max=86_400),
+    type=Number(min=0.1, max=86_400),
     default=None,
     help="Seconds after which it has failed and the seat continues as before.",
 )
@@ -206,7 +206,7 @@ def save(socket: str, /, seat: str, *, tier: str | None, **options: Any) -> None
 @click.option("--to", "successor", required=True, help="Pod of the same namespace that continues.")
 @click.option(
     "--deadline",
-    type=click.FloatRange(min=0.1, max=86_400),
+    type=Number(min=0.1, max=86_400),
     default=None,
     help="Seconds after which it has failed, unless the successor was told to continue by then.",
 )
@@ -232,7 +232,7 @@ def move(
 @command.command("evacuate")
 @click.option(
     "--within",
-    type=click.FloatRange(min=1, max=86_400),
+    type=Number(min=1, max=86_400),
     required=True,
     help="Seconds until the node is gone.",
 )

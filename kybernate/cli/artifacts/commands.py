@@ -36,6 +36,7 @@ from kybernate.cli.artifacts.keys import (
 from kybernate.cli.cluster.lines import artifact_lines, artifacts_of, statuses
 from kybernate.cli.cluster.link import NODES, cluster_options, link_to, listed, may_list
 from kybernate.cli.cluster.lists import tell, watch_option
+from kybernate.cli.options import Number
 from kybernate.cli.output import FORMS, console
 from kybernate.core.quantity import parse_quantity
 from kybernate.errors import ConfigError, KybernateError
@@ -247,7 +248,7 @@ def rm(place: str, artifacts: tuple[str, ...], folder: Path, **flags: Any) -> No
 @click.option("--delete", is_flag=True, help="Do it. Without this, only say what would be done.")
 @click.option(
     "--grace-hours",
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     default=gc.GRACE / 3600,
     show_default=True,
     help="How long what nobody needs is left alone first; longer than any upload takes.",

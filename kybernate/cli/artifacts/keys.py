@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import yaml
+from pydantic import ValidationError
 
 from kybernate import keys as keys_of
 from kybernate.adapters.keys import artifactkeys
 from kybernate.cli.artifacts import view as artifacts_view
+from kybernate.cli.options import Number
 from kybernate.cli.output import console
 from kybernate.errors import ConfigError
 
@@ -72,9 +74,7 @@ def keys(folder: Path, name: str, *, secret: bool, shared: bool) -> None:
 @registry_option
 @tls_option
 @click.option("--why", default="", help="Why; it is kept.")
-@click.option(
-    "--after", type=click.FloatRange(min=0), help="Hours until it is done; the registry's setting."
-)
+@click.option("--after", type=Number(min=0), help="Hours until it is done; the registry's setting.")
 @click.option("--uid", default="", help="Only of the namespace of this name with this UID.")
 @click.option("--keep", is_flag=True, help="Take it back, where it isn't done yet.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
@@ -93,13 +93,18 @@ def shred(namespace: str, registry: str, tls: Path, **options: Any) -> None:
     if not (options["why"] or options["keep"] or options["dry_run"]):
         raise ConfigError("--why", "say why; it is kept beside what is left of the keys")
     hours = options["after"]
-    wish = ShredWish(
-        why=options["why"] or "asked by a person",
-        uid=options["uid"] or None,
-        seconds=None if hours is None else hours * 3600,
-        cancel=options["keep"],
-        dry_run=options["dry_run"],
-    )
+    try:
+        wish = ShredWish(
+            why=options["why"] or "asked by a person",
+            uid=options["uid"] or None,
+            seconds=None if hours is None else hours * 3600,
+            cancel=options["keep"],
+            dry_run=options["dry_run"],
+        )
+    except ValidationError as error:
+        (first, *_) = error.errors()
+        option = {"seconds": "--after"}.get(str(first["loc"][0]), f"--{first['loc'][0]}")
+        raise ConfigError(option, first["msg"]) from error
     found = Registry(registry, tls, "controller").shred(namespace, wish)
     if options["as_json"]:
         click.echo(found.model_dump_json(indent=2))

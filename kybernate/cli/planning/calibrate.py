@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +71,9 @@ def command(ctx: click.Context, /, seats: tuple[str, ...], rounds: int, **option
     url, out = options["url"], options["out"]
     if url and ctx.get_parameter_source("socket") is ParameterSource.COMMANDLINE:
         raise click.UsageError("--url is a box's and --socket an agent's: name one of them")
+    if out is not None and not os.access(out.parent, os.W_OK):
+        # Not found out once all is measured.
+        raise click.UsageError(f"--out {out}: {out.parent} is no folder that can be written to")
     with _box(url, options["key"]) if url else _node(options["socket"]) as place:
         measured, nvme = measure(place, seats, rounds)
         if place.without_nvme:

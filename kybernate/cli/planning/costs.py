@@ -8,11 +8,12 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from kybernate.cli.options import together
+from kybernate.cli.options import Number, together
 from kybernate.core.simulate.costs import read_costs
 from kybernate.core.simulate.world import Costs
+from kybernate.errors import ConfigError
 
-_POSITIVE = click.FloatRange(min=0, min_open=True)
+_POSITIVE = Number(min=0, min_open=True)
 _DEFAULT = Costs()
 _GB = 1e9
 cost_options = together(
@@ -71,7 +72,11 @@ tier_options = together(
 def costs_of(ctx: click.Context, options: dict[str, Any]) -> Costs:
     """The file's, if there is one, but what is said on the command line."""
     file = options["costs"]
-    costs = read_costs(file.read(), file.name) if file else _DEFAULT
+    try:
+        costs = read_costs(file.read(), file.name) if file else _DEFAULT
+    except UnicodeDecodeError as error:
+        why = "is no text in UTF-8; `kybernate calibrate` writes such files"
+        raise ConfigError(file.name, why) from error
     said = {
         name: options[name]
         for name in ("gpu_gb", "wake", "park")

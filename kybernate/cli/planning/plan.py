@@ -16,6 +16,7 @@ from rich.markup import escape
 from kybernate.adapters.prometheus import Prometheus
 from kybernate.api import pods
 from kybernate.cli.cluster.link import Source, cluster_options, link_to, listed
+from kybernate.cli.options import Number
 from kybernate.cli.planning.costs import cost_options, costs_of
 from kybernate.cli.planning.gpupods import BETWEEN, gpu_pods
 from kybernate.cli.planning.planpicture import picture
@@ -56,7 +57,7 @@ _USED = ("gpu_gb", "wake", "park", "fixed", "room", "slots")
 @cluster_options(namespaced=False)
 @click.option(
     "--p99",
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     default=5.0,
     show_default=True,
     help="With --prometheus: each workload's p99_s.",
@@ -69,7 +70,7 @@ _USED = ("gpu_gb", "wake", "park", "fixed", "room", "slots")
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0.001),
+    type=Number(min=0.001),
     default=4.0,
     show_default=True,
     help="A request's work, where the file has no column of them.",

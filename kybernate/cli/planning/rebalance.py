@@ -15,6 +15,7 @@ from rich.console import Console
 
 from kybernate.cli.cluster.rebalances import ask as request
 from kybernate.cli.cluster.rebalances import plan_options
+from kybernate.cli.options import Number
 from kybernate.cli.planning.extender_link import ask, extender_options
 from kybernate.core.defrag import Budget, Cluster, Pending, Seated, document, plan
 from kybernate.core.ledger.ledger import Ledger
@@ -70,7 +71,7 @@ extender itself is asked, over mutual TLS, as by kybernate explain, and no reque
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     help="How long all moves together may take; any time without it.",
 )
 @click.option(

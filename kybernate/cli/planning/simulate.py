@@ -12,6 +12,7 @@ import orjson
 import rich.table
 from rich.console import Console
 
+from kybernate.cli.options import Number
 from kybernate.cli.planning.costs import cost_options, costs_of, tier_options
 from kybernate.core.policy.shares import PAR
 from kybernate.core.simulate.ours import fixed
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from kybernate.core.simulate.outcome import Outcome
     from kybernate.core.simulate.world import Policy, World
 
-_POSITIVE = click.FloatRange(min=0, min_open=True)
+_POSITIVE = Number(min=0, min_open=True)
 _DEFAULT = Costs()
 
 
@@ -56,7 +57,7 @@ _DEFAULT = Costs()
 )
 @click.option(
     "--share",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=Number(0, 1, min_open=True),
     default=0.99,
     show_default=True,
     help="Of the requests, as many are to be in time.",
@@ -64,7 +65,7 @@ _DEFAULT = Costs()
 @click.option("--tokens-per-s", type=_POSITIVE, default=50.0, show_default=True)
 @click.option(
     "--within",
-    type=click.FloatRange(0),
+    type=Number(0),
     default=_DEFAULT.slack,
     show_default=True,
     help="In time: begun within these seconds and twice the model's own wake.",
