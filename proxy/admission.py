@@ -22,6 +22,7 @@ Times are seconds of the owner's monotonic clock.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from statistics import median_low
 from typing import TYPE_CHECKING
 
@@ -427,6 +428,10 @@ class Admission:
         return routing.names(
             self._open_to(client), self._limits.first_namespaces, self._left_of(client, now)
         )
+
+    def wait_at_most(self, seconds: float) -> None:
+        """Requests that come from now on."""
+        self._limits = replace(self._limits, wait=seconds)
 
     # --- inside -------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,8 +30,12 @@ _FILE = "models.yaml"
     help="So many simulated GPUs (one without a number) in place of this box's.",
 )
 @click.option("--keep", is_flag=True, help="Leave models running, or parked, at the end.")
-@click.option("--log-level", default="INFO", show_default=True, help="DEBUG, INFO, WARNING, ERROR.")
-def command(file: Path | None, simulate: int | None, keep: bool, log_level: str) -> None:
+@click.option(
+    "--log-level",
+    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
+    help="Least severity of what is logged.  [default: the file's logLevel]",
+)
+def command(file: Path | None, simulate: int | None, keep: bool, log_level: str | None) -> None:
     """Serve the models of FILE on this box: one request wakes its model and parks others.
 
     FILE is models.yaml of the folder kybernate in $XDG_CONFIG_HOME if it isn't given; the first run
@@ -56,17 +61,18 @@ def command(file: Path | None, simulate: int | None, keep: bool, log_level: str)
         forget(own.state)
 
 
-def _run(file: Path, helpers: CudaHelpers, *, keep: bool, log_level: str) -> None:
+def _run(file: Path, helpers: CudaHelpers, *, keep: bool, log_level: str | None) -> None:
     from kybernate.local.reading import Source  # noqa: PLC0415 - slow
     from kybernate.local.serve import serve  # noqa: PLC0415 - slow
     from kybernate.runtime.serve import configure_logging  # noqa: PLC0415
 
-    configure_logging(log_level)
+    configure_logging(log_level or "INFO")
     own = folders(os.environ)
     if file == own.config / _FILE and not file.exists():
         _begin(file)
     source = Source(file, Numbers(own.state / "ports.json", "ports"))
-    source.load()
+    said = source.load().log_level
+    logging.getLogger().setLevel((log_level or said).upper())
     try:
         asyncio.run(serve(source, own, helpers, keep=keep))
     except OSError as error:

@@ -299,6 +299,7 @@ class Engine:
         if seat is None:
             self.loop.add(seat_of(model.spec, model.gpus, self.world.now(), self.world.wall()))
         else:
+            seat.may_take(model.spec.grace)
             self.loop.declared(seat, declared(model.spec))
         await self.world.doors.open(model.uid)
         if fresh:

@@ -56,7 +56,7 @@ class Source:
         found = read(text, os.environ, self._given or self.ports.read())
         for warning in (*found.warnings, *unmet(found.file)):
             log.warning("%s", warning)
-        self._keep({**self._given, **found.ports})
+        self._given |= found.ports
         self.file = without(found.file, _refused(found.file))
         return self.file
 
@@ -71,7 +71,9 @@ class Source:
         """Read it again, one call after the other; what can't be used is told in the log."""
         async with self._turn:
             try:
-                await changed(self.load())
+                file = self.load()
+                self.keep()
+                await changed(file)
             except ConfigError as error:
                 log.error("%s; the models stay as they are", error)
             except (KybernateError, OSError, ValueError) as error:
@@ -79,10 +81,9 @@ class Source:
             else:
                 log.info("%s was read again", self.path)
 
-    def _keep(self, ports: dict[str, int]) -> None:
-        if ports != self._given:
-            self._given = ports
-            self.ports.write(ports)
+    def keep(self) -> None:
+        """Write the ports down, once the box is this process's: another's are not to be changed."""
+        self.ports.write(self._given)
 
     def _look(self) -> tuple[int, int, int] | None:
         try:

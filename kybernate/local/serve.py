@@ -59,6 +59,7 @@ async def serve(source: Source, folders: Folders, helpers: CudaHelpers, *, keep:
         settings, servers = _settings(file, folders, gpus), Servers(session)
         engine = Engine(folders, helpers, settings, servers, native("kyb-init"))
         serving = await _begin(engine, file)
+        source.keep()
         try:
             following = asyncio.create_task(_follow(source, engine, serving))
             await stop.wait()

@@ -188,6 +188,10 @@ class Seat:
         self.identity = replace(self.identity, vram=vram)
         self._shown = None
 
+    def may_take(self, grace: float) -> None:
+        """So many seconds to end, from now on."""
+        self.identity = replace(self.identity, grace=grace)
+
     def stays(self, why: str) -> None:
         """It is still parked, and can't be moved off the GPU that its memory comes from."""
         self.goes_to(tuple(self.tree.gpu_map) or self.identity.gpus)

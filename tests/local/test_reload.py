@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import requests
+
 from tests.local.conftest import Box, eventually, lives
 
 
@@ -58,3 +60,15 @@ def test_a_file_that_is_wrong_changes_nothing(box: Box):
     box.file.write_text("models: {a: {cmd: 7, vram: many}}")
     eventually(lambda: "the models stay as they are" in box.log)
     assert box.ask("a")["counter"] == first["counter"] + 1
+
+
+def test_another_time_to_end_counts_once_the_file_says_so(box: Box):
+    box.has("a")
+    box.models["a"]["cmd"] = f"sh -c 'trap \"\" TERM; {box.models['a']['cmd']}; sleep 1000'"
+    box.models["a"]["unloadTimeout"] = 1000
+    box.start()
+    box.ask("a")
+    box.models["a"]["unloadTimeout"] = 1
+    _changed(box)
+    answer = requests.post(f"http://127.0.0.1:{box.port}/api/models/unload/a", timeout=100)
+    assert answer.status_code == 200

@@ -101,5 +101,6 @@ def _warn_of_ports(file: ModelsFile, warnings: Warnings) -> None:
         if others := file.rivals(name):
             problem = f"has the address of {', '.join(others)}; a parked model keeps its port"
             warnings.append(
-                f"models.{name}: {problem}, so these are ended for each other; use ${{PORT}}"
+                f"models.{name}: {problem}, so one can't start until the other is unloaded; use "
+                "${PORT}"
             )

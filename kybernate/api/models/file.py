@@ -96,8 +96,8 @@ class Upstream(Part):
         for one in value:
             try:
                 re.compile(one)
-            except re.error as error:
-                raise ValueError(f"{one!r} is no regular expression: {error}") from error
+            except (re.error, OverflowError, RecursionError) as error:
+                raise ValueError(f"{one[:60]!r} is no regular expression: {error}") from error
         return value
 
 

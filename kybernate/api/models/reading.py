@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 _PORT = "${PORT}"
+_AT_PORT = re.compile(r"http://[^/]*:(\d{1,5})(?:/|$)")
+_DIGITS = re.compile(r"[0-9]{1,5}")
 _OWN_PORT = re.compile(r"(?:^|\s)--(?:listen-)?port[=\s]+(\d{1,5})(?=\s|$)")
 
 
@@ -100,12 +102,17 @@ class _Ports:
     def __init__(self, first: int, before: dict[str, int]) -> None:
         self._next = first
         self._before = before
+        self._named: set[int] = set()
         self._taken = set(before.values())
 
     def claim(self, model: Json) -> None:
         """A port that the file names is nobody else's."""
-        if isinstance(model.get("port"), int):
-            self._taken.add(model["port"])
+        cmd, stated = str(model.get("cmd") or ""), str(model.get("port") or "")
+        found = None if _PORT in cmd else _OWN_PORT.search(cmd)
+        at = _AT_PORT.match(str(model.get("proxy") or ""))
+        said = (stated, found[1] if found else "", at[1] if at else "")
+        self._named.update(int(one) for one in said if _DIGITS.fullmatch(one))
+        self._taken |= self._named
 
     def fill(self, name: str, model: Json, warnings: Warnings) -> Json:
         """The model with its port. Raises ConfigError if only `proxy` asks for one."""
@@ -130,7 +137,7 @@ class _Ports:
 
     def _give(self, name: str, model: Json) -> Json:
         port = self._before.get(name)
-        if port is None:
+        if port is None or port in self._named:
             while self._next in self._taken:
                 self._next += 1
             port = self._next

@@ -27,6 +27,9 @@ _WORDS = (
 )
 
 
+_TEXT = "tag:yaml.org,2002:str"
+
+
 class _Loader(yaml.SafeLoader):
     """PyYAML reads YAML 1.1, in which a model called `on`, or a time of 12:30, is another thing."""
 
@@ -42,6 +45,7 @@ class _Loader(yaml.SafeLoader):
             if key.value in seen:
                 raise ConfigError(_line(key), f"the key {key.value!r} is there twice; leave one")
             seen.add(key.value)
+            key.tag = _TEXT  # 1.10 is no 1.1, and 007 no 7
         return super().construct_mapping(node, deep)
 
 
@@ -64,32 +68,38 @@ def parse(text: str) -> dict[str, Any]:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}" if mark else "the file"
         raise ConfigError(where, f"isn't YAML: {error.problem or error.context}") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
+        # PyYAML's own constructors take what a tag names on trust.
         raise ConfigError("the file", f"isn't YAML: {error}") from error
     if data is None:
         return {}
     if not isinstance(data, dict):
         raise ConfigError("the file", "must be a mapping that begins with a key such as models:")
-    texts: dict[str, Any] = _with_text_keys(data, 0, itertools.count(1))
-    return texts
+    found: dict[str, Any] = _checked(data, 0, itertools.count(1))
+    return found
 
 
-def _with_text_keys(value: Any, depth: int, count: Iterator[int]) -> Any:
+def _checked(value: Any, depth: int, count: Iterator[int]) -> Any:
     if depth > 50:
         raise ConfigError("the file", "is nested more than 50 levels deep")
     if next(count) > _MOST:
         raise ConfigError("the file", f"has more than {_MOST} values; use fewer anchors")
     if isinstance(value, dict):
-        return {_key(key): _with_text_keys(one, depth + 1, count) for key, one in value.items()}
+        return {_whole(key): _checked(one, depth + 1, count) for key, one in value.items()}
     if isinstance(value, list):
-        return [_with_text_keys(one, depth + 1, count) for one in value]
-    return value
+        return [_checked(one, depth + 1, count) for one in value]
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ConfigError("the file", "a number has more than 64 bits; put it in quotes")
+    return _whole(value) if isinstance(value, str) else value
 
 
-def _key(key: object) -> str:
-    if isinstance(key, bool):
-        return str(key).lower()
-    return "" if key is None else str(key)
+def _whole(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        why = f"{text[:60]!r} has half a character; write all of it"
+        raise ConfigError("the file", why) from None
+    return text
 
 
 def _line(node: yaml.Node) -> str:

@@ -45,7 +45,10 @@ def _seconds(value: object) -> float:
         return parse_duration(value) if number is None else _finite(number)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigError("", "write a time as 30s, 10m, 2h or 7d, or as a number of seconds")
-    return _finite(float(value))
+    try:
+        return _finite(float(value))
+    except OverflowError:
+        return _finite(math.inf)
 
 
 def _finite(value: float) -> float:

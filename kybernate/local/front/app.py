@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -55,6 +56,7 @@ class Front:
         self._visits = visits
         self._metrics = metrics
         self._created = int(time.time())
+        self._busy: Counter[str] = Counter()
         self.take(file)
         self._ollama = Ollama(self)
         self._page = Door(board, self._who)
@@ -67,7 +69,7 @@ class Front:
         """This file counts from now on; requests that were read continue as they were."""
         self.file = file
         self.access = Access(file)
-        self.reader = Reader(file, self.state)
+        self.reader = Reader(file, self.state, self._busy)
 
     def application(self) -> web.Application:
         """The application to serve; run it with handler cancellation on."""
@@ -208,7 +210,10 @@ class Front:
 
     async def _log_stream(self, request: web.Request) -> web.StreamResponse:
         asked = request.match_info.get("model")
-        names = [self.reader.model(asked)[0]] if asked else list(self.file.models)
+        there = {row.name for row in self._box.models()}
+        names = [self.reader.model(asked)[0]] if asked else [*there]
+        if missing := next((name for name in names if name not in there), None):
+            raise _left_out(missing)
         task = asyncio.ensure_future(logs.stream(request, self._box, names))
         self._followers.add(task)
         try:

@@ -25,12 +25,17 @@ if TYPE_CHECKING:
 class Reader:
     """Reads requests for the models of a file. `state` tells a model's state now."""
 
-    def __init__(self, file: ModelsFile, state: Callable[[str], SeatState | None]) -> None:
+    def __init__(
+        self,
+        file: ModelsFile,
+        state: Callable[[str], SeatState | None],
+        busy: Counter[str] | None = None,
+    ) -> None:
         self._file = file
         self._state = state
         self._ignored = [re.compile(one) for one in file.upstream.ignore_paths]
-        self.busy: Counter[str] = Counter()
-        """Requests of each model that has a concurrencyLimit."""
+        self.busy: Counter[str] = Counter() if busy is None else busy
+        """Requests of each model; they outlast the file that they were read by."""
 
     def model(self, called: str) -> tuple[str, Model]:
         """The model that this name or alias means. Raises ApiError (404) saying which there are."""

@@ -95,6 +95,7 @@ class Serving:
         check_listen(file.model_copy(update={"listen": self._listen}))
         if file.listen != self._listen:
             log.warning("listen: %s counts after a restart", file.listen)
+        self._desk.admission.wait_at_most(settings_of(file).wait_limit_s)
         self._front.take(file)
 
 

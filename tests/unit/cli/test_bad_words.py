@@ -26,6 +26,7 @@ SHRED = ("artifacts", "shred", "ns", "--registry", "https://127.0.0.1:1")
         ("clients", "list", "--kubeconfig", "HALF"),
         ("groups", "--config", "BIN"),
         ("plan", "BIN", "--costs", "BIN"),
+        ("serve", "--log-level", "loud"),
     ],
 )
 def test_it_is_told_in_a_line(words: tuple[str, ...], tmp_path: Path) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 
 import pytest
 
+from kybernate.cli import serve as cli
 from kybernate.errors import ConfigError, RefusedError
+from kybernate.local import serve as local
 from kybernate.local.folders import Numbers
 from kybernate.local.reading import Source, specs, unmet
 
@@ -56,11 +59,55 @@ models:
 
 
 def test_ports_stay_where_they_are_when_models_come_and_go(source):
-    before = {spec.name: spec.address for spec in specs(source(models("a", "b", "c")).load())}
+    first = source(models("a", "b", "c"))
+    before = {spec.name: spec.address for spec in specs(first.load())}
+    first.keep()
     after = {spec.name: spec.address for spec in specs(source(models("b", "c", "aa")).load())}
     assert after["b"] == before["b"]
     assert after["c"] == before["c"]
     assert after["aa"] not in before.values()
+
+
+def test_a_file_that_is_only_read_leaves_the_ports_of_a_box_that_runs(source):
+    """Such a box is asked whose it is after that: a second `kybernate serve` is refused."""
+    box = source(models("a", "b"))
+    box.load()
+    box.keep()
+    before = box.ports.read()
+    source(models("x")).load()
+    assert box.ports.read() == before == {"a": 5800, "b": 5801}
+
+
+SPOILT = [
+    "ttl: 1" + "0" * 400,
+    "ignorePaths: ['a{99999999999}']",
+    "ignorePaths: ['" + "(" * 3000 + ")" * 3000 + "']",
+    "startPort: !!int ''",
+    "traces: !!bool maybe",
+    "minLoaded: !!timestamp soon",
+    'ttl: "\\ud83d"',
+    "ttl: 12345678901234567890123",
+]
+
+
+@pytest.mark.parametrize("spoilt", SPOILT, ids=range(len(SPOILT)))
+async def test_whatever_stands_in_a_file_the_next_one_counts(source, spoilt, caplog):
+    one, seen = source(models("a")), []
+    one.load()
+
+    async def changed(file):
+        seen.append(list(file.models))
+
+    watching = asyncio.create_task(one.watch(changed))
+    wrong = f"upstream: {{{spoilt}}}" if "ignorePaths" in spoilt else spoilt
+    one.path.write_text(f"{wrong}\n{models('a')}")
+    await asyncio.sleep(2.0)
+    assert "stay as they are" in caplog.text
+    one.path.write_text(models("a", "b"))
+    await asyncio.sleep(2.0)
+    assert not watching.done()
+    watching.cancel()
+    assert seen == [["a", "b"]]
 
 
 @pytest.mark.parametrize("spoilt", ["", "[]", '{"format": 9}', '{"format": 1, "ports": [1]}', "{"])
@@ -181,3 +228,23 @@ groups: {g: {members: [a, b], swap: false, exclusive: false}}
 
 def test_a_plain_file_asks_for_nothing_that_is_not_done(source):
     assert list(unmet(source(models("a", "b")).load())) == []
+
+
+@pytest.mark.parametrize(("said", "counts"), [(None, "ERROR"), ("DEBUG", "DEBUG")])
+def test_the_files_log_level_counts_unless_another_is_said(
+    source, tmp_path, monkeypatch, said, counts
+):
+    async def nothing(*_args, **_more):
+        pass
+
+    monkeypatch.setattr(local, "serve", nothing)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    one = source("logLevel: error\n" + models("a"))
+    root = logging.getLogger()
+    before, handlers = root.level, root.handlers[:]
+    try:
+        cli._run(one.path, None, keep=False, log_level=said)
+        assert logging.getLevelName(root.level) == counts
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(before)

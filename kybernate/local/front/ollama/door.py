@@ -6,6 +6,7 @@ import hashlib
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
 import orjson
 from aiohttp import web
 
@@ -140,7 +141,8 @@ class Ollama:
         return Asking(
             name,
             model.base + path,
-            bytearray(orjson.dumps(said)),
+            # Not orjson: a number may be longer than it takes.
+            bytearray(msgspec.json.encode(said)),
             method="POST",
             headers={"Content-Type": "application/json", "Accept-Encoding": "identity"},
             begin_limit=model.timeouts.response_header or None,

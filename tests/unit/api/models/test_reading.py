@@ -302,3 +302,19 @@ def test_an_error_does_not_show_a_key() -> None:
 def test_a_persistent_group_that_does_not_swap_is_pinned(group: str, pinned: bool) -> None:
     text = f"models: {{a: {{cmd: 's ${{PORT}}'}}}}\ngroups: {{g: {{members: [a], {group}}}}}"
     assert read(text, {}).file.models["a"].pin is pinned
+
+
+@pytest.mark.parametrize("name", ["1.10", "007", "0x10", "1e3", "TRUE", "null"])
+def test_a_model_is_called_as_it_is_written(name: str) -> None:
+    file = read(f"models: {{{name}: {{cmd: 's ${{PORT}}'}}}}", {}).file
+    assert list(file.models) == [name]
+
+
+@pytest.mark.parametrize(
+    "other",
+    ["cmd: 's --port 5800'", "cmd: s, port: '5800'", "cmd: s, proxy: 'http://127.0.0.1:5800'"],
+)
+@pytest.mark.parametrize("before", [{}, {"a": 5800}])
+def test_no_port_is_given_that_the_file_names(other: str, before: dict[str, int]) -> None:
+    file = read(f"models: {{a: {{cmd: 's ${{PORT}}'}}, b: {{{other}}}}}", {}, before).file
+    assert (file.models["a"].port, file.models["b"].address) == (5801, "127.0.0.1:5800")

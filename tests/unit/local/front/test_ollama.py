@@ -258,3 +258,13 @@ def test_a_model_takes_so_many_requests_at_once_here_too(play):
         assert (await first)[0] == 200
 
     play(scenario, 'models: {a: {cmd: "s ${PORT}", concurrencyLimit: 1}}')
+
+
+@pytest.mark.parametrize("option", ["seed", "num_predict"])
+def test_a_number_may_be_longer_than_64_bits(play, option):
+    async def scenario(stage):
+        body = {"model": "a", "messages": [], "options": {option: 1 << 70}}
+        async with stage.client.post("/api/chat", data=json.dumps(body)) as answer:
+            assert answer.status < 500, await answer.text()
+
+    play(scenario)

@@ -8,6 +8,7 @@ import json
 import aiohttp
 import pytest
 
+from kybernate.api.models import read
 from kybernate.local.front.bodies import named
 from proxy.openai import ApiError
 
@@ -360,3 +361,36 @@ def test_a_changed_file_counts_for_the_next_request(play):
         assert json.loads((await stage.get("/v1/models"))[1])["data"][0]["id"] == "b"
 
     play(scenario)
+
+
+def test_a_limit_holds_over_a_change_of_the_file(play):
+    async def scenario(stage):
+        stage.server.gate.clear()
+        first = asyncio.create_task(stage.post("/v1/completions", json={"model": "a"}))
+        await stage.server.until_asked()
+        stage.serving.take(stage.file)
+        async with asyncio.timeout(5):
+            status, _ = await stage.post("/v1/completions", json={"model": "a"})
+        stage.server.gate.set()
+        await first
+        assert status == 429
+
+    play(scenario, 'models: {a: {cmd: "s ${PORT}", concurrencyLimit: 1}}')
+
+
+def test_a_longer_start_counts_once_the_file_says_so(play):
+    async def scenario(stage):
+        longer = read('models: {a: {cmd: "s ${PORT}", healthCheckTimeout: 1h}}', {}).file
+        stage.serving.take(longer)
+        assert stage.serving._desk.admission._limits.wait >= 3600
+
+    play(scenario, 'models: {a: {cmd: "s ${PORT}"}}')
+
+
+def test_the_log_of_a_model_that_is_left_out_is_not_waited_for(play):
+    async def scenario(stage):
+        async with asyncio.timeout(5):
+            status, said = await stage.get("/logs/stream/b")
+        assert (status, json.loads(said)["error"]["code"]) == (404, "model_left_out")
+
+    play(scenario, lacks=["b"])
