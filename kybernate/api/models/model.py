@@ -53,11 +53,6 @@ class Filters(Part):
 class Timeouts(Part):
     """How long the model's server may take. 0 is no limit."""
 
-    connect: Seconds = Field(
-        default=30.0,
-        ge=0,
-        description="How long the model's server may take to accept a connection",
-    )
     response_header: Seconds = Field(
         default=0.0,
         ge=0,

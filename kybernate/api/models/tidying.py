@@ -27,6 +27,7 @@ MEANINGLESS: dict[str, str] = {
     "store": f"{_HERE}: no request is kept",
     "ui": f"{_HERE}",
     "models.*.sendLoadingState": f"{_HERE}: a woken model needs no loading messages",
+    "models.*.timeouts.connect": f"{_HERE}: a server of this box that is awake accepts at once",
     "models.*.timeouts.expectContinue": f"{_HERE}: no request is sent in two steps",
     "models.*.timeouts.idleConn": f"{_HERE}: connections are closed before a park",
     "models.*.timeouts.keepalive": f"{_HERE}: connections are closed before a park",

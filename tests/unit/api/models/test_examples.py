@@ -35,7 +35,12 @@ TOLD = {
             f"models.gpt-oss-120b.{key}"
             for key in (
                 "sendLoadingState",
-                *("timeouts.keepalive", "timeouts.tlsHandshake", "timeouts.idleConn"),
+                *(
+                    "timeouts.connect",
+                    "timeouts.keepalive",
+                    "timeouts.tlsHandshake",
+                    "timeouts.idleConn",
+                ),
             )
         ),
         *(["groups.group1.members"] * 2),

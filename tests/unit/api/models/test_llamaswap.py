@@ -117,6 +117,7 @@ def test_a_file_with_every_key_runs_and_warns_of_those_that_mean_nothing() -> No
         "logToStdout",
         "metricsMaxInMemory",
         "models.m.sendLoadingState",
+        "models.m.timeouts.connect",
         "models.m.timeouts.expectContinue",
         "models.m.timeouts.idleConn",
         "models.m.timeouts.keepalive",

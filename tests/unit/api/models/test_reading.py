@@ -215,7 +215,10 @@ sendLoadingState: true
 peers: {x: {proxy: http://x, models: [a]}}
 somethingNew: 3
 models:
-  a.b: {cmd: "s ${PORT}", sendLoadingState: false, timeouts: {keepalive: 3, connect: 4}}
+  a.b:
+    cmd: s ${PORT}
+    sendLoadingState: false
+    timeouts: {keepalive: 3, connect: 4, responseHeader: 5}
 groups: {g: {members: [a.b, nobody]}}
 hooks: {on_startup: {preload: [nobody, a.b]}}
 """
@@ -226,10 +229,11 @@ hooks: {on_startup: {preload: [nobody, a.b]}}
         "somethingNew",
         "models.a.b.sendLoadingState",
         "models.a.b.timeouts.keepalive",
+        "models.a.b.timeouts.connect",
         "groups.g.members",
         "hooks.on_startup.preload",
     ]
-    assert told.file.models["a.b"].timeouts.connect == 4
+    assert told.file.models["a.b"].timeouts.response_header == 5
     assert told.file.groups["g"].members == ("a.b",)
     assert told.file.hooks.on_startup.preload == ("a.b",)
 
