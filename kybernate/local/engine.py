@@ -156,14 +156,16 @@ class Engine:
 
     # --- its life -------------------------------------------------------------------------------
 
-    async def start(self, specs: Iterable[ModelSpec]) -> None:
-        """Take up what an earlier process left, and have these models from now on. Raises
-        RefusedError if another one serves from the same folder, or if what is left was started in
-        another way, DriverError without a GPU."""
+    async def start(self, specs: Iterable[ModelSpec], owned: Callable[[], None]) -> None:
+        """Take up what an earlier process left, and have these models from now on. `owned` is
+        called once the box is this process's, before it starts a model. Raises RefusedError if
+        another one serves from the same folder, or if what is left was started in another way,
+        DriverError without a GPU."""
         running = self._procs.inits()
         self._see_alike(running.values())
         self.node.found(await self._look())
         records = await recover(self.loop)
+        owned()
         self._activity.resume(records)
         self.node.observe(self._activity)
         self.node.observe(self._measured)

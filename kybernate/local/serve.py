@@ -24,7 +24,7 @@ from kybernate.local.rights import criu_of, refusal, stays_in_ram
 from kybernate.settings.agent import AgentSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from kybernate.adapters.cuda.driver import CudaHelpers
     from kybernate.api.models import ModelsFile, Tiers
@@ -58,8 +58,7 @@ async def serve(source: Source, folders: Folders, helpers: CudaHelpers, *, keep:
         gpus = await devices(nvml)
         settings, servers = _settings(file, folders, gpus), Servers(session)
         engine = Engine(folders, helpers, settings, servers, native("kyb-init"))
-        serving = await _begin(engine, file)
-        source.keep()
+        serving = await _begin(engine, file, source.keep)
         try:
             following = asyncio.create_task(_follow(source, engine, serving))
             await stop.wait()
@@ -86,9 +85,9 @@ async def devices(nvml: Nvml) -> tuple[Gpu, ...]:
     return gpus
 
 
-async def _begin(engine: Engine, file: ModelsFile) -> Serving:
+async def _begin(engine: Engine, file: ModelsFile, owned: Callable[[], None]) -> Serving:
     try:
-        await engine.start(specs(file))
+        await engine.start(specs(file), owned)
         serving = Serving(engine, file)
         await serving.start()
     except BaseException:

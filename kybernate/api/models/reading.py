@@ -108,9 +108,10 @@ class _Ports:
     def claim(self, model: Json) -> None:
         """A port that the file names is nobody else's."""
         cmd, stated = str(model.get("cmd") or ""), str(model.get("port") or "")
-        found = None if _PORT in cmd else _OWN_PORT.search(cmd)
-        at = _AT_PORT.match(str(model.get("proxy") or ""))
-        said = (stated, found[1] if found else "", at[1] if at else "")
+        said = [stated]
+        if _PORT not in cmd:
+            found = _OWN_PORT.search(cmd), _AT_PORT.match(str(model.get("proxy") or ""))
+            said += [one[1] for one in found if one]
         self._named.update(int(one) for one in said if _DIGITS.fullmatch(one))
         self._taken |= self._named
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 class Contact:
     """`connected`: its kyb-init is; `next_hello`: of a new one that waits until the old is gone.
 
-    `image_mode`: kyb-init runs the image's command. `begun`: it said, or was told, that
-    the command runs. `address` is where requests go once it has started. `unheard`: lines of the
+    `image_mode`: kyb-init runs the image's command. `begun`: it said that the command runs, or
+    was told to run it. `address` is where requests go once it has started. `unheard`: lines of the
     journal are lost, and its kyb-init, which lives, has not said since where the seat is.
     `unlooked`: nobody has looked yet whether something arrived at its sockets since it was frozen.
     """

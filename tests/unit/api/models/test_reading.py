@@ -322,3 +322,10 @@ def test_a_model_is_called_as_it_is_written(name: str) -> None:
 def test_no_port_is_given_that_the_file_names(other: str, before: dict[str, int]) -> None:
     file = read(f"models: {{a: {{cmd: 's ${{PORT}}'}}, b: {{{other}}}}}", {}, before).file
     assert (file.models["a"].port, file.models["b"].address) == (5801, "127.0.0.1:5800")
+
+
+@pytest.mark.parametrize("before", [{}, {"a": 5800}])
+def test_a_model_may_be_reached_at_the_port_that_it_is_given(before: dict[str, int]) -> None:
+    text = "models: {a: {cmd: 's ${PORT}', proxy: 'http://127.0.0.1:5800'}}"
+    model = read(text, {}, before).file.models["a"]
+    assert (model.port, model.address) == (5800, "127.0.0.1:5800")
