@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from datetime import datetime
+from datetime import UTC, datetime
 from sys import intern
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -421,9 +421,9 @@ def _listed(asks: Iterable[Ask]) -> str:
 
 
 def seconds(stamp: str) -> float | None:
-    """A time of Kubernetes since 1970; None if it is none."""
+    """A time of Kubernetes since 1970; None if it is none, or none that UTC can write."""
     try:
-        return datetime.fromisoformat(stamp).timestamp()
+        return datetime.fromisoformat(stamp).astimezone(UTC).timestamp()
     except (ValueError, OverflowError):
         return None
 

@@ -183,15 +183,13 @@ class Watcher:
         return self._api.get(self._path, query, timeout=LIST_S)
 
     def _listed(self, raw: Json) -> tuple[str, str]:
-        item = self._keep(raw)
-        key = _key(item)
+        key = _key(raw)
         old = self._known.get(key)
-        if old is not None and _meta(old, "uid") != _meta(item, "uid"):
-            self._emit("DELETED", old)
+        if old is not None and _meta(old, "uid") != _meta(raw, "uid"):
+            self._emit("DELETED", self._known.pop(key))
             old = None
-        if old is None or _meta(old, "resourceVersion") != _meta(item, "resourceVersion"):
-            self._known[key] = self._remember(item)
-            self._emit("ADDED" if old is None else "MODIFIED", item)
+        if old is None or _meta(old, "resourceVersion") != _meta(raw, "resourceVersion"):
+            self._changed("ADDED" if old is None else "MODIFIED", raw)
         return key
 
     def _watch(self) -> None:
@@ -242,16 +240,26 @@ class Watcher:
                 raise RetryableError(str(item.get("message", "the watch failed")))
             self._version = _meta(item, "resourceVersion") or self._version
             if kind in ("ADDED", "MODIFIED", "DELETED"):
-                self._changed(kind, self._keep(item))
+                self._changed(kind, item)
             self._pauses = iter(_PAUSES)
 
-    def _changed(self, kind: str, item: Json) -> None:
-        key = _key(item)
+    def _changed(self, kind: str, raw: Json) -> None:
+        key, item = _key(raw), self._kept(raw)
         if kind == "DELETED":
-            self._known.pop(key, None)
-        else:
+            known = self._known.pop(key, None)
+            self._emit(kind, item or known or _names(raw))
+        elif item is not None:
             self._known[key] = self._remember(item)
-        self._emit(kind, item)
+            self._emit(kind, item)
+
+    def _kept(self, raw: Json) -> Json | None:
+        """What is kept of it; None if it can't be read. Whoever wrote one that can't must not
+        stand in the way of all others."""
+        try:
+            return self._keep(raw)
+        except Exception:
+            log.exception("watch %s: %s can't be read", self._name, _key(raw))
+            return None
 
     def _emit(self, kind: str, item: Json) -> None:
         try:

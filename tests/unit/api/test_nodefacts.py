@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -82,6 +83,12 @@ def test_what_can_not_be_read_is_missing_and_nothing_else_is():
 def test_one_without_a_status_has_no_facts():
     assert read_facts(node(None)) == NO_FACTS
     assert read_facts({"metadata": {"name": "n1"}}) == NO_FACTS
+
+
+@pytest.mark.parametrize("since", ["9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+12:00"])
+def test_a_time_that_utc_can_not_write_is_none(since):
+    bad = node({"seats": [{**GOOD["seats"][0], "since": since}]})
+    assert read_facts(slim_node(bad)).resting == {}
 
 
 @given(ANY | STATUS)

@@ -136,6 +136,27 @@ def test_a_failed_list_is_repeated(script: Script, seen: Seen, watcher: Watcher)
     seen.wait_for("ADDED a@1")
 
 
+def test_one_that_can_not_be_read_stands_in_nobodys_way(script: Script, seen: Seen) -> None:
+    def keep(item: dict[str, Any]) -> dict[str, Any]:
+        if "spoilt" in item:
+            raise ValueError(item["spoilt"])
+        return item
+
+    watcher = Watcher(script, "/api/v1/pods", {}, seen, "pods", keep=keep)
+    watcher.start()
+    script.listing(pod("a"), {**pod("bad"), "spoilt": "year 10000"}, pod("b"))
+    seen.wait_for("ADDED a@1", "ADDED b@1")
+    feed = script.feed()
+    feed.send("MODIFIED", {**pod("a", 11), "spoilt": "again"})
+    feed.send("MODIFIED", pod("bad", 12))
+    feed.send("DELETED", {**pod("a", 13), "spoilt": "again"})
+    seen.wait_for("MODIFIED bad@12", "DELETED a@1")
+    assert watcher.last_error is None
+    script.feed().close()
+    script.listing()
+    watcher.stop()
+
+
 def test_a_receiver_that_fails_loses_one_event_only(
     script: Script, caplog: pytest.LogCaptureFixture
 ) -> None:
