@@ -35,6 +35,8 @@ PART = 3
 """Hours that are looked at together for a wait: a third of the work, as good an estimate."""
 
 _HOUR = 3600.0
+_MOST_CALLS = 1000 * _HOUR
+"""Per hour. A node may tell of any number; what follows from it stays finite."""
 SELDOM = 1 / 86_400
 """Calls per second: who calls less than once a day counts as calling once."""
 
@@ -116,7 +118,7 @@ def _rate(per_hour: float) -> float:
     """Rounded to steps of a fifth; kept like shares."""
     if per_hour <= 0:
         return 0.0
-    return float(1.2 ** round(log(per_hour, 1.2))) / _HOUR
+    return float(1.2 ** round(log(min(per_hour, _MOST_CALLS), 1.2))) / _HOUR
 
 
 def wait_seconds(present: Sequence[Sharer], newcomer: Sharer, slots: int = 1) -> float:

@@ -211,3 +211,13 @@ def test_what_a_newcomer_adds_is_near_to_what_the_whole_queue_says():
         (a[0] < b[0]) != (a[1] < b[1]) for a, b in itertools.pairwise(pairs) if a[0] != b[0]
     )
     assert swaps < len(pairs) / 15  # of neighbours in a random order, few are ranked otherwise
+
+
+@given(
+    st.lists(st.floats(0, 1000), min_size=HOURS, max_size=HOURS),
+    st.lists(st.floats(0, allow_infinity=True), min_size=HOURS, max_size=HOURS),
+)
+def test_a_wait_is_finite_whatever_a_node_tells_of_calls(busy, calls):
+    told = Sharer(observed(busy, calls), 30.0)
+    for wait in (wait_seconds([told] * 3, told), wait_seconds([Sharer(UNKNOWN, 4.0)], told)):
+        assert 0 <= worth(wait, 1000) <= 1000
