@@ -120,11 +120,12 @@ def next_inventory(config: SeatsConfig, before: Inventory, seen: Sighting) -> In
     profiles = [entry.profile() for entry in config.profiles]
     configured = {len(entry.gpus) for entry in config.gpu_topology.groups}
     formed = [profile for profile in profiles if profile.group_size not in configured]
+    taken = [group.name for group in before.groups]
     return replace(
         before,
         gpus=tuple(sorted([*kept, *new], key=lambda gpu: gpu.index)),
         links=links,
-        groups=before.groups + (form_groups(new, links, formed) if new else ()),
+        groups=before.groups + (form_groups(new, links, formed, taken=taken) if new else ()),
         driver_version=seen.driver_version or before.driver_version,
         cuda_version=seen.cuda_version or before.cuda_version,
     )

@@ -181,16 +181,17 @@ _MOST_LAYOUTS = 20_000
 
 def _layout(seats: NodeSeats) -> Hashable:
     """What a node offers, with its GPUs' places instead of their UUIDs, and without its name."""
-    place = {gpu.uuid: GpuUuid(str(at)) for at, gpu in enumerate(seats.gpus)}
+    # A GPU that the node doesn't have keeps its UUID, which no place can be taken for.
+    place = {gpu.uuid: (at, "") for at, gpu in enumerate(seats.gpus)}
     rest = (getattr(seats, name) for name in _PLAIN_FIELDS)
     return (
         tuple(map(_GPU_SHAPE, seats.gpus)),
         tuple(
-            (*sorted([place.get(uuid, uuid) for uuid in pair]), link)
+            (*sorted([place.get(uuid, (-1, uuid)) for uuid in pair]), link)
             for pair, link in seats.links.items()
         ),
         tuple(
-            (_GROUP_SHAPE(group), *(place.get(uuid, uuid) for uuid in group.gpus))
+            (_GROUP_SHAPE(group), *(place.get(uuid, (-1, uuid)) for uuid in group.gpus))
             for group in seats.groups
         ),
         *(frozenset(one.items()) if isinstance(one, dict) else one for one in rest),

@@ -22,7 +22,7 @@ from kybernate.errors import ConfigError
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, Link, Profile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from kybernate.settings.plugin import SeatsConfig
 
@@ -66,8 +66,9 @@ def form_groups(
     links: Links,
     profiles: Sequence[Profile],
     configured: Sequence[GroupSpec] = (),
+    taken: Iterable[GroupName] = (),
 ) -> tuple[Group, ...]:
-    """All groups of a node, in the order of `profiles`.
+    """All groups of a node, in the order of `profiles`; none formed has a name that is `taken`.
 
     A profile takes the configured groups of its size; if there is none, groups are formed. A
     profile larger than the node gets no group. Raises ConfigError, which names a field as in the
@@ -76,11 +77,13 @@ def form_groups(
     by_index = {gpu.index: gpu for gpu in gpus}
     _check(configured, by_index, profiles)
     groups: list[Group] = []
+    names = set(taken)
     for profile in profiles:
         specs = [spec for spec in configured if len(spec.gpus) == profile.group_size]
         if not specs:
             cuts = partition(gpus, links, profile.group_size)
-            specs = [GroupSpec(group_name(indices), indices) for indices in map(_indices, cuts)]
+            specs = [GroupSpec(group_name(one, names), one) for one in map(_indices, cuts)]
+        names.update(GroupName(spec.name) for spec in specs)
         groups += [_group(spec, by_index, profile) for spec in specs]
     _check_names(groups, configured)
     return tuple(groups)
@@ -118,9 +121,11 @@ def seat_ids(group: Group) -> tuple[str, ...]:
     return tuple(keys.seat_name(group.name, number) for number in range(1, group.seats + 1))
 
 
-def group_name(indices: Sequence[int]) -> str:
-    """The name of a formed group: "G" and its indices, apart where one has two digits."""
-    return "G" + ("-" if any(index > 9 for index in indices) else "").join(map(str, indices))
+def group_name(indices: Sequence[int], taken: Collection[str] = ()) -> str:
+    """The name of a formed group: "G" and its indices, apart where one has two digits. GPU 13 and
+    GPUs 1 and 3 would be the same: where that name is taken, each index has a dash before it."""
+    name = "G" + ("-" if any(index > 9 for index in indices) else "").join(map(str, indices))
+    return "G" + "".join(f"-{index}" for index in indices) if name in taken else name
 
 
 def _group(spec: GroupSpec, by_index: Mapping[int, Gpu], profile: Profile) -> Group:

@@ -62,6 +62,14 @@ def test_a_new_gpu_gets_groups_of_its_own():
     assert [group.name for group in after.groups] == ["G0", "G1", "G01", "G2", "G3", "G23"]
 
 
+def test_the_groups_of_a_new_gpu_have_names_of_their_own():
+    first = first_inventory(DEFAULT_SEATS, Sighting((gpu(1), gpu(3)), {}))
+    assert [group.name for group in first.groups] == ["G1", "G3", "G13"]
+    after = next_inventory(DEFAULT_SEATS, first, seen(1, 3, 13))
+    assert after.groups[:3] == first.groups
+    assert [group.name for group in after.groups[3:]] == ["G-13"]
+
+
 def test_a_new_gpu_takes_the_place_of_a_lost_one_that_nobody_holds():
     first = replace(first_inventory(DEFAULT_SEATS, seen(0, 1)), holdings=held())
     new = replace(gpu(5), index=1)

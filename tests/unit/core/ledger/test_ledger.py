@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -296,3 +297,31 @@ class LedgerMachine(RuleBasedStateMachine):
 
 LedgerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestLedgerMachine = LedgerMachine.TestCase
+
+
+def test_groups_of_gpus_that_a_node_does_not_have_give_it_a_shape_of_its_own(
+    ledger: Ledger,
+) -> None:
+    """No UUID can be written that counts as another node's GPU."""
+    strangers = tuple(replace(one, gpus=tuple(map(GpuUuid, "01"))) for one in GROUPS)
+    places = tuple(
+        replace(one, gpus=tuple(GpuUuid(str("ab".index(uuid))) for uuid in one.gpus))
+        for one in GROUPS
+    )
+    shapes = {view_shape(ledger, node())}
+    for number, groups in enumerate((strangers, places)):
+        told = replace(node("n2"), groups=groups)
+        shapes.add(view_shape(ledger, told))
+        assert len(shapes) == number + 2
+    same = tuple(replace(gpu, uuid=GpuUuid(f"x{gpu.uuid}")) for gpu in node().gpus)
+    named = tuple(
+        replace(one, gpus=tuple(GpuUuid(f"x{uuid}") for uuid in one.gpus)) for one in GROUPS
+    )
+    assert view_shape(ledger, replace(node("n2"), gpus=same, groups=named)) in shapes
+
+
+def view_shape(ledger: Ledger, seats: NodeSeats) -> object:
+    ledger.upsert_node(seats)
+    view = ledger.node(seats.name)
+    assert view is not None
+    return view.shape

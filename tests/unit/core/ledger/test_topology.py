@@ -166,6 +166,18 @@ def test_formed_groups_are_named_by_their_indices(members, name):
     assert group_name(members) == name
 
 
+@given(nodes(most=16))
+def test_no_two_groups_of_a_node_have_one_name(node):
+    gpus, links = node
+    groups = form_groups(gpus, links, [profile(size) for size in (1, 2, 4)])
+    assert len({group.name for group in groups}) == len(groups)
+
+
+def test_a_name_that_is_taken_is_written_apart():
+    assert group_name((1, 3), {"G13"}) == "G-1-3"
+    assert group_name((13,), {"G13"}) == "G-13"
+
+
 def test_seats_are_numbered_from_one():
     group = Group(GroupName("G01"), keys.seat_resource(2), (uuid(0), uuid(1)), 2)
     assert seat_ids(group) == ("G01-seat-1", "G01-seat-2")
