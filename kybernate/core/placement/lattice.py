@@ -76,17 +76,26 @@ def sharers(view: NodeView, uuid: GpuUuid) -> tuple[Group, ...]:
     )
 
 
+def _link(view: NodeView, gpus: frozenset[GpuUuid]) -> Link:
+    return view.once_per_offer(("link", gpus), lambda: worst_link(view.seats.links, gpus))
+
+
 def _member(view: NodeView, group: Group) -> Member:
-    mine, links = set(group.gpus), view.seats.links
-    sharing = tuple(other for other in view.seats.groups if not mine.isdisjoint(other.gpus))
-    larger = (other for other in sharing if mine < set(other.gpus))
+    mine = frozenset(group.gpus)
+    # Each set of GPUs once: a node may tell of hundreds of large groups.
+    sets = view.once_per_offer(
+        "sets", lambda: tuple(frozenset(other.gpus) for other in view.seats.groups)
+    )
+    among = [pair for pair in zip(view.seats.groups, sets, strict=True) if mine & pair[1]]
+    sharing = tuple(other for other, _ in among)
+    larger = {gpus for _, gpus in among if mine < gpus}
     gpus = view.gpus(group)
     return Member(
         group,
         gpus,
         tuple(at for at, gpu in enumerate(gpus_in_order(view)) if gpu.uuid in mine),
-        worst_link(links, group.gpus),
-        max((worst_link(links, other.gpus) for other in larger), default=-1),
+        _link(view, mine),
+        max((_link(view, one) for one in larger), default=-1),
         sharing,
         frozenset(other.name for other in sharing),
         min((gpu.memory for gpu in gpus), default=0),

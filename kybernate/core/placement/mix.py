@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from kybernate import keys
@@ -94,7 +95,10 @@ def offered(views: Iterable[tuple[NodeView, int]]) -> tuple[Offered, ...]:
 def learn(mix: Mix) -> Outlook:
     """What to expect of the pods to come, if they go on to ask for what these did."""
     stock = _Stock(mix.offered)
-    nodes = Counter({_empty(one): one.nodes for one in mix.offered})
+    nodes: Counter[Supply] = Counter()
+    for offer in mix.offered:
+        # Those that differ in the shares of their seats are one supply.
+        nodes[_empty(offer)] += offer.nodes
     asks: Counter[Ask] = Counter()
     for one in mix.wanted:
         ask = stock.ask(one.resource, one.vram, one.products)
@@ -134,7 +138,8 @@ class _Stock:
         shares: dict[str, Counter[int]] = {}
         for one in offers:
             sizes[one.product] = min(one.memory, sizes.get(one.product, one.memory))
-            for each in one.shares:
+            # Of more seats than thousandths none can be counted.
+            for each in filter(attrgetter("share"), one.shares):
                 shares.setdefault(each.resource, Counter())[each.share] += one.nodes
         self._products = sorted(_Product(*item) for item in sizes.items())
         # The most usual share; of equally usual ones the larger.

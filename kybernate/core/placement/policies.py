@@ -181,7 +181,7 @@ def affinity(outlook: Outlook, node: Supply, ask: Ask, place: Place) -> float:
     alone = node.sizes == {ask.size}
     likes = 75 if alone else 50 if ask.size in node.sizes else 0 if node.sizes else 25
     room = FULL * outlook.gpus
-    return 10 * (likes + 25 * (room - sum(node.free)) // room)
+    return 10 * (likes + 25 * max(0, room - sum(node.free)) // room)
 
 
 def _weighted(weights: Weights, node: Supply, ask: Ask, place: Place) -> float:

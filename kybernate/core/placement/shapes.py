@@ -60,6 +60,11 @@ class Shapes:
         """Look at the nodes that have changed."""
         if self._changed:
             self._last = None
+        if len(self._numbers) >= self.most:
+            # Only here: who asks holds numbers until it is answered.
+            self._numbers.clear()
+            self.still = {shape: self.still[shape] for shape in (None, *self.of.values())}
+            self.strain = {shape: self.strain[shape] for shape in self.of.values()}
         for name in self._changed:
             self._leave(name)
             view = self._views(name)
@@ -80,10 +85,6 @@ class Shapes:
 
     def number(self, view: NodeView) -> int:
         """The same for nodes of the same shape."""
-        if len(self._numbers) >= self.most:
-            self._numbers.clear()
-            self.strain.clear()
-            self.still = {shape: self.still[shape] for shape in (None, *self.of.values())}
         found = self._numbers.get(view.shape)
         if found is None:
             found = self._numbers[view.shape] = next(self._next)

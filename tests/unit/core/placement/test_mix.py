@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -107,6 +108,19 @@ def test_small_pods_leave_large_gpus_alone_before_and_after_somebody_needs_them(
         table.take(table.made(learn(Mix(mix, (SMALL, LARGE)))))
         worth = table.named("default").worth
         assert worth(here, ask, seat) > worth(there, ask, seat) + 50
+
+
+def test_nodes_that_differ_in_their_seats_are_one_supply() -> None:
+    asked = (Wanted(ONE, 10 * GIB, (), 100), Wanted(ONE, 100 * GIB, (), 100))
+    many, more = replace(LARGE, nodes=1000), replace(LARGE, shares=(Share(ONE, 500),), nodes=1)
+    whole = learn(Mix(asked, (SMALL, replace(LARGE, nodes=1001)))).scarcity
+    assert 0 < whole["H200"] < 1
+    assert learn(Mix(asked, (SMALL, many, more))).scarcity == whole
+
+
+def test_more_seats_than_thousandths_teach_nothing_and_break_nothing() -> None:
+    odd = replace(SMALL, shares=(Share(ONE, 0),))
+    assert learn(Mix((Wanted(ONE, GIB, (), 1),), (odd,))).scarcity == {"A10": 0.0}
 
 
 def test_what_can_not_be_parked_is_seen_as_lost() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from kybernate.core.placement import (
     Demand,
     candidates,
     choose_group,
+    lattice,
     load,
     score,
     usable,
@@ -281,3 +283,17 @@ def test_memory_of_a_gpu_that_is_ill_bears_nothing() -> None:
     gpus = (gpu(0, healthy=False), *(gpu(i) for i in (1, 2, 3)))
     assert names(view("G1", "G2", "G3", gpus=gpus, park_budget=0), Demand(ONE)) == []
     assert names(view("G1", "G2", gpus=gpus, park_budget=0), Demand(ONE)) != []
+
+
+def test_a_link_is_looked_for_once_for_all_groups_of_the_same_gpus() -> None:
+    """A node may tell of hundreds of groups, each of most of its GPUs."""
+    uuids = tuple(GpuUuid(f"g{at}") for at in range(16))
+    gpus = tuple(Gpu(uuid, at, "H100", 80) for at, uuid in enumerate(uuids))
+    small = [Group(GroupName(f"S{at}"), ONE, uuids[:1], 1) for at in range(20)]
+    large = [Group(GroupName(f"L{at}"), TWO, uuids[at % 2 :], 1) for at in range(20)]
+    view = NodeView(NodeSeats(NodeName("n"), gpus, {}, (*small, *large)))
+    with patch.object(lattice, "worst_link", wraps=lattice.worst_link) as found:
+        members = [lattice.member(view, group) for group in view.seats.groups]
+    assert found.call_count == 3
+    assert members[0].breaks == members[-1].link == Link.SYSTEM
+    assert len(members[0].sharing) == 30

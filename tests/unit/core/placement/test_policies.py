@@ -39,6 +39,12 @@ def test_topology_wants_the_best_links_and_breaks_the_worst(better: Place, worse
     assert FULL >= worth(EMPTY, Ask(2), better) > worth(EMPTY, Ask(2), worse) >= 0
 
 
+def test_no_worth_is_below_nothing_however_large_the_node() -> None:
+    large = Supply((FULL,) * 16, sizes=frozenset((2,)))
+    for name in set(POLICIES) - {"default"}:
+        assert POLICIES[name].worth(large, WHOLE, Place((0,))) >= 0
+
+
 def test_the_nearest_word_on_the_policy_counts() -> None:
     choosing = Choosing({"batch": "spread"}, {"mine": "topology"})
     assert choosing.name("batch", "mine", "fgd") == "fgd"
