@@ -76,13 +76,14 @@ class SeatPod:
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
     created: float = 0.0
     failed: bool = False
+    vram: int | None = None
+    """What its seat takes of a GPU, also if nothing else that it asks for can be read."""
 
     def claim(self) -> Claim | None:
         """The seat that the pod holds: none before it is bound and after it has ended."""
         if self.node is None or self.resource is None or self.finished:
             return None
-        vram = self.demand.vram if self.demand else None
-        return Claim(self.ref, self.node, self.group, self.resource, vram, self.party)
+        return Claim(self.ref, self.node, self.group, self.resource, self.vram, self.party)
 
     def aimed(self, target: Target) -> SeatPod:
         """The pod as if it asked for the target's group, unless it names one itself."""
@@ -125,6 +126,7 @@ def read_pod(raw: Json, rules: Rules) -> SeatPod:
         succession=pod.succession,
         created=pod.created_at(),
         failed=pod.failed_by_kubelet,
+        vram=demand.vram if demand else _vram(notes),
     )
 
 
@@ -133,6 +135,13 @@ def _expendable(notes: Mapping[str, str]) -> bool:
         return podnotes.expendable(notes)
     except ConfigError:
         return False
+
+
+def _vram(notes: Mapping[str, str]) -> int | None:
+    try:
+        return podnotes.vram(notes)
+    except ConfigError:
+        return None
 
 
 def _demand(resource: str, pod: pods.Pod, party: str, rules: Rules) -> Demand:

@@ -101,6 +101,9 @@ class Snapshot:
                 self._ledger.remove_claim(pod.ref.uid)
             elif pod.resource is not None or pod.expendable:
                 self._take_in(pod)
+            else:
+                # It might have been deleted for others, by a word that was taken back.
+                self._pods.pop(pod.ref.uid, None)
 
     def _take_in(self, pod: SeatPod) -> None:
         known = self._pods.get(pod.ref.uid)

@@ -81,6 +81,15 @@ def test_a_bound_pod_with_a_problem_still_claims_its_seat() -> None:
     assert claim.vram is None
 
 
+@pytest.mark.parametrize("other", ["kyb.ai/policy", "nvidia.com/gpu-topology"])
+def test_what_a_seat_takes_stays_whatever_else_can_not_be_read(other: str) -> None:
+    """Who holds a seat could else make it as large as its GPU, by a word that nobody reviews."""
+    read = read_pod(pod(node="n1", notes={"kyb.ai/vram": "1Gi", other: "bogus"}))
+    claim = read.claim()
+    assert claim is not None
+    assert (read.demand, claim.vram) == (None, GIB)
+
+
 def test_reads_a_gpu_node() -> None:
     seats = read_gpu_node(gpu_node(), reserve=5)
     assert [(group.name, group.seats) for group in seats.groups] == [

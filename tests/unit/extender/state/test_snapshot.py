@@ -70,6 +70,19 @@ def test_pods_of_others_are_not_kept(snapshot: Snapshot) -> None:
     assert snapshot.pod("uid-web") is None
 
 
+@pytest.mark.parametrize("now", [{}, {"kyb.ai/on-preempt": "pause"}])
+def test_who_takes_its_word_back_is_not_deleted_for_others(
+    snapshot: Snapshot, now: dict[str, str]
+) -> None:
+    said = pod("web", limits={"cpu": "1"}, notes={"kyb.ai/on-preempt": "kill"})
+    snapshot.pod_event("ADDED", said)
+    known = snapshot.pod("uid-web")
+    assert known is not None
+    assert known.expendable
+    snapshot.pod_event("MODIFIED", pod("web", limits={"cpu": "1"}, notes=now))
+    assert snapshot.pod("uid-web") is None
+
+
 def test_a_pod_without_a_group_is_counted_and_logged_once(
     snapshot: Snapshot, caplog: pytest.LogCaptureFixture
 ) -> None:
