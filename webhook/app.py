@@ -59,11 +59,11 @@ class Known:
         """What is known now."""
         return self._cluster
 
-    def seat(self, namespace: str, pod: str) -> EvictedSeat | None:
-        """The seat of the pod of this name, if it has one."""
+    def seats(self, namespace: str, pod: str) -> tuple[EvictedSeat, ...]:
+        """What nodes tell of the seat of the pod of this name, if it has one. Two may: it moved
+        within moments, or one of them says what is not so."""
         key = namespace, pod
-        # A pod that moved within moments may be told of by two nodes: any may have its state.
-        return next((seats[key] for seats in tuple(self._seats.values()) if key in seats), None)
+        return tuple(seats[key] for seats in tuple(self._seats.values()) if key in seats)
 
     def on_event(self, kind: str, node: Json) -> None:
         """Take in one event of the watch on GPUNodes."""

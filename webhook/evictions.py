@@ -167,12 +167,12 @@ class Since:
 
 
 class Evictions:
-    """Answers. `seat` and `requests` say what is known of a pod by namespace and name; `ask` has a
+    """Answers. `seats` and `requests` say what is known of a pod by namespace and name; `ask` has a
     request made, and says why it could not be before."""
 
     def __init__(
         self,
-        seat: Callable[[str, str], EvictedSeat | None],
+        seats: Callable[[str, str], tuple[EvictedSeat, ...]],
         requests: Callable[[str, str], Mapping[str, Known]],
         ask: Callable[[Wanted], str],
         *,
@@ -181,7 +181,7 @@ class Evictions:
     ) -> None:
         """`within`: seconds for which a pod is held back, 0 for not at all; `wall`: seconds since
         1970."""
-        self._seat = seat
+        self._seats = seats
         self._requests = requests
         self._ask = ask
         self._within = within
@@ -190,17 +190,23 @@ class Evictions:
 
     def answer(self, asked: wire.Eviction) -> Json:
         """The answer to a question about a pod. Makes no call."""
-        seat = self._seat(asked.namespace, asked.pod) if self._within else None
-        if seat is None:
+        seats = self._seats(asked.namespace, asked.pod) if self._within else ()
+        if not seats:
             return wire.allow(asked.uid)
         known = tuple(one for one, _ in self._requests(asked.namespace, asked.pod).values())
-        found = may_go(seat, known, self._wall())
-        if not asked.dry_run:
-            found = self._bounded(found, seat, known, asked)
+        # No node's word lets a pod go that another one tells of as well.
+        answers = [self._of_seat(seat, known, asked) for seat in seats]
+        found = max(answers, key=lambda one: (not one.allowed, bool(one.sentence)))
         if found.allowed or asked.dry_run:
             # Whoever tries it without effect is told, and would wait for nothing.
             return wire.allow(asked.uid, warnings=[found.sentence] if found.sentence else ())
         return wire.not_yet(asked.uid, f"{found.sentence}; try again.")
+
+    def _of_seat(
+        self, seat: EvictedSeat, known: tuple[Request, ...], asked: wire.Eviction
+    ) -> Answer:
+        found = may_go(seat, known, self._wall())
+        return found if asked.dry_run else self._bounded(found, seat, known, asked)
 
     def _bounded(
         self, found: Answer, seat: EvictedSeat, known: tuple[Request, ...], asked: wire.Eviction

@@ -62,7 +62,7 @@ class Service:
         self._requests = RequestIndex(api, attrgetter("pod"))
         self._asker = Asker(api, settings.evict_within_s)
         self.evictions = Evictions(
-            self.known.seat,
+            self.known.seats,
             self._requests.of,
             self._asker.ask,
             within=settings.evict_within_s,

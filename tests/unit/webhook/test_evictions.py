@@ -63,7 +63,7 @@ class Site:
         self.requests = RequestIndex(Api(), attrgetter("pod"))  # type: ignore[arg-type]
         self.known.on_event("ADDED", NODE)
         answer = Evictions(
-            *(self.known.seat, self.requests.of, self.ask),
+            *(self.known.seats, self.requests.of, self.ask),
             within=within,
             wall=lambda: self.now,
         ).answer
@@ -131,6 +131,20 @@ def test_a_state_in_the_object_store_lets_its_pod_go_once_a_request_says_whose_i
     artifact = {"name": "", "tier": "object", "bytes": 7}
     site.requests.on_event("ADDED", item("evict-u1-1", **done, artifact=artifact))
     assert site.evict() == {"uid": "u-1", "allowed": True}
+
+
+@pytest.mark.parametrize("state", ["waiting", "failed", "gone"])
+@pytest.mark.parametrize("other", ["n0", "n2"])
+def test_no_nodes_word_lets_a_pod_go_that_another_one_tells_of(other: str, state: str) -> None:
+    site = Site()
+    seat = {**NODE["status"]["seats"][0], "state": state}  # type: ignore[index]
+    rogue = {"metadata": {"name": other}, "status": {"seats": [seat]}}
+    site.known.on_event("DELETED", NODE)
+    for node in sorted((rogue, NODE), key=lambda one: one["metadata"]["name"]):  # type: ignore[index]
+        site.known.on_event("ADDED", node)
+    held = site.evict()
+    assert not held["allowed"]
+    assert site.asked == [Wanted("shop", "a", "evict-u1-1")]
 
 
 def test_what_can_not_be_saved_goes_with_a_warning() -> None:
