@@ -68,8 +68,12 @@ class Access:
                 "allowedHosts of models.yaml."
             )
             raise ApiError(403, "host_not_allowed", said)
+        site = request.headers.get("Sec-Fetch-Site")
         origin = request.headers.get("Origin")
-        foreign = request.headers.get("Sec-Fetch-Site") == "cross-site"
+        if origin is None and site == "same-site":
+            # Of another host of the same domain, or another port. Of a GET no Origin tells.
+            origin = request.headers.get("Referer")
+        foreign = site == "cross-site" or (site == "same-site" and not is_loopback(host))
         if (origin is not None and not self._is_own_page(origin)) or (origin is None and foreign):
             said = (
                 f"A page of {(origin or 'another site')[:100]!r} may not ask this box. Put its "

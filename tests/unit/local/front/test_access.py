@@ -138,6 +138,21 @@ def test_a_browsers_own_password_does_not_speak_for_a_page(play):
     play(scenario, KEYED)
 
 
+def test_a_page_of_the_same_domain_is_another_sites_unless_its_host_is_named(play):
+    basic = base64.b64encode(b"me:sk-one").decode()
+    named = {"Authorization": f"Basic {basic}", "Host": "box.lan:8080"}
+
+    async def scenario(stage):
+        for page in ({}, {"Referer": "http://wiki.lan/x"}, {"Referer": "http://["}):
+            shown = {**named, "Sec-Fetch-Site": "same-site", **page}
+            assert (await stage.get("/unload", headers=shown))[0] == 403
+        assert stage.box.acts == []
+        shown = {**named, "Sec-Fetch-Site": "same-site", "Referer": "http://box.lan:3000/"}
+        assert (await stage.get("/v1/models", headers=shown))[0] == 200
+
+    play(scenario, KEYED + "allowedHosts: [box.lan]\n")
+
+
 def test_pages_of_this_machine_may_ask_and_read(play):
     async def scenario(stage):
         own = {"Origin": "http://localhost:3000"}
