@@ -244,7 +244,7 @@ class Watcher:
             self._pauses = iter(_PAUSES)
 
     def _changed(self, kind: str, raw: Json) -> None:
-        key, item = _key(raw), self._kept(raw)
+        key, item = _key(raw), self._read(raw)
         if kind == "DELETED":
             known = self._known.pop(key, None)
             self._emit(kind, item or known or _names(raw))
@@ -252,7 +252,7 @@ class Watcher:
             self._known[key] = self._remember(item)
             self._emit(kind, item)
 
-    def _kept(self, raw: Json) -> Json | None:
+    def _read(self, raw: Json) -> Json | None:
         """What is kept of it; None if it can't be read. Whoever wrote one that can't must not
         stand in the way of all others."""
         try:
