@@ -12,7 +12,7 @@ import struct
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from sidecar.verdict import LOST, View
@@ -38,6 +38,7 @@ class Link:
         self._on_cooperate = on_cooperate
         self._view = View()
         self._lock = threading.Lock()
+        self._sending = threading.Lock()
         self._connection: socket.socket | None = None
         self._known = threading.Event()
         self._watchers: set[int] = set()
@@ -135,15 +136,20 @@ class Link:
 
     def _send(self, *fields: str) -> bool:
         payload = "\0".join(fields).encode()
-        with self._lock:
+        frame = _HEADER.pack(len(payload)) + payload
+        with self._sending:
             connection = self._connection
             if connection is None:
                 return False
-            try:
-                connection.sendall(_HEADER.pack(len(payload)) + payload)
-            except OSError:
-                return False
-            return True
+            sent = 0
+            with suppress(OSError):
+                sent = connection.send(frame, socket.MSG_DONTWAIT)
+            if sent == len(frame):
+                return True
+            # A process 1 that is frozen reads nothing: it is hung up on, and nobody waits for it.
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            return False
 
 
 def _frames(connection: socket.socket) -> Iterator[list[str]]:
