@@ -94,25 +94,34 @@ class Link:
             try:
                 self._serve()
                 pause = _RETRY[0]
-            except (OSError, ValueError):  # the latter: what isn't the protocol
+            except Exception as error:  # noqa: BLE001 - without this thread its view never changes
                 pause = min(pause * 1.5, _RETRY[1])
                 if pause == _RETRY[1]:
                     # A process 1 of another release may have no socket: its workload is asked.
                     self._known.set()
-            if self._view.state:
-                self._set(View(LOST, sentence="process 1 of the seat's container has hung up"))
+                if self._view.state not in ("", LOST) and not isinstance(error, FileNotFoundError):
+                    why = f"process 1 of the seat's container has hung up: {error}"
+                    self._set(View(LOST, sentence=why))
             time.sleep(pause)
 
     def _serve(self) -> None:
+        """Serve one connection. That it ends says nothing: process 1 closes its socket, too, while
+        an image of its container is taken, and what it told last holds until it is back. Raises
+        FileNotFoundError meanwhile, and ConnectionRefusedError once it has died: it leaves a socket
+        that nobody listens at."""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(self._path)
-            self._connection = connection
+            with self._sending:
+                self._connection = connection
             try:
                 self._send("watch", "1", self._mode)
                 for fields in _frames(connection):
                     self._on_frame(fields)
+            except ConnectionError:
+                return  # an end as well: something of ours was not read
             finally:
-                self._connection = None
+                with self._sending:
+                    self._connection = None
 
     def _on_frame(self, fields: list[str]) -> None:
         if fields[0] == "state" and len(fields) == 5:

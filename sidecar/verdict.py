@@ -9,7 +9,7 @@ _CAN_ANSWER = frozenset({"running", "starting", "active", "draining"})
 _AWAY = frozenset({"parking", "parked", "waking", "dumping", "restoring"})
 _OVER = frozenset({"failed", "gone", "lost"})
 LOST = "lost"
-"""Our own word: process 1 of the seat's container has hung up."""
+"""Our own word: process 1 of the seat's container has hung up, and nobody listens in its place."""
 
 
 class Verdict(Enum):

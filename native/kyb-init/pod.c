@@ -128,11 +128,12 @@ void pod_close(void)
 {
 	struct sockaddr_un address;
 
+	/* First: a sidecar that is dropped and finds no socket knows that process 1 has not died. */
+	if (listener >= 0 && wire_address(&address, pod_socket_path()))
+		unlink(address.sun_path);
 	for (size_t i = 0; i < CALLERS; i++)
 		if (callers[i].fd >= 0)
 			drop(&callers[i]);
-	if (listener >= 0 && wire_address(&address, pod_socket_path()))
-		unlink(address.sun_path);
 	if (listener >= 0)
 		close(listener);
 	listener = -1;

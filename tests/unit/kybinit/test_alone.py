@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from tests.unit.kybinit.conftest import LIMIT, Line
 from tests.unit.kybinit.test_agent_side import UID, node, pod_cgroup  # noqa: F401 - fixtures
+from tests.unit.sidecar.conftest import Told, until
 
 UP = "print('up'); import time; time.sleep(60)"
 
@@ -53,14 +54,32 @@ def test_told_to_be_alone_it_has_no_socket_left_until_the_agent_is_back(running,
     line.send("alone")
     until_closed(line)
     until_closed(sidecar)
-    until_without_sockets(container.init)
     assert not agent.pod_path.exists()
+    until_without_sockets(container.init)
     agent.listen()
     hello = agent.accept().receive()
     assert hello[:3] == ["hello", "1", "running"]
     again = watcher(agent)
     for one in (sidecar, again):
         one.close()
+
+
+def test_a_sidecar_does_not_take_it_for_dead(running, agent):
+    container, line = running(UP)
+    line.send("state", "parked", "parked in RAM")
+    link = Told(str(agent.pod_path), "none", lambda *_: None)
+    link.start()
+    until(lambda: link.view().state == "parked", "the link does not connect")
+    agent.server.close()
+    agent.path.unlink()
+    line.send("alone")
+    until_without_sockets(container.init)
+    until(lambda: not link.turn("yield"), "the link did not notice")
+    agent.listen()
+    again = agent.accept()
+    again.send("state", "waking", "")
+    until(lambda: link.view().state == "waking", "the link does not connect again")
+    assert "lost" not in link.told
 
 
 def test_a_door_that_is_shut_takes_process_1_back_when_it_opens(node):  # noqa: F811 - a fixture

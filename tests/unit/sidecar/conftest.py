@@ -9,7 +9,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,6 +21,7 @@ from sidecar.turn import Turn
 
 if TYPE_CHECKING:
     from sidecar.options import Probe
+    from sidecar.verdict import View
 
 LIMIT = 60.0
 
@@ -50,9 +51,16 @@ class Process1:
         if self._connection is not None:
             self._connection.sendall(struct.pack(">I", len(payload)) + payload)
 
+    def alone(self) -> None:
+        """Closes all, as kyb-init does for an image of its container."""
+        self.path.unlink()
+        self.hang_up()
+
     def hang_up(self) -> None:
+        """Dies: its socket's file stays, and nobody listens."""
+        with suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
-        self.path.unlink(missing_ok=True)
         if self._connection is not None:
             with suppress(OSError):
                 self._connection.shutdown(socket.SHUT_RDWR)
@@ -93,13 +101,25 @@ def until(true, otherwise: str) -> None:
         time.sleep(0.005)
 
 
+class Told(Link):
+    """Keeps each state that it has told its watchers."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.told: list[str] = []
+
+    def _set(self, view: View) -> None:
+        self.told.append(view.state)
+        super()._set(view)
+
+
 class World:
     """One sidecar's parts, without its fixed ports."""
 
     def __init__(self, folder: Path) -> None:
         self.first = Process1(folder / "init.sock")
         self.asked: list[tuple[str, float]] = []
-        self.link = Link(str(self.first.path), "none", lambda *asked: self.asked.append(asked))
+        self.link = Told(str(self.first.path), "none", lambda *asked: self.asked.append(asked))
         self.link.start()
         until(lambda: self.link.view().state == "waiting", "the link does not connect")
         self._sockets: list[socket.socket] = []

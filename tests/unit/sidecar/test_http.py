@@ -14,7 +14,7 @@ import pytest
 
 from sidecar.options import Probe
 from sidecar.turn import HARD_LIMIT
-from tests.unit.sidecar.conftest import until
+from tests.unit.sidecar.conftest import Process1, until
 
 
 class Workload(BaseHTTPRequestHandler):
@@ -110,6 +110,17 @@ def test_a_seat_whose_process_1_has_gone_is_dead(world, workload):
     world.first.hang_up()
     until(lambda: world.link.view().state == "lost", "the link did not notice")
     assert get(world.port(http_probe(workload, "liveness")))[0] == 503
+
+
+def test_a_seat_whose_process_1_is_alone_for_an_image_is_as_it_said_last(world, workload):
+    world.state("parked")
+    world.first.alone()
+    until(lambda: not world.link.turn("yield"), "the link did not notice")
+    for role in ("liveness", "readiness", "startup"):
+        assert get(world.port(http_probe(workload, role)))[0] == 200
+    world.first = Process1(world.first.path)
+    until(lambda: world.link.view().state == "waiting", "the link does not connect again")
+    assert "lost" not in world.link.told
 
 
 def test_a_failed_seat_is_dead(world, workload):

@@ -1,4 +1,4 @@
-"""The connection to a process 1 that doesn't read."""
+"""The connection to a process 1 that speaks nonsense, or doesn't read."""
 
 from __future__ import annotations
 
@@ -9,6 +9,13 @@ from pathlib import Path
 
 from sidecar.link import Link
 from tests.unit.sidecar.conftest import LIMIT, until
+
+
+def test_what_is_not_the_protocol_is_a_hang_up_and_not_the_end(world):
+    world.first.send("state", "active", "9" * 400, "0", "")
+    heard = ["waiting", "lost", "waiting"]
+    until(lambda: world.link.told == heard, "the link does not connect again")
+    world.state("parked")
 
 
 def test_a_process_1_that_does_not_read_is_hung_up_on_and_nobody_waits():
