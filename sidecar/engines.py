@@ -64,9 +64,13 @@ class Engine:
     def on_cooperate(self, phase: str, seconds: float) -> None:
         """The agent's question; answered from a thread of its own."""
         turn = self._begin()
-        threading.Thread(
+        asking = threading.Thread(
             target=self._do, args=(turn, phase, seconds), name=f"engine-{phase}", daemon=True
-        ).start()
+        )
+        try:
+            asking.start()
+        except RuntimeError as error:  # the pod is at its limit of processes or memory
+            self._tell(phase, str(error), done=False)
 
     def _begin(self) -> int:
         with self._lock:
@@ -76,12 +80,15 @@ class Engine:
     def _do(self, turn: int, phase: str, seconds: float) -> None:
         try:
             said, done = self._post(turn, phase, seconds), True
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - it is told, and the state is minded further
             said, done = f"port {self._port}: {error}", False
         if turn != self._turn:
             return
         if done and phase == WAKE:
             self._asleep = False
+        self._tell(phase, said, done=done)
+
+    def _tell(self, phase: str, said: str, *, done: bool) -> None:
         sys.stderr.write(f"kyb-sidecar: {phase}: {said}\n")
         if self._link is not None:
             self._link.cooperated(phase, said, done=done)

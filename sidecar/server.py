@@ -66,7 +66,11 @@ class Listeners:
             self._clients[client] = None
             if len(self._clients) > _AT_ONCE:
                 self._hang_up(next(iter(self._clients)))
-        threading.Thread(target=self._serve, args=(client, probe), daemon=True).start()
+        try:
+            threading.Thread(target=self._serve, args=(client, probe), daemon=True).start()
+        except RuntimeError:  # the pod is at its limit of processes or memory
+            client.close()
+            self._leave(client)
 
     def _hang_up(self, client: socket.socket) -> None:
         """Its thread sees the end of the connection, whatever it waits for."""
@@ -84,9 +88,12 @@ class Listeners:
         except Exception as error:  # noqa: BLE001 - one probe must not end the others
             sys.stderr.write(f"kyb-sidecar: a {probe.role} probe failed: {error!r}\n")
         finally:
-            with self._lock:
-                self._clients.pop(client, None)
-            self._places.release()
+            self._leave(client)
+
+    def _leave(self, client: socket.socket) -> None:
+        with self._lock:
+            self._clients.pop(client, None)
+        self._places.release()
 
 
 def _listen(port: int) -> socket.socket:

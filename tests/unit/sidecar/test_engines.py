@@ -109,6 +109,27 @@ def test_an_engine_that_hangs_is_given_up_at_the_deadline(first, api):
     assert "time" in said
 
 
+def test_an_engine_for_which_no_thread_can_start_is_told_as_such(first, api, monkeypatch):
+    begin(first, "http", api.server_address[1])
+    start = threading.Thread.start
+
+    def full(thread):
+        if thread.name.startswith("engine-"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as limit:
+        limit.setattr(threading.Thread, "start", full)
+        assert ask(first, "park") == ["park", "failed", "can't start new thread"]
+    assert ask(first, "park")[:2] == ["park", "done"]
+
+
+def test_a_limit_that_no_clock_can_wait_for_is_told_as_such(first, api):
+    begin(first, "http", api.server_address[1])
+    assert ask(first, "park", "9" * 300)[:2] == ["park", "failed"]
+    assert ask(first, "park")[:2] == ["park", "done"]
+
+
 def test_a_later_question_makes_the_earlier_void(first, api):
     api.hangs = "/kyb/park"
     begin(first, "http", api.server_address[1])

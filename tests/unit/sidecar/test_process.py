@@ -8,12 +8,15 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
 from sidecar.http2 import END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, frame
+from sidecar.options import Probe
+from sidecar.server import Listeners
 from tests.unit.sidecar.conftest import LIMIT, Process1, until
 from tests.unit.sidecar.test_http import get
 
@@ -78,6 +81,32 @@ def test_strangers_that_do_not_read_lose_their_places_too(start):
         for _ in range(20):
             assert get(15481)[0] == 200
         first.hang_up()
+
+
+def test_a_probe_for_which_no_thread_can_start_is_hung_up_on(world, monkeypatch):
+    world.state("parked")
+    stack = threading.stack_size()
+    listeners = Listeners([], world.link)
+
+    def full(_):
+        raise RuntimeError("can't start new thread")
+
+    with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as clients:
+
+        def knock():
+            address = server.getsockname()
+            one = clients.enter_context(socket.create_connection(address, timeout=LIMIT))
+            listeners._accept(server, Probe("liveness", "http", 1))
+            return one
+
+        with monkeypatch.context() as limit:
+            limit.setattr(threading.Thread, "start", full)
+            # More of them than there are places.
+            assert [knock().recv(1) for _ in range(40)] == [b""] * 40
+        last = knock()
+        last.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert last.recv(64).startswith(b"HTTP/1.1 200")
+    threading.stack_size(stack)
 
 
 def test_a_wrong_argument_is_said_and_ends_it(start):
