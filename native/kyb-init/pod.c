@@ -273,11 +273,28 @@ void pod_started(pid_t started)
 		pod_state("running", "");
 }
 
+/* Its state stands behind its name, in which it may have put any character. */
+static bool is_zombie(int pid)
+{
+	char path[64], line[256] = "";
+	const char *end = NULL;
+	FILE *stat;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	stat = fopen(path, "re");
+	if (!stat)
+		return false;
+	if (fgets(line, sizeof(line), stat))
+		end = strrchr(line, ')');
+	fclose(stat);
+	return end && strncmp(end, ") Z", 3) == 0;
+}
+
 /* Whether the command has ended below a frozen kyb-tree, which can't report it: nothing but zombies
  * is left there. What can't be read counts as there. */
 static bool command_has_gone(void)
 {
-	char path[64], word;
+	char path[64];
 	FILE *children;
 	int pid, dead = 0, live = 0;
 
@@ -286,16 +303,10 @@ static bool command_has_gone(void)
 	if (!children)
 		return false;
 	while (!live && fscanf(children, "%d", &pid) == 1) {
-		FILE *stat;
-
-		snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-		stat = fopen(path, "re");
-		if (stat && fscanf(stat, "%*d (%*[^)]) %c", &word) == 1 && word == 'Z')
+		if (is_zombie(pid))
 			dead++;
 		else
 			live++;
-		if (stat)
-			fclose(stat);
 	}
 	fclose(children);
 	return dead && !live;

@@ -221,6 +221,21 @@ def test_a_command_that_ends_while_it_is_parked_is_noticed(running, dial, probe)
     os.kill(container.tree, signal.SIGCONT)
 
 
+@pytest.mark.parametrize("name", ["a)b", ") S", ""])
+def test_a_command_that_ends_while_it_is_parked_is_noticed_by_any_name(running, dial, name):
+    named = f"import ctypes; ctypes.CDLL(None).prctl(15, {name.encode()!r}); {UP}"
+    container, line = running(named)
+    os.kill(container.tree, signal.SIGSTOP)
+    settled(line, dial, "parked")
+    (command,) = children(container.tree)
+    os.kill(command, signal.SIGKILL)
+    watcher = dial("watch", "1", "none")
+    while (told := state(watcher))[0] == "parked":
+        continue
+    assert told == ("failed", False, "the parked process has gone")
+    os.kill(container.tree, signal.SIGCONT)
+
+
 @pytest.fixture
 def probe(binary, agent):
     """Runs `kyb-init probe ARGS` in the container's place and returns its status."""
