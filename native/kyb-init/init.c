@@ -235,6 +235,8 @@ static void reap(void)
 		if (self.phase == WAITING || self.phase == RUNNING)
 			leave(exit_code_of(status));
 		enter(PARKED);
+		if (self.term_signal) /* it came while there was a tree; who is parked ends at once */
+			leave(128 + self.term_signal);
 	}
 }
 

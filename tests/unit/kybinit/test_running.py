@@ -22,6 +22,10 @@ def wait_for(condition):
         time.sleep(0.002)
 
 
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+
+
 def send(pid: int, signum: int) -> None:
     os.kill(pid, signum)
 
@@ -212,6 +216,22 @@ def test_a_held_container_outlives_its_tree(running, agent):
     line = agent.accept()
     assert line.receive()[:5] == ["hello", "1", "parked", "7", "plain"]
     send(container.init, signal.SIGTERM)
+    assert line.receive() == ["exit", "143"]
+    assert container.end()[0] == 143
+
+
+def test_a_sigterm_that_came_before_the_held_tree_was_gone_ends_it_at_once(running):
+    container, line = running(FOREVER)
+    send(container.init, HOLD)
+    wait_for(lambda: comm(container.init) == "kyb-hold")
+    tree = container.tree
+    # It sees both at once, and of two signals that of the lower number first.
+    send(container.init, signal.SIGSTOP)
+    send(container.init, signal.SIGTERM)
+    os.kill(tree, signal.SIGKILL)
+    wait_for(lambda: state_of(tree) == "Z")
+    send(container.init, signal.SIGCONT)
+    assert line.receive() == ["term", "15"]
     assert line.receive() == ["exit", "143"]
     assert container.end()[0] == 143
 
