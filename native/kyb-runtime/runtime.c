@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -20,6 +21,11 @@
 #define REAL_SUFFIX ".real"
 #define SOCKET RUN_DIR "/runtime.sock"
 #define CONTAINERS RUN_DIR "/containers/"
+/* For a runc that resumes or pauses: it takes milliseconds, or seconds where it tries again. Only
+ * builds for the tests name another. */
+#ifndef RUNTIME_MS
+#define RUNTIME_MS (60 * 1000)
+#endif
 
 enum {
 	ANSWER_MS = 600 * 1000, /* the seat's requests are finished first */
@@ -171,12 +177,14 @@ static bool hear(int fd, struct frame *frame, int limit_ms)
 	while ((known = inbox_next(&inbox, frame)) == 0) {
 		struct pollfd ready = {.fd = fd, .events = POLLIN};
 		long long left;
+		ssize_t got;
 
 		clock_gettime(CLOCK_MONOTONIC, &now);
 		left = end - ((long long)now.tv_sec * 1000 + now.tv_nsec / 1000000);
 		if (left <= 0 || poll(&ready, 1, (int)left) == 0)
 			return false;
-		if (inbox_fill(&inbox, fd) <= 0 && errno != EAGAIN && errno != EINTR)
+		got = inbox_fill(&inbox, fd);
+		if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR))
 			return false;
 	}
 	return known > 0;
@@ -198,6 +206,25 @@ static void keep_last_line(int fd)
 		memmove(said, line + 1, strlen(line));
 }
 
+/* Its status, once it has ended. One that hangs is killed, and nothing is continued behind it. */
+static int end_of(pid_t child, const char *command)
+{
+	struct pollfd ended = {.fd = (int)syscall(SYS_pidfd_open, child, 0), .events = POLLIN};
+	int status = 0;
+
+	if (ended.fd >= 0 && poll(&ended, 1, RUNTIME_MS) == 0) {
+		kill(child, SIGKILL);
+		fail("%s %s has hung for %d s and was killed; see whether the container is paused, then "
+		     "try again",
+		     asked.real, command, RUNTIME_MS / 1000);
+	}
+	if (ended.fd >= 0)
+		close(ended.fd);
+	while (waitpid(child, &status, 0) < 0 && errno == EINTR)
+		;
+	return status;
+}
+
 /* Runs the real runtime with one command on the container; whether that went well. What it says of
  * an error is in `said`. */
 static bool runtime(const char *command)
@@ -216,8 +243,8 @@ static bool runtime(const char *command)
 		execv(asked.real, (char *const *)(asked.root ? argv : plain));
 		_exit(127);
 	}
-	while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
-		;
+	if (child > 0)
+		status = end_of(child, command);
 	if (errors >= 0) {
 		keep_last_line(errors);
 		close(errors);

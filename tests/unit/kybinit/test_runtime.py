@@ -5,15 +5,19 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import resource
 import shutil
 import socket
 import struct
 import subprocess
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from tests.unit.kybinit.conftest import _let_others_in
 
 SOURCE = Path(__file__).resolve().parents[3] / "native" / "kyb-runtime"
 ID = "ab" * 32
@@ -46,7 +50,7 @@ class Agent(threading.Thread):
         self.start()
 
     def run(self):
-        with suppress(OSError):
+        with suppress(OSError, struct.error):
             one, _ = self._server.accept()
             with one:
                 (length,) = struct.unpack(">I", one.recv(4, socket.MSG_WAITALL))
@@ -87,24 +91,28 @@ class Node:
     def agent(self, *answer):
         return Agent(self.run_dir / "runtime.sock", *answer)
 
-    def run(self, *words):
+    def run(self, *words, **how):
         argv = [str(self.program), *words]
-        return subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT, check=False)
+        how |= {"capture_output": True, "text": True, "timeout": LIMIT}
+        return subprocess.run(argv, check=False, **how)
 
     def called(self):
         return self.calls.read_text().splitlines() if self.calls.exists() else []
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
+def build(folder, *more):
     if shutil.which("gcc") is None:
         pytest.skip("needs a C compiler")
-    folder = tmp_path_factory.mktemp("kyr")
     run_dir = folder / "run"
     words = ["make", "-s", "-C", str(SOURCE), f"OUT={folder}", f"RUN_DIR={run_dir}"]
-    subprocess.run([*words, "CFLAGS=-O1 -g"], check=True, timeout=LIMIT)
+    subprocess.run([*words, " ".join(("CFLAGS=-O1 -g", *more))], check=True, timeout=LIMIT)
     (folder / "run-dir").write_text(str(run_dir))
     return folder / "kyb-runtime"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("kyr"))
 
 
 @pytest.fixture
@@ -242,6 +250,46 @@ def test_an_agent_that_hangs_up_has_taken_nothing_out(node):
     agent = node.agent()
     assert "did not answer" in told(node, checkpoint(node))
     agent.close()
+
+
+UNUSED_USER = 54321
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes a user with a limit of its own")
+def test_an_agent_that_hangs_up_is_not_waited_for_where_nothing_could_start(node):
+    """What a failed fork() leaves in errno is none of the connection's."""
+    for folder in (node.folder, node.run_dir):
+        _let_others_in(folder)
+    node.manage()
+    agent = node.agent()
+    (node.run_dir / "runtime.sock").chmod(0o666)
+
+    def limited():
+        resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+
+    done = node.run("checkpoint", ID, user=UNUSED_USER, preexec_fn=limited)
+    assert "did not answer" in done.stderr
+    assert node.called() == []
+    agent.close()
+
+
+def test_a_runc_that_hangs_is_killed_and_told(tmp_path):
+    (tmp_path / "kyr").mkdir()
+    node = Node(tmp_path, build(tmp_path / "kyr", "-DRUNTIME_MS=1000"))
+    (tmp_path / "kyb-runtime.real").write_text("#!/bin/sh\nexec sleep 600\n")
+    node.manage()
+    agent = node.agent("ready")
+    why = f"{tmp_path}/kyb-runtime.real resume has hung for 1 s and was killed"
+    assert told(node, checkpoint(node)).startswith(why)
+    assert agent.heard is None
+    agent.close()
+    end = time.monotonic() + LIMIT
+    while True:
+        # What was killed had the lock as well.
+        with node.mark.open() as mark, suppress(BlockingIOError):
+            fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        assert time.monotonic() < end
 
 
 def test_one_checkpoint_at_a_time(node):
