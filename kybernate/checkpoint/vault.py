@@ -13,6 +13,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from kybernate.checkpoint import begun, catalogue, crashed, verify
@@ -218,11 +219,11 @@ class Vault:
                 return
             source, manifest = self._first(artifact, but=target)
             keys = self._keys
-            if found is not None:
-                # It isn't whole, and would stay as it is, whatever is packed.
-                drop(target, found)
+            # It isn't whole, and would stay as it is, whatever is packed.
+            over = None if found is None else partial(drop, target, found)
             named = self._names.of(manifest.facts.pod_uid, artifact)
-            made = transfer.copy(artifact, (source, keys), (target, keys), until, progress, named)
+            given = until, progress, named, over
+            made = transfer.copy(artifact, (source, keys), (target, keys), *given)
             self._doubtful.discard((target.name, artifact))
             with suppress(KybernateError, OSError):  # the next one is packed without
                 self._names.packed(made, keys)
@@ -427,7 +428,7 @@ class Vault:
             self._doubtful.add((place.name, artifact))
 
     def _sure(self, place: Place, manifest: Manifest) -> bool:
-        """Whether its copy there was verified and still seems whole."""
+        """Whether its copy there was verified and still seems whole. Raises as `verify.whole`."""
         return (place.name, manifest.id) not in self._doubtful and verify.whole(place, manifest)
 
     def _drop(self, artifact: ArtifactId, place: Place, forget: str, until: Deadline) -> None:
@@ -444,8 +445,10 @@ class Vault:
             return
         copies = {place.name: True}
         if not forget:
-            others = self._copies(artifact, but=place)
-            copies |= {other.name: self._sure(other, found) for other, found in others}
+            for other, found in self._copies(artifact, but=place):
+                copies[other.name] = False
+                with suppress(KybernateError, OSError):  # who can't say has none
+                    copies[other.name] = self._sure(other, found)
         if sentence := why_keep(place.name, copies, forget):
             raise RefusedError(f"{artifact}: {sentence}")
         # By what was true a moment ago: not if its caller has continued without it.

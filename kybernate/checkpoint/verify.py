@@ -11,7 +11,7 @@ from kybernate.checkpoint.raw.seal import images_of, pieces_of, verify_raw
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts import manifest as manifests
 from kybernate.core.chunks.ranges import ranges
-from kybernate.errors import CorruptError, KybernateError
+from kybernate.errors import CorruptError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,16 +50,16 @@ def verify(
 
 
 def whole(place: Place, manifest: Manifest) -> bool:
-    """Whether all of it seems to be there: a look at sizes, quick."""
+    """Whether all of it seems to be there: a look at sizes, quick. Raises RetryableError, OSError
+    where the place can't say."""
     try:
         if manifest.form == manifests.RAW:
             pieces_of(place, manifest)
             folder = images_of(place, manifest)
             return all((folder / f.name).lstat().st_size == f.size for f in manifest.files)
-        knowing.check_there(place, manifest.facts.namespace, manifest.packs)
-    except (KybernateError, OSError):
+        return not knowing.lost(place, manifest.facts.namespace, manifest.packs)
+    except (CorruptError, NotFoundError, FileNotFoundError):
         return False
-    return True
 
 
 def _ranges(reader: ChunkReader, manifest: Manifest) -> Iterator[Range]:

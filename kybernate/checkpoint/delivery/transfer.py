@@ -42,19 +42,20 @@ def sources(place: Place, manifest: Manifest, keys: ArtifactKeys) -> Iterator[So
     return fetch.sources(fetch.ChunkReader(place, manifest, keys), manifest)
 
 
-def copy(
+def copy(  # noqa: PLR0913, PLR0917 - as `pack`
     artifact: str,
     source: tuple[Place, ArtifactKeys],
     target: tuple[Place, ArtifactKeys],
     deadline: Deadline,
     progress: Callable[[int], None] | None = None,
     named: Named | None = None,
+    over: Callable[[], None] | None = None,
 ) -> Manifest:
-    """The artifact in another place too, under the keys of that place. `named` and errors as of
-    `pack`."""
+    """The artifact in another place too, under the keys of that place. `named`, `over` and errors
+    as of `pack`."""
     manifest = read_manifest(source[0], artifact, source[1])
     reading = sources(source[0], manifest, source[1])
-    return pack.pack(reading, manifest, *target, deadline, progress, named)
+    return pack.pack(reading, manifest, *target, deadline, progress, named, over)
 
 
 def exported(

@@ -83,19 +83,25 @@ def pack_sizes(place: Place, namespace: str) -> dict[str, int]:
 def check_there(place: Place, namespace: str, packs: Iterable[Pack]) -> None:
     """Raises RetryableError unless the place still holds all of them in full size. Each is asked
     for: a list may tell of what is gone."""
+    if key := lost(place, namespace, packs):
+        raise RetryableError(f"{place.name} has lost {key} meanwhile; what it held is put again")
 
-    def check(pack: Pack) -> None:
+
+def lost(place: Place, namespace: str, packs: Iterable[Pack]) -> str:
+    """The key of one that the place surely doesn't hold in full size; empty if it holds all of
+    them. Raises RetryableError, OSError where it can't say."""
+
+    def look(pack: Pack) -> str:
         key = f"{layout.PACKS}{namespace}/{pack.id}"
         with suppress(NotFoundError):
             if place.objects.head(key).size == pack.size:
-                return
+                return ""
         # Or what is packed next would be built upon it again.
         place.objects.delete([f"{layout.INDEX}{namespace}/{pack.id}"])
-        raise RetryableError(f"{place.name} has lost {key} meanwhile; what it held is put again")
+        return key
 
     with threads(place.transfers, "there") as pool:
-        for _ in ordered(pool, check, packs, 4 * place.transfers):
-            pass
+        return next(filter(None, ordered(pool, look, packs, 4 * place.transfers)), "")
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice, repeat
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -72,16 +73,19 @@ def pack(  # noqa: PLR0913, PLR0917 - what, to where, and how
     deadline: Deadline,
     progress: Callable[[int], None] | None = None,
     named: Named | None = None,
+    over: Callable[[], None] | None = None,
 ) -> Manifest:
     """The manifest that is in the place when this returns; `draft` says all that isn't counted.
-    `named`: the names that its blocks were given when it was sealed.
+    `named`: the names that its blocks were given when it was sealed. `over`: removes the one that
+    is there and isn't whole, once all is there that takes its place.
 
     Raises RetryableError, RefusedError, CorruptError (the source is not what was sealed),
     DeadlineError, OSError.
     """
-    already = _already(place, draft.id, keys)
-    if already:
-        return already
+    if over is None:
+        already, over = _already(place, draft.id, keys)
+        if already:
+            return already
     namespace = draft.facts.namespace
     with knowing.lease(place, namespace, deadline):
         wrapped, secret = data_key(place, namespace, keys)
@@ -109,6 +113,8 @@ def pack(  # noqa: PLR0913, PLR0917 - what, to where, and how
             packs=packs,
             key=wrapped,
         )
+        if over is not None:
+            over()
         return put_manifest(place, made, keys)
 
 
@@ -130,16 +136,18 @@ def put_manifest(place: Place, manifest: Manifest, keys: ArtifactKeys) -> Manife
         raise RetryableError(f"{place.name} doesn't show {key} yet") from error
 
 
-def _already(place: Place, artifact: str, keys: ArtifactKeys) -> Manifest | None:
-    """The manifest that an earlier call has put; one that isn't ours is no manifest, and goes."""
+def _already(
+    place: Place, artifact: str, keys: ArtifactKeys
+) -> tuple[Manifest | None, Callable[[], None] | None]:
+    """The manifest that an earlier call has put; one that isn't ours is no manifest, and how it
+    goes."""
     try:
-        return read_manifest(place, artifact, keys)
+        return read_manifest(place, artifact, keys), None
     except NotFoundError:
-        return None
+        return None, None
     except (CorruptError, RefusedError) as error:
         log.warning("%s is packed again over a manifest that is not ours: %s", artifact, error)
-        place.objects.delete([layout.manifest_key(artifact)])
-        return None
+        return None, partial(place.objects.delete, [layout.manifest_key(artifact)])
 
 
 class _Packing:

@@ -38,6 +38,10 @@ class Failing(LocalObjects):
         self.see(key)
         return super().get(key, start, length)
 
+    def head(self, key):
+        self.see(key)
+        return super().head(key)
+
     def scan(self, prefix):
         self.see(prefix)
         return super().scan(prefix)
@@ -192,6 +196,69 @@ def test_a_copy_that_can_not_be_read_counts_for_none(rig):
         await rig.vault.drop(artifact, Tier.OBJECT)
 
     run(story())
+
+
+class TestPackedAgain:
+    """A copy in the store that is packed once more, as after a kill, while NVMe's is damaged."""
+
+    def test_a_store_that_does_not_answer_for_a_moment_loses_no_copy(self, rig):
+        async def story():
+            artifact = await rig.saved(Tier.OBJECT)
+            rig.spoil(artifact)
+            with rig.store.failing(AWAY, PACK), pytest.raises(RetryableError, match="answer"):
+                await rig.vault.pack(artifact, Tier.OBJECT, 60)
+            assert await rig.fetched(artifact) == rig.before
+
+        run(story())
+
+    def test_one_that_is_not_whole_stays_until_all_is_there_that_takes_its_place(self, rig):
+        """Its other files are the only ones that there are."""
+
+        async def story():
+            artifact = await rig.saved(Tier.OBJECT)
+            rig.spoil(artifact)
+            manifest = rig.root / Tier.OBJECT / layout.manifest_key(artifact)
+            before = manifest.read_bytes()
+            for pack in (rig.root / Tier.OBJECT / PACK).glob("*/*"):
+                pack.rename(rig.root / pack.name)
+                with pytest.raises(CorruptError):
+                    await rig.vault.pack(artifact, Tier.OBJECT, 60)
+                (rig.root / pack.name).rename(pack)
+            assert manifest.read_bytes() == before
+            assert await rig.fetched(artifact) == rig.before
+
+        run(story())
+
+    def test_one_whose_manifest_reads_wrong_once_stays_too(self, rig, monkeypatch):
+        async def story():
+            artifact = await rig.saved(Tier.OBJECT)
+            rig.spoil(artifact)
+            with monkeypatch.context() as patched:
+                get = LocalObjects.get
+                wrong = {layout.manifest_key(artifact)}
+
+                def read(objects, key, *more):
+                    found = get(objects, key, *more)
+                    return found[:-1] if objects is rig.store and key in wrong else found
+
+                patched.setattr(LocalObjects, "get", read)
+                with pytest.raises(CorruptError):
+                    await rig.vault.pack(artifact, Tier.OBJECT, 60)
+            assert await rig.fetched(artifact) == rig.before
+
+        run(story())
+
+    def test_one_that_lost_a_pack_is_whole_again(self, rig):
+        async def story():
+            artifact = await rig.saved(Tier.OBJECT)
+            for pack in (rig.root / Tier.OBJECT / PACK).glob("*/*"):
+                pack.unlink()
+            await rig.vault.pack(artifact, Tier.OBJECT, 60)
+            await rig.vault.verify(artifact, Tier.OBJECT, 60)
+            await rig.vault.drop(artifact, Tier.NVME)
+            assert await rig.fetched(artifact) == rig.before
+
+        run(story())
 
 
 class Hanging:
