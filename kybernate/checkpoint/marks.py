@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from kybernate.core.artifacts.manifest import PIECE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 COMES, THERE, LOST = 0, 1, 2
@@ -54,20 +55,18 @@ def make(pages: Path, size: int) -> None:
         file.write(bytes(_HEAD + -(-size // PIECE)))
 
 
+def lose(those: Iterable[Marks]) -> None:
+    """Say of all that is not there yet that it never will be."""
+    for one in those:
+        for piece, state in enumerate(one.states()):
+            if state == COMES:
+                one.say(piece, LOST)
+
+
 def drop(folder: Path) -> None:
     """All that they tell of is there. Raises OSError."""
     for path in pages_of(folder):
         path_of(path).unlink(missing_ok=True)
-
-
-def lose(folder: Path) -> None:
-    """Say of all that is not there yet that it never will be. Raises OSError."""
-    for path in pages_of(folder):
-        one = Marks(path)
-        for piece, state in enumerate(one.states()):
-            if state == COMES:
-                one.say(piece, LOST)
-        one.close()
 
 
 class Marks:

@@ -5,6 +5,7 @@ Every chunk is opened and named again before it is used.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from kybernate.checkpoint import marks
 from kybernate.checkpoint.ordered import threads
 from kybernate.checkpoint.packs.blocks import Batch, Source
 from kybernate.checkpoint.packs.files import Files
+from kybernate.checkpoint.packs.target import held
 from kybernate.checkpoint.places import WORKERS, cipher_of
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts import manifest as manifests
@@ -108,20 +110,25 @@ def fetch(  # noqa: PLR0913, PLR0917 - what, from where, to where, and how
     whole file has read what is right.
     Raises CorruptError, RefusedError, RetryableError, DeadlineError, OSError.
     """
+    deadline.check()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     reader = ChunkReader(place, manifest, keys)
-    with threads(place.transfers, "fetch") as pool, threads(WORKERS, "hash") as hashers:
-        work = Files(folder, reader, deadline, pool, hashers if recorded else None, progress)
+    with ExitStack() as stack:
+        own = stack.enter_context(held(folder, deadline))
+        pool = stack.enter_context(threads(place.transfers, "fetch"))
+        hashers = stack.enter_context(threads(WORKERS, "hash"))
+        work = Files(own, reader, deadline, pool, hashers if recorded else None, progress)
+        stack.callback(work.close)
         if laid_out and (not recorded or manifests.content(manifest.files) == recorded):
             there = _as_it_comes(work, manifest, laid_out)
         else:
             # 0.2.0 has packed some of which no file can be seen to be right by itself.
             there = [work.bring(file) for file in manifest.files]
-    if recorded and manifests.content(there) != recorded:
-        raise CorruptError(
-            f"{manifest.id} in {place.name} does not hold what was recorded when it was saved"
-        )
-    marks.drop(folder)
+        if recorded and manifests.content(there) != recorded:
+            raise CorruptError(
+                f"{manifest.id} in {place.name} does not hold what was recorded when it was saved"
+            )
+        marks.drop(own)
 
 
 def _as_it_comes(work: Files, manifest: Manifest, laid_out: Callable[[], None]) -> list[File]:
@@ -134,7 +141,7 @@ def _as_it_comes(work: Files, manifest: Manifest, laid_out: Callable[[], None]) 
         laid_out()
         return [*others, *(work.bring(file, right=True) for file in memory)]
     except BaseException:
-        marks.lose(work.folder)
+        work.lose()
         raise
 
 

@@ -51,8 +51,9 @@ class Chunks(Protocol):
 
 
 class Files:
-    """Brings one after another, by threads of `pool`. `hashers`: what they hold is read back and
-    hashed; None where nobody asks what that is. `progress` hears of bytes done."""
+    """Brings one after another into a folder that is held, by threads of `pool`. `hashers`: what
+    they hold is read back and hashed; None where nobody asks what that is. `progress` hears of
+    bytes done."""
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class Files:
         hashers: Executor | None,
         progress: Callable[[int], None] | None,
     ) -> None:
-        self.folder = folder
+        self._folder = folder
         self._reader = reader
         self._deadline = deadline
         self._pool = pool
@@ -71,19 +72,33 @@ class Files:
         self._progress = progress
         self._done = 0
         self._empty: set[str] = set()
+        self._marked: dict[str, marks.Marks] = {}
 
     def lay_out(self, file: File) -> None:
-        """It has its size, and marks that tell of nothing yet. Raises OSError."""
-        path = self.folder / file.name
+        """It has its size, and marks that tell of nothing yet. Raises DeadlineError, OSError."""
+        path = self._folder / file.name
+        self._deadline.check()
         with Target.open(path, file.size) as target:
             marks.make(path, file.size)
+            self._marked[file.name] = marks.Marks(path)
             if not target.partial:
                 self._empty.add(file.name)
 
+    def lose(self) -> None:
+        """Whoever waits for what was laid out is told that the rest never comes."""
+        marks.lose(self._marked.values())
+
+    def close(self) -> None:
+        """Nothing is said any more of what was laid out."""
+        for one in self._marked.values():
+            one.close()
+
     def bring(self, file: File, *, right: bool = False) -> File:
         """All of it is there when this returns: the file as it is then. With `right` that has to
-        be what the manifest says, and what has marks is marked. Raises CorruptError."""
-        path = self.folder / file.name
+        be what the manifest says, and what was laid out is marked. Raises CorruptError,
+        DeadlineError, OSError."""
+        path = self._folder / file.name
+        self._deadline.check()
         with Target.open(path, file.size) as target:
             if file.name in self._empty:
                 # Nobody but this has written there: nothing of it needs to be looked at.
@@ -92,12 +107,8 @@ class Files:
             todo = jobs(self._reader.chunks(file))
             sizes = map(self._count, ordered(self._pool, work.bring, todo, _AHEAD))
             pieces = self._pieces(path, _whole(sizes))
-            marked = marks.Marks(path) if right and marks.path_of(path).exists() else None
-            try:
-                return _read(file, pieces, marked, hashed=self._hashers is not None, right=right)
-            finally:
-                if marked:
-                    marked.close()
+            marked = self._marked.get(file.name) if right else None
+            return _read(file, pieces, marked, hashed=self._hashers is not None, right=right)
 
     def _count(self, size: int) -> int:
         self._done += size

@@ -38,18 +38,16 @@ AHEAD = max(1, WORKERS // 2)
 
 
 def fill(folder: Path, pieces: Pieces, mender: Mender, deadline: Deadline) -> None:
-    """Say of all memory in the folder that it is there, once it is.
+    """Say of all memory in the folder, which is held, that it is there, once it is.
 
     Raises CorruptError if some of it can't be had from anywhere, which is said to whoever waits for
     it; RetryableError, DeadlineError, OSError: call again.
     """
     with ExitStack() as stack:
-        held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        stack.callback(os.close, held)
         files = [Filled(path) for path in marks.pages_of(folder)]
         for file in files:
             stack.callback(file.marks.close)
-        order, work = Order(files), _Filling(held, pieces, mender, deadline)
+        order, work = Order(files), _Filling(pieces, mender, deadline)
         pool = stack.enter_context(threads(1 + AHEAD, "fill"))
         todo = [order.wanted(deadline), *(order.following() for _ in range(AHEAD))]
         under_way = [pool.submit(work.run, each) for each in todo]
@@ -62,11 +60,9 @@ def fill(folder: Path, pieces: Pieces, mender: Mender, deadline: Deadline) -> No
 
 
 class _Filling:
-    """What each of the threads does. `held`: the folder itself, in whose place another one may be
-    once this was given up."""
+    """What each of the threads does."""
 
-    def __init__(self, held: int, pieces: Pieces, mender: Mender, deadline: Deadline) -> None:
-        self._held = held
+    def __init__(self, pieces: Pieces, mender: Mender, deadline: Deadline) -> None:
         self._pieces = pieces
         self._mender = mender
         self._deadline = deadline
@@ -99,8 +95,9 @@ class _Filling:
         except (CorruptError, OSError) as error:
             if isinstance(error, OSError) and not is_unreadable(error):
                 raise
-            log.warning("%s: piece %d: %s; it is taken from another place", path, piece, error)
-            _write(self._held, path.name, piece, self._other(path.name, piece, error))
+            said = self._mender.artifact, path.name, piece, error
+            log.warning("%s: %s, piece %d: %s; it is taken from another place", *said)
+            _write(path, piece, self._other(path.name, piece, error))
             self._check(path, piece)
 
     def _check(self, path: Path, piece: int) -> None:
@@ -114,8 +111,8 @@ class _Filling:
             raise (lost if isinstance(error, CorruptError) else error) from error
 
 
-def _write(folder: int, name: str, piece: int, data: bytes) -> None:
-    file = os.open(name, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=folder)
+def _write(path: Path, piece: int, data: bytes) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         rest, at = memoryview(data), piece * PIECE
         while rest:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from kybernate.adapters.objects.objects import LocalObjects
 from kybernate.checkpoint import marks
 from kybernate.checkpoint.ordered import ordered, threads
+from kybernate.checkpoint.packs.target import held
 from kybernate.checkpoint.pieces import PieceReader
 from kybernate.checkpoint.places import WORKERS, Place, read_manifest
 from kybernate.checkpoint.raw import filling
@@ -43,17 +45,19 @@ def lay_out(place: Place, manifest: Manifest, folder: Path, deadline: Deadline) 
     system can do so. Raises NotFoundError if it isn't raw there, CorruptError, DeadlineError,
     OSError."""
     images, pieces = images_of(place, manifest), pieces_of(place, manifest)
-    _see_right(images, manifest, pieces, deadline)
-    try:
-        _link_told(place, manifest, folder)
-        for file in manifest.files:
-            if marks.is_pages(file.name):
-                marks.make(folder / file.name, file.size)
-            os.link(images / file.name, folder / file.name, follow_symlinks=False)
-    except OSError as error:
-        if error.errno in _NO_LINKS:
-            return False
-        raise
+    with held(folder, deadline) as own:
+        _see_right(images, manifest, pieces, deadline)
+        try:
+            _link_told(place, manifest, own)
+            for file in manifest.files:
+                deadline.check()
+                if marks.is_pages(file.name):
+                    marks.make(own / file.name, file.size)
+                os.link(images / file.name, own / file.name, follow_symlinks=False)
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                return False
+            raise
     return True
 
 
@@ -68,13 +72,22 @@ def fill(
     first. Raises CorruptError once it is said of what is in no place; like `filling.fill`."""
     if not marks.pages_of(folder):
         return
-    told = Place("what it was lent", LocalObjects(folder / _TOLD))
-    try:
-        pieces = pieces_of(told, read_manifest(told, artifact, keys))
-    except (NotFoundError, CorruptError, RefusedError) as error:
-        marks.lose(folder)
-        raise CorruptError(str(error)) from error
-    filling.fill(folder, pieces, Mender(artifact, others, keys), deadline)
+    with held(folder, deadline) as own:
+        told = Place("what it was lent", LocalObjects(own / _TOLD))
+        try:
+            pieces = pieces_of(told, read_manifest(told, artifact, keys))
+        except (NotFoundError, CorruptError, RefusedError) as error:
+            _lose(own)
+            raise CorruptError(str(error)) from error
+        filling.fill(own, pieces, Mender(artifact, others, keys), deadline)
+
+
+def _lose(folder: Path) -> None:
+    with ExitStack() as stack:
+        those = [marks.Marks(path) for path in marks.pages_of(folder)]
+        for one in those:
+            stack.callback(one.close)
+        marks.lose(those)
 
 
 def lent_of(folder: Path) -> str:

@@ -26,7 +26,7 @@ class Mender:
     first."""
 
     def __init__(self, artifact: str, others: Sequence[Place], keys: ArtifactKeys) -> None:
-        self._artifact = artifact
+        self.artifact = artifact
         self._others = others
         self._keys = keys
 
@@ -49,7 +49,7 @@ class Mender:
         )
 
     def _read(self, place: Place, name: str, number: int) -> bytes:
-        manifest = read_manifest(place, self._artifact, self._keys)
+        manifest = read_manifest(place, self.artifact, self._keys)
         file = next((one for one in manifest.files if one.name == name), None)
         if file is None:
             raise CorruptError(f"{manifest.id} in {place.name} has no {name}")

@@ -19,7 +19,7 @@ from kybernate.adapters.objects.objects import make_folder, sync_folder
 from kybernate.checkpoint.ordered import ordered, threads
 from kybernate.checkpoint.packs.blocks import Pieces, image_files
 from kybernate.checkpoint.packs.pack import put_manifest
-from kybernate.checkpoint.packs.target import Target
+from kybernate.checkpoint.packs.target import Target, held
 from kybernate.checkpoint.pieces import PieceReader
 from kybernate.checkpoint.places import WORKERS
 from kybernate.core.artifacts import layout
@@ -127,11 +127,13 @@ def copy_raw(
     """A raw artifact's files in another folder, each piece checked on its way; continues from what
     is there. Raises CorruptError, DeadlineError, OSError."""
     folder, pieces = images_of(place, manifest), pieces_of(place, manifest)
+    deadline.check()
     to.mkdir(mode=0o700, parents=True, exist_ok=True)
     reader, done = PieceReader(), 0
-    with threads(WORKERS, "copy") as pool:
+    with held(to, deadline) as own, threads(WORKERS, "copy") as pool:
         for file in manifest.files:
-            with Target.open(to / file.name, file.size) as target:
+            deadline.check()
+            with Target.open(own / file.name, file.size) as target:
 
                 def bring(number: int, file: File = file, target: Target = target) -> int:
                     deadline.check()

@@ -12,6 +12,7 @@ import threading
 import pytest
 
 from kybernate.checkpoint import marks, pieces
+from kybernate.checkpoint.packs.target import held
 from kybernate.checkpoint.raw import filling, lending
 from kybernate.checkpoint.raw.mending import Mender
 from kybernate.checkpoint.raw.seal import pieces_of
@@ -22,7 +23,15 @@ from kybernate.core.artifacts.manifest import PIECE
 from kybernate.errors import CorruptError, DeadlineError, RefusedError, RetryableError
 from kybernate.lib.deadline import Deadline
 from kybernate.types import PodUid, Tier
-from tests.unit.checkpoint.kit import FACTS, KEYS, NOW, KilledError, contents, make_dump, place
+from tests.unit.checkpoint.kit import (
+    FACTS,
+    KEYS,
+    NOW,
+    KilledError,
+    contents,
+    make_dump,
+    place,
+)
 
 UID, OTHER = PodUid("5e1f"), PodUid("77aa")
 INTO = Into("team-a", UID)
@@ -229,7 +238,7 @@ class TestFill:
             monkeypatch.setattr(
                 filling,
                 "_write",
-                lambda at, name, *more: (written.append(name), write(at, name, *more)),
+                lambda path, *more: (written.append(path.name), write(path, *more)),
             )
             if copied:
                 await vault.fill(artifact, UID, 60)
@@ -321,8 +330,9 @@ class TestFill:
             manifest = await vault.manifest(artifact, 60)
             hashes = pieces_of(vault._local, manifest)
             mender = Late(artifact, [vault._places[Tier.OBJECT]], KEYS)
-            with pytest.raises(FileNotFoundError):
-                filling.fill(lent, hashes, mender, Deadline(60))
+            until = Deadline(60)
+            with held(lent, until) as own, pytest.raises(FileNotFoundError):
+                filling.fill(own, hashes, mender, until)
             assert (lent / "pages-1.img").read_bytes() == new
 
         run(story())
