@@ -31,16 +31,16 @@ class Mender:
         self._keys = keys
 
     def piece(self, name: str, number: int, pieces: Pieces) -> bytes:
-        """As it was saved. Raises CorruptError if no place has it, RetryableError if one that may
-        doesn't answer."""
-        away: RetryableError | None = None
+        """As it was saved. Raises CorruptError if no place has it, RetryableError or
+        OSError if one that may can't be read now."""
+        away: RetryableError | OSError | None = None
         for place in self._others:
             try:
                 data = self._read(place, name, number)
                 pieces.check(name, number, memoryview(data))
             except (CorruptError, NotFoundError, RefusedError) as error:
                 log.warning("a copy is of no use: %s", error)
-            except RetryableError as error:
+            except (RetryableError, OSError) as error:
                 away = error
             else:
                 return data
@@ -55,6 +55,8 @@ class Mender:
             raise CorruptError(f"{manifest.id} in {place.name} has no {name}")
         reader, begin = ChunkReader(place, manifest, self._keys), number * PIECE
         end = min(file.size, begin + PIECE)
+        if end <= begin:
+            raise CorruptError(f"{manifest.id} in {place.name} has {file.size} bytes of {name}")
         data = bytearray(end - begin)
         touched = [
             one

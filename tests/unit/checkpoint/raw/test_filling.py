@@ -11,9 +11,13 @@ import threading
 
 import pytest
 
+from kybernate.adapters.objects.objects import LocalObjects
 from kybernate.checkpoint import marks, pieces
+from kybernate.checkpoint.packs import pack as packing
+from kybernate.checkpoint.packs.blocks import raw_sources
 from kybernate.checkpoint.packs.target import held
-from kybernate.checkpoint.raw import filling, lending
+from kybernate.checkpoint.places import Place
+from kybernate.checkpoint.raw import filling, lending, mending
 from kybernate.checkpoint.raw.mending import Mender
 from kybernate.checkpoint.raw.seal import pieces_of
 from kybernate.checkpoint.vault import Vault
@@ -29,6 +33,7 @@ from tests.unit.checkpoint.kit import (
     NOW,
     KilledError,
     contents,
+    draft,
     make_dump,
     place,
 )
@@ -269,6 +274,42 @@ class TestFill:
             await vault.fill(artifact, UID, 60)
             assert states(lent) == b"\1" * 7
             assert of_dump(lent) == before
+
+        run(story())
+
+    def test_a_copy_that_can_not_be_read_hides_none_behind_it(self, vault, tmp_path):
+        """As a placed copy, which lies on the same disk."""
+
+        class Unreadable(LocalObjects):
+            def get(self, key, start=0, length=None):
+                raise OSError(errno.EIO, "Input/output error", key)
+
+        async def story():
+            artifact, before = await sealed(vault)
+            await vault.pack(artifact, Tier.OBJECT, 60)
+            vault._beside = Place("placed", Unreadable(tmp_path))
+            lent = await vault.lend(artifact, UID, 60, INTO)
+            spoil(lent, 3)
+            await vault.fill(artifact, UID, 60)
+            assert states(lent) == b"\1" * 7
+            assert of_dump(lent) == before
+
+        run(story())
+
+    def test_nor_is_one_whose_file_ends_before_it_has_one(self, vault, tmp_path, monkeypatch):
+        async def story():
+            artifact, _ = await sealed(vault)
+            lent = await vault.lend(artifact, UID, 60, INTO)
+            short = make_dump(tmp_path / "short", blocks=20)
+            made = packing.pack(
+                raw_sources(short), draft(9), place(tmp_path / "b"), KEYS, Deadline(60)
+            )
+            monkeypatch.setattr(mending, "read_manifest", lambda *_: made)
+            vault._beside = place(tmp_path / "b")
+            spoil(lent, 3)
+            with pytest.raises(CorruptError, match="no other place has it"):
+                await vault.fill(artifact, UID, 60)
+            assert states(lent) == b"\1\1\1\2\1\1\1"
 
         run(story())
 
