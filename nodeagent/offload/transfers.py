@@ -199,8 +199,10 @@ class Transfers:
             return await vault.begin(seat.uid), None
         try:
             await vault.admit(ahead.artifact, into, CALL_S)
-        except BaseException:
+        except BaseException as error:
             ahead.cancel()
+            if isinstance(error, (NotFoundError, CorruptError)):
+                self._see_lacking(seat, error)
             raise
         return ahead.folder, ahead
 

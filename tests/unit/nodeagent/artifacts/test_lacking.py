@@ -7,6 +7,7 @@ import pytest
 from kybernate.errors import CorruptError, NotFoundError
 from nodeagent.offload.transfers import BELIEVED_AFTER
 from tests.kit.machine import FakeVault
+from tests.unit.nodeagent.artifacts.test_ahead import NEW, bound, is_there
 from tests.unit.nodeagent.offloading import (
     ACTIVE,
     OBJECT,
@@ -16,7 +17,9 @@ from tests.unit.nodeagent.offloading import (
     down,
     reasons,
     two,
+    when,
 )
+from tests.unit.nodeagent.succession import left, of
 
 
 @pytest.mark.parametrize("error", [NotFoundError, CorruptError])
@@ -44,3 +47,27 @@ async def test_it_is_believed_after_a_while(rig, proxy, monkeypatch, error, last
         await r.until(cold, WAITING)
         assert "SeatFailed" in reasons(r)
         assert r.clock.time() >= began + BELIEVED_AFTER
+
+
+@pytest.mark.parametrize("error", [NotFoundError, CorruptError])
+async def test_nor_is_it_believed_at_once_of_what_was_fetched_ahead(rig, monkeypatch, error):
+    r = rig(tiers=TIERS)
+    cold, _, (inner, _), telling = await left(r)
+    r.loop.pod_changed(bound(of(cold)))
+    await when(lambda: is_there(r))
+    sound, asked = FakeVault.admit, []
+
+    async def admit(self, artifact, *rest):
+        asked.append(artifact)
+        if len(asked) == 2:  # it is adopted by now
+            raise error(f"{artifact} is in no place of this node that answers")
+        return await sound(self, artifact, *rest)
+
+    monkeypatch.setattr(FakeVault, "admit", admit)
+    await r.seat("new", restore=of(cold))
+    await r.until(NEW, ACTIVE)
+    assert app_of(r, NEW).inner == inner
+    assert len(asked) >= 2
+    assert "SeatFailed" not in reasons(r)
+    r.check()
+    telling.cancel()
