@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from kybernate.checkpoint.copies import is_unreadable
 from kybernate.checkpoint.ordered import ordered, threads
 from kybernate.checkpoint.places import read_key, read_manifest
 from kybernate.core.artifacts import layout
@@ -25,11 +26,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An artifact whose manifest is there. `problem` says why it isn't believed, if it isn't."""
+    """An artifact whose manifest is there. `problem` says why it isn't believed, if it isn't;
+    `unread`: the disk doesn't give it, so that nobody knows what it says."""
 
     id: ArtifactId
     manifest: Manifest | None
     problem: str = ""
+    unread: bool = False
 
 
 def manifests(
@@ -51,6 +54,10 @@ def manifests(
             return None
         except (CorruptError, RefusedError, UnfitError) as error:
             return Found(artifact, None, str(error))
+        except OSError as error:
+            if not is_unreadable(error):
+                raise
+            return Found(artifact, None, f"{artifact} can't be read: {error}", unread=True)
 
     keys_there = (info.key for info in place.objects.scan(prefix))
     ids = (found for key in keys_there if (found := layout.id_of(key)) and not skip(found))

@@ -438,8 +438,8 @@ class Vault:
             if artifact in self._half_dropped:
                 sealing.drop_rest(place, artifact)
             return
-        except (CorruptError, RefusedError):
-            if not forget:
+        except (CorruptError, RefusedError, OSError) as error:
+            if not forget or (isinstance(error, OSError) and not is_unreadable(error)):
                 raise
             _drop_damaged(place, artifact)
             return
@@ -464,7 +464,7 @@ class Vault:
             uid = PodUid(found.manifest.facts.pod_uid if found.manifest else "")
             size = found.manifest.stored if found.manifest else 0
             sure = found.manifest is not None and (place.name, found.id) not in self._doubtful
-            listed.append(Sealed(found.id, uid, size, sure))
+            listed.append(Sealed(found.id, uid, size, sure, found.unread))
         return tuple(listed)
 
 

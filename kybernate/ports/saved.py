@@ -145,12 +145,14 @@ class Gatekeeper(Protocol):
 @dataclass(frozen=True, slots=True)
 class Sealed:
     """An artifact in one place. `uid`: the pod whose seat it was; `size` in bytes there;
-    `verified`: its bytes were read back and were right."""
+    `verified`: its bytes were read back and were right. `unread`: the disk doesn't give its
+    manifest now, so that nobody knows whose it is, nor how large."""
 
     id: ArtifactId
     uid: PodUid
     size: int
     verified: bool = True
+    unread: bool = False
 
 
 class Vault(Protocol):

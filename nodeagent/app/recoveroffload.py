@@ -22,8 +22,9 @@ from nodeagent.operations.seenthrough import seen_through
 from nodeagent.seat.steps import Broken, Reverted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+    from kybernate.ports import Sealed
     from nodeagent.app.loop import Loop
     from nodeagent.seat.offloading import Offloading
     from nodeagent.seat.record import Seat
@@ -100,7 +101,7 @@ def _is_known(loop: Loop, uid: PodUid) -> bool:
 
 async def _finish_dump(loop: Loop, seat: Seat) -> None:
     """Sealed and journalled: forward. Else back, whatever was sealed unnoticed."""
-    if seat.saved.artifact and seat.saved.artifact in await _sealed(loop, seat):
+    if _is_sealed(loop, seat, await _listed(loop, seat)):
         await _shut(loop, seat)
         await loop.offload.dumps.finish_end(seat)
         return
@@ -192,19 +193,30 @@ async def drop_unnoticed(loop: Loop, seat: Seat) -> None:
     line of the journal named is not unnoticed."""
     if loop.node.world.journal.damage:
         return
-    sealed, sealer = await _sealed(loop, seat), loop.offload.sealer
+    listed, sealer = await _listed(loop, seat), loop.offload.sealer
     while sealer.is_sealing(seat.uid):
         await asyncio.sleep(_AGAIN)
-        sealed = await _sealed(loop, seat)
-    for artifact in (one for one in sealed if not sealer.has_sealed(one)):
-        loop.custody.see_held(artifact, "the agent was restarted before it was needed")
+        listed = await _listed(loop, seat)
+    for artifact in (one.id for one in listed if one.uid == seat.uid):
+        if not sealer.has_sealed(artifact):
+            loop.custody.see_held(artifact, "the agent was restarted before it was needed")
 
 
-async def _sealed(loop: Loop, seat: Seat) -> frozenset[str]:
-    """The seat's artifacts on NVMe. Nothing is ended or dropped before that is known."""
+def _is_sealed(loop: Loop, seat: Seat, listed: Iterable[Sealed]) -> bool:
+    """Whether the artifact that the journal names is there. Of one that the disk doesn't give now
+    nobody can tell: it counts where nothing else is left of the seat."""
+    named = next((one for one in listed if one.id == seat.saved.artifact), None)
+    if named is None or not named.unread:
+        return named is not None and named.uid == seat.uid
+    with suppress(Broken):
+        return _state(loop, seat) is DumpState.PARKED
+    return True
+
+
+async def _listed(loop: Loop, seat: Seat) -> tuple[Sealed, ...]:
+    """What is on NVMe. Nothing of the seat is ended or dropped before that is known."""
     offloading = loop.node.world.offloading
     if offloading is None:
-        return frozenset()
+        return ()
     say = _complains(loop, seat, "SavedUnknown", "its artifacts can't be listed")
-    listed = await retry(lambda: offloading.vault.ls(Tier.NVME), say)
-    return frozenset(one.id for one in listed if one.uid == seat.uid)
+    return await retry(lambda: offloading.vault.ls(Tier.NVME), say)

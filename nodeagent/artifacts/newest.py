@@ -30,16 +30,25 @@ class Newest:
         if self._node.world.registry is not None:
             return await self._registry.newest(namespace, uid, CALL_S)
         places = [tier for tier in (Tier.NVME, Tier.OBJECT) if tier in offloading.limits]
-        listed = [await offloading.vault.ls(tier) for tier in places]
-        found = [one.id for place in listed for one in place if one.uid == uid and one.verified]
+        listed = [one for tier in places for one in await offloading.vault.ls(tier)]
+        found = [one.id for one in listed if one.uid == uid and one.verified]
         mine = [
             one
             for one in found
             if one.partition("/")[0] == namespace and not self._custody.is_dropping(one)
         ]
-        if not mine:
+        newest = max(mine, key=_moment, default=None)
+        read = {one.id for one in listed if not one.unread}
+        # All states of a pod have its name.
+        alike = f"{newest.partition('@')[0]}@" if newest else f"{namespace}/"
+        for one in {each.id for each in listed} - read:
+            if one.startswith(alike) and (newest is None or _moment(one) > _moment(newest)):
+                raise RetryableError(
+                    f"{one} can't be read now, and may be the newest state of pod {namespace}/{uid}"
+                )
+        if newest is None:
             raise NotFoundError(f"nothing of pod {namespace}/{uid} is saved where this node reads")
-        return max(mine, key=lambda one: one.rpartition("@")[2])
+        return newest
 
     def see_kept(self, artifact: ArtifactId) -> None:
         """Raise NotFoundError if this node is about to drop it."""
@@ -54,3 +63,7 @@ class Newest:
         newest = await self.find(offloading, namespace, uid)
         if newest != artifact:
             raise RetryableError(f"pod {namespace}/{uid} has saved {newest} since {artifact}")
+
+
+def _moment(artifact: str) -> str:
+    return artifact.rpartition("@")[2]

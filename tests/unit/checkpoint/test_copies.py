@@ -39,7 +39,8 @@ class Failing(LocalObjects):
         return super().get(key, start, length)
 
     def head(self, key):
-        self.see(key)
+        if key.startswith(PACK):
+            self.see(key)
         return super().head(key)
 
     def scan(self, prefix):
@@ -194,6 +195,28 @@ def test_a_copy_that_can_not_be_read_counts_for_none(rig):
         # It can be read again, every byte: then it counts.
         await rig.vault.verify(artifact, Tier.NVME, 60)
         await rig.vault.drop(artifact, Tier.OBJECT)
+
+    run(story())
+
+
+def test_one_that_can_not_be_read_hides_no_other_and_goes_once_nobody_needs_it(rig):
+    async def story():
+        artifact, other = await rig.saved(), await rig.saved()
+        with rig.nvme.failing(eio(), layout.manifest_key(artifact)):
+            listed = {one.id: one for one in await rig.vault.ls(Tier.NVME)}
+            assert [listed[each].unread for each in (artifact, other)] == [True, False]
+            assert [listed[each].verified for each in (artifact, other)] == [False, True]
+            with pytest.raises(OSError, match="Input/output"):
+                await rig.vault.drop(artifact, Tier.NVME)
+            await rig.vault.drop(artifact, Tier.NVME, forget="its pod was deleted")
+        assert [one.id for one in await rig.vault.ls(Tier.NVME)] == [other]
+        assert not rig.folder(artifact).exists()
+        full = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        with rig.nvme.failing(full, layout.manifest_key(other)):
+            with pytest.raises(OSError, match="Too many"):
+                await rig.vault.ls(Tier.NVME)
+            with pytest.raises(OSError, match="Too many"):
+                await rig.vault.drop(other, Tier.NVME, forget="its pod was deleted")
 
     run(story())
 

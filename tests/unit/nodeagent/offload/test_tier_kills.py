@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,7 @@ from kybernate.types import ArtifactId, PodUid, SeatState, Tier
 from nodeagent.app.recoveroffload import clear_of_the_gone
 from nodeagent.seat.record import Seat
 from tests.kit.clock import run_virtual
-from tests.kit.machine import Crash, Machine, Snapshot
+from tests.kit.machine import Crash, FakeVault, Machine, Snapshot
 from tests.unit.nodeagent.offloading import (
     ACTIVE,
     GIB,
@@ -201,6 +202,50 @@ def test_killed_in_the_middle_of_an_end_it_is_ended(rig, proxy):
         await asyncio.sleep(2)
         assert p.answered == {"uid-cold": 1}
         assert (machine.vault, machine.gates, machine.dumps) == ({}, {}, {})
+        r.check()
+
+    run_virtual(second(), 2000.0)
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_state_whose_manifest_can_not_be_read_then_is_neither_relied_on_nor_given_up(
+    rig, proxy, monkeypatch, ended
+):
+    """The agent dies before the tree is ended, or before that is noted."""
+    machine = Machine(MEMORY)
+
+    async def first():
+        quiet()
+        r = rig(machine, tiers=TIERS)
+        cold, _ = await two(r)
+        machine.faults.add("end-hangs")
+        r.loop.operators.ask_for_tier(cold, Tier.NVME)
+        await when(lambda: "end-hangs" not in machine.faults)
+        if ended:
+            machine.drop_tree(app_of(r, cold).handle)
+            machine.dumps[machine.inits[cold]] = DumpState.PARKED
+        machine.listener = None
+
+    run_virtual(first())
+    sound, away = FakeVault.ls, [True]
+
+    async def ls(vault, place):
+        listed = await sound(vault, place)
+        return tuple(replace(one, uid="", unread=True) if away else one for one in listed)
+
+    monkeypatch.setattr(FakeVault, "ls", ls)
+
+    async def second():
+        r = rig(machine, tiers=TIERS)
+        r.node.park_budget = 1000 * GIB
+        await r.recover()
+        r.begin()
+        await r.until("uid-cold", NVME if ended else PARKED)
+        assert bool(r.node.seats["uid-cold"].saved.artifact) is ended
+        away.clear()
+        p = proxy(r.loop)
+        p.request("uid-cold")
+        await r.until("uid-cold", ACTIVE)
         r.check()
 
     run_virtual(second(), 2000.0)
