@@ -30,6 +30,9 @@ _SAMPLE = 4096
 _WORTH = 0.9
 """What zstd may leave of a chunk, or of a sample of it, for it to be worth the time."""
 
+_UNSAID = -1
+"""The size of a frame that tells none: those that are written here don't."""
+
 _DULL, _TRIED = 16, 8
 """After so many chunks in a row that aren't worth it every eighth is tried."""
 
@@ -126,7 +129,10 @@ class _Zstd(threading.local):
         return self._compressor.compress(data)
 
     def decompress(self, data: bytes, size: int) -> bytes:
-        return self._decompressor.decompress(data, max_output_size=size)
+        """Raises ZstdError. zstandard believes a frame that says its size, whatever it may take."""
+        if zstandard.frame_content_size(data) not in (_UNSAID, size):
+            raise zstandard.ZstdError("its frame is of another size")
+        return self._decompressor.decompress(data, max_output_size=size, allow_extra_data=False)
 
 
 def _derived(key: bytes, context: str) -> bytes:

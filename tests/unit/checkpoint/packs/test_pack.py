@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import random
 import threading
+import tracemalloc
 from dataclasses import replace
 
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +19,7 @@ from kybernate.checkpoint.packs import fetch, pack
 from kybernate.checkpoint.packs.blocks import raw_sources
 from kybernate.checkpoint.places import PACK, read_manifest
 from kybernate.core.artifacts import layout
-from kybernate.core.chunks.leaf import OVERHEAD
+from kybernate.core.chunks.leaf import OVERHEAD, Chunk
 from kybernate.core.chunks.pages import BLOCK, PAGE
 from kybernate.errors import CorruptError, DeadlineError, RefusedError
 from kybernate.lib.deadline import Deadline
@@ -274,3 +276,30 @@ def test_after_many_chunks_that_do_not_compress_those_that_do_are_found_again():
     cipher = Cipher(bytes(32))
     for data in (*dull[:15], text):
         assert (len(cipher.squeezed(data)) < BLOCK) == (data is text)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        zstandard.ZstdCompressor(write_content_size=True).compress(bytes(64 << 20)),
+        zstandard.FRAME_HEADER + b"\xe0" + (1 << 45).to_bytes(8, "little") + b"\x01\0\0",
+        zstandard.ZstdCompressor(write_content_size=False).compress(bytes(64 << 20)),
+        zstandard.FRAME_HEADER,
+        2 * zstandard.ZstdCompressor(write_content_size=False).compress(bytes(BLOCK)),
+    ],
+    ids=["large", "larger than memory", "of no said size", "no head", "two"],
+)
+def test_a_chunk_that_would_be_larger_than_it_is_said_to_be_is_damaged(payload):
+    """Whoever has the namespace's key seals what it likes. No more memory is taken than a chunk
+    has."""
+    cipher, pack_id, name = Cipher(bytes(32)), "ab" * 16, bytes(32)
+    sealed = bytearray(len(payload) + OVERHEAD)
+    cipher.seal_into(pack_id, 0, name, payload, memoryview(sealed))
+    chunk = Chunk(name, pack_id, 0, len(sealed), BLOCK)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptError, match="is not what was written"):
+            cipher.opened(chunk, memoryview(sealed))
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
