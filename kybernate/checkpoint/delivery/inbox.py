@@ -130,7 +130,7 @@ class Inbox:
         return lacking
 
     def _keep(self, successor: PodUid, manifest: Manifest, signed: bytes) -> None:
-        files = self._files[successor]
+        files = self._files.get(successor, {})
         images = self._home(successor) / "images"
         for path in images.iterdir():
             if path.name not in {each.name for each in manifest.files}:

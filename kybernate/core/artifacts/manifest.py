@@ -224,6 +224,8 @@ def _facts_problems(facts: Facts) -> Iterator[tuple[str, str]]:
 
 def _file_problems(manifest: Manifest) -> Iterator[tuple[str, str]]:
     names = set()
+    if not manifest.files:
+        yield "files", "are none"
     for number, file in enumerate(manifest.files):
         where = f"files[{number}]"
         if not layout.is_file(file.name):

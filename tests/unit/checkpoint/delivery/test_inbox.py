@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -17,6 +18,7 @@ from kybernate.checkpoint.raw import seal
 from kybernate.checkpoint.raw.stream import COPY, Same, Seen, Whole, Written, whole_files
 from kybernate.checkpoint.verify import verify
 from kybernate.core.artifacts import layout
+from kybernate.core.artifacts import manifest as manifests
 from kybernate.errors import CorruptError, DeadlineError, NotFoundError, RefusedError
 from kybernate.lib.deadline import Deadline
 from kybernate.types import PodRef, PodUid
@@ -242,6 +244,15 @@ def test_files_that_are_all_there_are_closed(sent):
         incoming.take(Whole(f"core-{number}.img", 1))
     assert len(os.listdir("/proc/self/fd")) < before + 25
     incoming.close()
+
+
+def test_a_manifest_of_no_files_is_none(sent):
+    """Signed by a node that is trusted, and sent without any part."""
+    body, _ = KEYS.opened(sent.signed, "a manifest")
+    bare = manifests.encode(replace(manifests.decode(body), files=(), total=0, stored=0))
+    sent.signed = KEYS.sign(bare)
+    with pytest.raises(CorruptError, match="files are none"):
+        sent.accept()
 
 
 def test_some_of_the_disk_is_left_for_others(tmp_path, monkeypatch):
