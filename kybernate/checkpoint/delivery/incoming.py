@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 _COPY_ERRORS = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 _UNFINISHED = 4 * WORKERS
+_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+_MOST_OPEN = 256
+"""Files that one stream has open to write, and as many to copy from. A state may have more than a
+process may have open, and all of them may grow together."""
 
 
 class Hashing:
@@ -57,6 +61,7 @@ class Incoming:
         self._files = files
         self._see = see
         self._sources: dict[str, int] = {}
+        self._open: dict[str, Arriving] = {}
         self._fresh: set[str] = set()
 
     def take(self, part: Part) -> None:
@@ -69,13 +74,14 @@ class Incoming:
                 file.copy(self._source(part.source), part)
             case Whole():
                 file.end(part.size)
+                self._open.pop(part.file, None)
 
     def close(self) -> None:
         """No more comes."""
         for source in self._sources.values():
             os.close(source)
-        for name in self._fresh:
-            self._files[name].close()
+        for file in self._open.values():
+            file.close()
 
     def _file(self, part: Part) -> Arriving:
         name = part.file
@@ -89,14 +95,22 @@ class Incoming:
             hashing = None if staged else self._hashing
             self._files[name] = Arriving(self._folder / name, keep, hashing, self._see)
             self._fresh.add(name)
-        return self._files[name]
+        self._open.pop(name, None)
+        file = self._open[name] = self._files[name]
+        while len(self._open) > _MOST_OPEN:
+            self._open.pop(next(iter(self._open))).close()
+        return file
 
     def _source(self, name: str) -> int:
-        if name not in self._sources:
+        file = self._sources.pop(name, -1)
+        if file < 0:
             _check(name)
             flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-            self._sources[name] = os.open(self._staged / name, flags)
-        return self._sources[name]
+            file = os.open(self._staged / name, flags)
+        self._sources[name] = file
+        while len(self._sources) > _MOST_OPEN:
+            os.close(self._sources.pop(next(iter(self._sources))))
+        return file
 
 
 class Arriving:
@@ -107,24 +121,30 @@ class Arriving:
         self, path: Path, size: int, hashing: Hashing | None, see: Callable[[str, int], None]
     ) -> None:
         self._path = path
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._file = os.open(path, flags, 0o600)
-        there = os.fstat(self._file).st_size
-        if size > there:
-            os.close(self._file)
-            raise RefusedError(f"{path.name} ends at {there}, and what comes begins at {size}")
-        os.ftruncate(self._file, size)
+        self._file = os.open(path, _FLAGS | os.O_CREAT, 0o600)
+        try:
+            self._cut(size)
+        except BaseException:
+            self.close()
+            raise
         self._hashing, self._see = hashing, see
         self._coming: list[Future[bytes]] = []
         self.size = size
         self.whole = False
+
+    def _cut(self, size: int) -> None:
+        there = os.fstat(self._file).st_size
+        if size > there:
+            name = self._path.name
+            raise RefusedError(f"{name} ends at {there}, and what comes begins at {size}")
+        os.ftruncate(self._file, size)
 
     def write(self, data: bytes, offset: int) -> None:
         """The next bytes. Raises RefusedError if they aren't, or are too many; OSError."""
         self._follows(offset, len(data))
         at = 0
         while at < len(data):
-            at += os.pwrite(self._file, memoryview(data)[at:], offset + at)
+            at += os.pwrite(self._opened(), memoryview(data)[at:], offset + at)
         self._grew(len(data))
 
     def copy(self, source: int, part: Same) -> None:
@@ -144,11 +164,11 @@ class Arriving:
 
     def _copy(self, source: int, start: int, offset: int, size: int) -> int:
         try:
-            return os.copy_file_range(source, self._file, size, start, offset)
+            return os.copy_file_range(source, self._opened(), size, start, offset)
         except OSError as error:
             if error.errno not in _COPY_ERRORS:
                 raise
-            return os.pwrite(self._file, os.pread(source, min(size, PIECE), start), offset)
+            return os.pwrite(self._opened(), os.pread(source, min(size, PIECE), start), offset)
 
     def end(self, size: int) -> None:
         """It has that many bytes, and is all there. Raises RefusedError if it hasn't."""
@@ -165,10 +185,15 @@ class Arriving:
         return b"".join(one.result() for one in self._coming)
 
     def close(self) -> None:
-        """Nothing more is written to it. Idempotent."""
+        """Nothing more is written to it for now. Idempotent."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+    def _opened(self) -> int:
+        if self._file < 0:
+            self._file = os.open(self._path, _FLAGS)
+        return self._file
 
     def _follows(self, offset: int, size: int) -> None:
         if offset != self.size or self.whole:

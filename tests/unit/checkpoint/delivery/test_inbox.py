@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from dataclasses import replace
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from kybernate.checkpoint.delivery import inbox as inboxes
+from kybernate.checkpoint.delivery import incoming as incoming_
 from kybernate.checkpoint.delivery import room as rooms
 from kybernate.checkpoint.delivery.inbox import Inbox
 from kybernate.checkpoint.delivery.room import Room
@@ -243,6 +245,48 @@ def test_files_that_are_all_there_are_closed(sent):
         incoming.take(Written(f"core-{number}.img", 0, b"x"))
         incoming.take(Whole(f"core-{number}.img", 1))
     assert len(os.listdir("/proc/self/fd")) < before + 25
+    incoming.close()
+
+
+def test_of_files_that_grow_together_a_few_are_open(sent, monkeypatch):
+    """A dump has a file of memory for each process, and whoever sends may end none of them."""
+    monkeypatch.setattr(incoming_, "_MOST_OPEN", 4, raising=False)
+    names = [f"pages-{number}.img" for number in range(40)]
+    staged = sent.inbox.receiving(HERE, "team-a/a@20260131T120000Z-00000001")
+    before = len(os.listdir("/proc/self/fd"))
+    for name in names:
+        staged.take(Written(name, 0, name.encode()))
+    assert len(os.listdir("/proc/self/fd")) < before + 25
+    staged.close()
+    incoming = sent.inbox.receiving(HERE, "")
+    for at in range(3):
+        for name in names:
+            size = len(name)
+            if at == 1:
+                incoming.take(Same(name, size, name, 0, size))
+            else:
+                incoming.take(Written(name, at * size, name.encode()))
+    assert len(os.listdir("/proc/self/fd")) < before + 25
+    for name in names:
+        incoming.take(Whole(name, 3 * len(name)))
+    incoming.close()
+    images = sent.there.local / ".arriving" / HERE / "images"
+    assert {path.name: path.read_text() for path in images.iterdir()} == {
+        name: 3 * name for name in names
+    }
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_a_file_that_can_not_begin_is_closed(sent, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    incoming = sent.inbox.receiving(HERE, "")
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, "ftruncate", full)
+    with pytest.raises(OSError, match="No space"):
+        incoming.take(Written("core-1.img", 0, b"x"))
+    assert len(os.listdir("/proc/self/fd")) == before
     incoming.close()
 
 
