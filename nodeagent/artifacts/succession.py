@@ -51,6 +51,10 @@ _LOOK_AT_FAILED = 2.0
 class Departures(Protocol):
     """Who knows which seats' workloads continue elsewhere."""
 
+    def ended(self, uid: PodUid, artifact: str) -> None:
+        """The seat's container has ended, and left this state, which is its newest."""
+        ...
+
     def where(self, uid: PodUid) -> str:
         """A sentence; empty if it may wake here again."""
         ...
@@ -178,15 +182,18 @@ class Succession:
             self._custody.outdate(seat.uid)
             if artifact:
                 self._custody.void(artifact, why)
-        elif artifact and not self._leaves(seat):
-            self._custody.release(artifact, seat, why)
+        elif artifact:
+            if _is_saved(seat):
+                self._departures.ended(seat.uid, artifact)
+            if not self._leaves(seat):
+                self._custody.release(artifact, seat, why)
 
     def _leaves(self, seat: Seat) -> bool:
         """Its container has ended: whether what it leaves is kept for a successor."""
         keep, pod = self._node.keeps_orphaned(seat), seat.identity.pod
         # What the successor was handed by way of the object store it may be fetching still.
         migrated = bool(self._departures.where(seat.uid)) and Tier.OBJECT not in seat.saved.copies
-        if seat.state not in _SAVED or not keep or migrated:
+        if not _is_saved(seat) or not keep or migrated:
             return False
         places = {tier.value: seat.saved.size for tier in seat.saved.copies}
         until = self._node.world.wall() + keep
@@ -297,6 +304,13 @@ def droppable(tier: Tier, *, copied: bool, home: bool) -> tuple[Tier, ...]:
     if home:
         return (Tier.NVME, Tier.OBJECT)
     return (Tier.NVME,) if tier is Tier.NVME else ()
+
+
+def _is_saved(seat: Seat) -> bool:
+    """Whether its artifact is all that it was: it has no tree, or one that is ended without a turn,
+    since it is noted as written down."""
+    noted = seat.state is SeatState.DUMPING and bool(seat.saved.artifact)
+    return noted or seat.state in _SAVED
 
 
 def _ours(seat: Seat) -> list[str]:

@@ -157,6 +157,9 @@ class SourceWork:
         """Until it is offloaded. Raises RefusedError if it won't be."""
         while True:
             one.changed.clear()
+            if self._is_settled(one, departure):
+                await self._end(one)
+                return
             seat = self._seat(one)
             if seat.state in WITHOUT_TREE and is_idle(seat):
                 return
@@ -173,6 +176,14 @@ class SourceWork:
             if seat.backoff.unparkable and seat.state in OCCUPYING:
                 one.say(f"it can't be parked now: {seat.backoff.unparkable}")
             await one.changed.wait()
+
+    def _is_settled(self, one: Move, departure: Departure) -> bool:
+        """Whether its container ends, or has ended, with just the state that the target keeps: as
+        for the next agent, which sees no more than that, it continues there."""
+        seat, left = self._node.seats.get(one.operation.uid), departure.left
+        if seat is not None and seat.ending.asked:
+            left = seat.saved.artifact
+        return one.at.state is State.DELIVERED and left == one.note.artifact
 
     async def _deliver_as_it_lies(self, one: Move) -> None:
         """What had no tree before it was asked to move. Raises KybernateError, OSError."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Departure:
     """What becomes of the next dump of a seat that goes to another node. `send` sends what is
     written into a folder until the event is set; `keep` returns once the other node keeps what was
-    sealed. `problem`: why the seat stayed."""
+    sealed. `problem`: why the seat stayed. `left`: the state that its container has ended with."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Departure:
         keep: Callable[[ArtifactId], Awaitable[None]],
     ) -> None:
         self._send, self._keep = send, keep
-        self.problem = ""
+        self.problem = self.left = ""
 
     async def follow(self, images: Path, dumping: Awaitable[Phases]) -> Phases:
         """The dump, which is sent meanwhile. Raises as the dump does."""
@@ -79,6 +79,11 @@ class Departures:
         """It continues here."""
         self.under_way.pop(uid, None)
         self._handed.discard(uid)
+
+    def ended(self, uid: PodUid, artifact: str) -> None:
+        """Its container has, and left this state, which is its newest."""
+        if (departure := self.under_way.get(uid)) is not None:
+            departure.left = artifact
 
     def leave(self, uid: PodUid, where: str, successor: str = "") -> None:
         """It never continues here: `where` it does, or why nowhere, as a sentence. `successor`: the

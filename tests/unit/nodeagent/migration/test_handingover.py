@@ -9,13 +9,24 @@ import pytest
 
 from kybernate.core.seat.operations import Kind, Progress
 from kybernate.errors import ConflictError, RefusedError, RetryableError
-from kybernate.types import ArtifactId, PodUid
+from kybernate.types import ArtifactId, PodUid, SeatState, Tier
 from nodeagent.migration.journal import MOVE, may_be_elsewhere
 from nodeagent.operations.record import OPERATION, Ask
 from tests.kit.clock import run_virtual
 from tests.kit.machine import Machine
-from tests.unit.nodeagent.moving import ACTIVE, MEMORY, NVME, THERE, There, begun, move, next_agent
-from tests.unit.nodeagent.offloading import ended
+from tests.unit.nodeagent.moving import (
+    ACTIVE,
+    BOTH,
+    GIB,
+    MEMORY,
+    NVME,
+    THERE,
+    There,
+    begun,
+    move,
+    next_agent,
+)
+from tests.unit.nodeagent.offloading import ended, when
 
 
 async def test_a_seat_whose_successor_may_go_on_wakes_for_nobody(rig):
@@ -255,3 +266,76 @@ async def test_a_seat_that_was_moved_stays_below_ram_whoever_calls_for_it(rig):
     r.loop.operators.request_wake(uid, "a test")
     await asyncio.sleep(30)
     assert r.state(uid) is NVME
+
+
+class At:
+    """Calls `then` at once when a seat comes to the state. Implements `node.Observer`."""
+
+    def __init__(self, state, then):
+        self.state, self.then = state, then
+
+    def seat_changed(self, seat):
+        if seat.state is self.state:
+            asyncio.get_running_loop().call_soon(self.then)
+            self.state = None
+
+    def seat_gone(self, seat):
+        """Nothing more comes of it."""
+
+    def told(self, *_):
+        """Nobody reads it."""
+
+
+@pytest.mark.parametrize("keep", [3600.0, 0.0], ids=["left", "not-left"])
+@pytest.mark.parametrize("goes", ["while it is ended", "once it is ended"])
+@pytest.mark.parametrize("gone", [True, False], ids=["pod", "container"])
+async def test_what_the_target_keeps_goes_on_there_though_its_pod_goes(rig, goes, keep, gone):
+    there = There()
+    r, operations, uid = await begun(rig, there, keep_left_s=keep)
+    saved = r.node.seats[uid].saved
+
+    def go():
+        if gone:
+            r.loop.pod_gone(uid)
+        else:
+            r.loop.life.end(r.node.seats[uid])
+        r.machine.end_container(uid)
+
+    if goes == "once it is ended":
+        r.node.observers.insert(0, At(NVME, go))
+    else:
+        r.machine.faults.add("end-hangs")
+    operation = await operations.ask(move(uid))
+    await when(lambda: saved.artifact)
+    artifact = saved.artifact
+    if goes == "while it is ended":
+        await when(lambda: not r.loop.custody.unnoted)
+        assert r.state(uid) is SeatState.DUMPING
+        go()
+    assert (await ended(operation)).state is Progress.SUCCEEDED, operation.sentence
+    assert (there.taken, there.called_off) == (artifact, 0)
+    assert artifact in there.keeps
+    assert (uid in r.node.seats) is not gone
+    assert (artifact in r.machine.vault) is (keep > 0)
+    r.check()
+
+
+async def test_what_is_noted_outlives_a_pod_that_goes_before_its_tree_is_ended(rig):
+    r = rig(tiers=BOTH, keep_left_s=100.0)
+    r.node.park_budget = 100 * GIB
+    r.begin()
+    uid = await r.seat("a", delay=0.0)
+    await r.until(uid, ACTIVE)
+    r.machine.faults.add("end-hangs")
+    r.loop.operators.send_away(uid, "a test")
+    r.loop.operators.ask_for_tier(uid, Tier.NVME)
+    await when(lambda: r.node.seats[uid].saved.artifact and not r.loop.custody.unnoted)
+    assert r.state(uid) is SeatState.DUMPING
+    artifact = r.node.seats[uid].saved.artifact
+    r.loop.pod_gone(uid)
+    r.machine.end_container(uid)
+    await when(lambda: uid not in r.node.seats)
+    await asyncio.sleep(50)
+    assert artifact in r.machine.vault
+    await asyncio.sleep(100)
+    assert artifact not in r.machine.vault, "nobody came in time"
