@@ -47,7 +47,7 @@ def make_moves(
     operations.carry(Kind.MOVE, source)
     source.resume(records)
     loop.life.aside(receiver.coming.clear())
-    loop.node.observe(receiver)
+    loop.node.observe(receiver, source)
     return PeersApi(receiver)
 
 

@@ -30,6 +30,15 @@ class MoveJournal:
         self._journal = journal
         self._last: dict[PodUid, MoveNote] = {}
 
+    def load(self, records: Mapping[str, Mapping[str, object]]) -> None:
+        """What the last agent has left."""
+        self._last = {note.pod.uid: note for note in notes_of(records)}
+
+    def is_done(self, uid: PodUid) -> bool:
+        """Whether it is noted that nothing wakes the seat here again."""
+        note = self._last.get(uid)
+        return note is not None and note.done
+
     def put(self, note: MoveNote) -> None:
         """Noted, before whatever is noted later."""
         if self._last.get(note.pod.uid) != note:

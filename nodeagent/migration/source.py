@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from kybernate.types import PodUid
     from nodeagent.migration.agent import Agent
     from nodeagent.operations.record import Ask, Operation
+    from nodeagent.seat.record import Seat
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ _LATER = (RetryableError, DeadlineError, NotFoundError)
 
 class Source:
     """All migrations that begin on this node: implements `carrier.Carrier`. `noted` is told of what
-    has changed about an operation."""
+    has changed about an operation. Implements `node.Observer`."""
 
     def __init__(self, agent: Agent, peers: Peers, noted: Callable[[Operation], None]) -> None:
         self._agent = agent
@@ -74,7 +75,8 @@ class Source:
         self._found: dict[str, MoveNote] = {}
         self._turns: KeyedLocks[PodUid, asyncio.Lock] = KeyedLocks(asyncio.Lock)
         self._offs = CallOffs(agent.node.world.journal, peers, agent.aside)
-        self._acts = SourceActs(agent, MoveJournal(agent.node.world.journal), self._offs)
+        self._journal = MoveJournal(agent.node.world.journal)
+        self._acts = SourceActs(agent, self._journal, self._offs)
         self._work = SourceWork(agent, peers, self._offs, self._on)
 
     # --- the wish -------------------------------------------------------------------------------
@@ -125,17 +127,38 @@ class Source:
     def ended(self, operation: Operation) -> None:
         """See `Carrier.ended`."""
         self._all.pop(operation.name, None)
+        # Once the end is noted: until then the next agent tells by the note how it ended.
+        asyncio.get_running_loop().call_soon(self._forget_done, operation.uid)
 
     def look(self) -> None:
         """See `Carrier.look`."""
         for one in self._all.values():
             one.changed.set()
 
+    def seat_changed(self, seat: Seat) -> None:
+        """See `node.Observer`: operations have each move look."""
+
+    def seat_gone(self, seat: Seat) -> None:
+        """See `node.Observer`."""
+        self._forget_done(seat.uid)
+
+    def told(self, seat: Seat, kind: str, reason: str, sentence: str) -> None:
+        """See `node.Observer`."""
+
+    def _forget_done(self, uid: PodUid) -> None:
+        """That nothing wakes it here again is noted for nobody, once it has neither a seat nor an
+        operation that would end by it."""
+        moves = any(one.operation.uid == uid for one in self._all.values())
+        if self._journal.is_done(uid) and not moves and uid not in self._node.seats:
+            self._departures.forget(uid)
+            self._journal.delete(uid)
+
     # --- over restarts --------------------------------------------------------------------------
 
     def resume(self, records: Mapping[str, Mapping[str, object]]) -> None:
         """What the last agent noted; before operations are put again."""
         self._offs.load(records)
+        self._journal.load(records)
         for note in notes_of(records):
             uid, live = note.pod.uid, is_live(records, note)
             if live:

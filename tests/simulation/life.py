@@ -181,7 +181,7 @@ class Life:
         peers = Within(self.plan.node, self.receiver, StormPeers(self, other))
         source = Source(agent_of(agent), peers, operations.advanced)
         operations.carry(Kind.MOVE, source)
-        agent.node.observe(self.receiver)
+        agent.node.observe(self.receiver, source)
         source.resume(records)
         operations.resume(records)
         agent.life.aside(self.receiver.coming.clear())

@@ -85,8 +85,8 @@ class There:
 
 def with_moves(r, there):
     operations = Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy)
-    r.node.observe(operations)
     moves = Source(agent_of(r.loop), there, operations.advanced)
+    r.node.observe(operations, moves)
     operations.carry(Kind.MOVE, moves)
     return operations, moves
 

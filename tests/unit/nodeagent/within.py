@@ -66,7 +66,7 @@ def with_moves(r, records=None, room=1 << 60):
     if records is not None:
         moves.resume(records)
         operations.resume(records)
-    r.node.observe(receiver)
+    r.node.observe(receiver, moves)
     return operations, beyond
 
 

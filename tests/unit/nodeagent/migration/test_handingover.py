@@ -180,11 +180,13 @@ def test_an_agent_that_dies_before_it_ends_a_move_whose_pod_is_gone_calls_nothin
         await r.until(uid, NVME)
         running = machine.journal[OPERATION + "m1"]
         await ended(one)
+        done = machine.journal[MOVE + uid]
         r.loop.pod_gone(uid)
         machine.end_container(uid)
         while uid in r.node.seats:  # noqa: ASYNC110 - the machine's time is made up
             await asyncio.sleep(0.01)
-        machine.journal[OPERATION + "m1"] = running
+        # Neither was written any more: the note goes after the operation's end.
+        machine.journal |= {OPERATION + "m1": running, MOVE + uid: done}
 
     async def later():
         there.fails = {"expect": [RefusedError("it runs already")]}
@@ -317,6 +319,8 @@ async def test_what_the_target_keeps_goes_on_there_though_its_pod_goes(rig, goes
     assert artifact in there.keeps
     assert (uid in r.node.seats) is not gone
     assert (artifact in r.machine.vault) is (keep > 0)
+    await asyncio.sleep(1)
+    assert (MOVE + uid in r.machine.journal) is not gone
     r.check()
 
 
@@ -339,3 +343,34 @@ async def test_what_is_noted_outlives_a_pod_that_goes_before_its_tree_is_ended(r
     assert artifact in r.machine.vault
     await asyncio.sleep(100)
     assert artifact not in r.machine.vault, "nobody came in time"
+
+
+async def goes(r, uid):
+    """Its pod is deleted, and all that is left of it is gone."""
+    r.loop.pod_gone(uid)
+    r.machine.end_container(uid)
+    await when(lambda: uid not in r.node.seats)
+
+
+@pytest.mark.parametrize("over_a_restart", [False, True])
+def test_a_move_that_is_done_is_noted_as_long_as_its_pod_is_there(rig, over_a_restart):
+    machine, there, uid = Machine(MEMORY), There(), PodUid("uid-a")
+
+    async def first():
+        r, operations, _ = await begun(rig, there, machine=machine)
+        assert (await ended(await operations.ask(move(uid)))).state is Progress.SUCCEEDED
+        await asyncio.sleep(1)
+        assert machine.journal[MOVE + uid]["done"]
+        if not over_a_restart:
+            await goes(r, uid)
+
+    async def second():
+        r, _ = await next_agent(rig, machine, there)
+        await asyncio.sleep(1)
+        assert machine.journal[MOVE + uid]["done"]
+        await goes(r, uid)
+
+    run_virtual(first())
+    if over_a_restart:
+        run_virtual(second(), start=100.0)
+    assert MOVE + uid not in machine.journal
