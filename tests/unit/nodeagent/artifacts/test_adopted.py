@@ -214,7 +214,7 @@ async def test_nobody_goes_on_from_a_state_that_is_to_be_dropped_and_is_there_ye
 async def test_the_registry_knows_that_a_state_is_dropped_before_it_hears_that_its_pod_has_stopped(
     rig,
 ):
-    r = rig(tiers=TIERS)
+    r = rig(tiers=TIERS, keep_left_s=0)
     cold, _ = await two(r)
     r.node.world = replace(r.node.world, registry=r.loop.registry)
     r.machine.faults.add("end-hangs")
