@@ -45,6 +45,18 @@ class Awaited:
         self._inbox = inbox
         self._adopter = adopter
         self._off: dict[PodUid, dict[PodUid, float]] = {}
+        self._from: dict[PodUid, tuple[PodUid, str]] = {}
+
+    def comes_from(self, uid: PodUid, successor: PodUid, node: str) -> None:
+        """The agent of this node has begun to hand the pod's state over."""
+        seat = self._node.seats.get(successor)
+        if seat is not None and not self._adopter.awaits(seat, uid):
+            self._from[successor] = uid, node
+
+    def began(self, uid: PodUid, successor: PodUid) -> str:
+        """The node whose agent did, as far as this agent has seen; empty if none."""
+        of, node = self._from.get(successor, (uid, ""))
+        return node if of == uid else ""
 
     def called_off(self, uid: PodUid, successor: PodUid) -> None:
         """The pod `uid` continues where it is."""
@@ -60,6 +72,7 @@ class Awaited:
     def gone(self, successor: PodUid) -> None:
         """Its pod is: nothing comes for it anyway."""
         self._off.pop(successor, None)
+        self._from.pop(successor, None)
 
     def expect(self, pod: PodRef, successor: PodUid) -> Seat:
         """The successor, which is here and waits. Raises RefusedError, RetryableError."""
@@ -92,7 +105,7 @@ class Awaited:
         off = self._off.get(successor, {})
         off.pop(pod.uid, None)
         if not off:
-            self.gone(successor)
+            self._off.pop(successor, None)
         self.expect(pod, successor)
         if not size:
             return

@@ -218,9 +218,9 @@ class Custody:
         leaves it. Raises RetryableError if it is being dropped."""
         self._become(holds.hand(self.of(hold.artifact), hold))
 
-    def withdraw(self, artifact: str) -> None:
-        """What was to come is not here as a whole."""
-        self._become(holds.withdraw(self.of(artifact)))
+    def withdraw(self, artifact: str, before: Holds | None = None) -> None:
+        """What was to come is not here as a whole; with `before` it is handed as it was then."""
+        self._become(holds.withdraw(self.of(artifact), before or Holds(artifact)))
 
     def lacks(self, artifact: str) -> None:
         """What this node had of it on NVMe was not whole: the registry is told."""
@@ -242,6 +242,12 @@ class Custody:
         for one in self._handed_to(successor):
             if one.artifact != but and one.transfer and one.transfer.uid == uid:
                 self._become(holds.call_off(one, self._use(one)))
+
+    def came_from(self, uid: PodUid, successor: PodUid) -> str:
+        """The node that handed over what is here of that pod for the successor; empty if nothing
+        says it."""
+        found = (one.transfer for one in self._handed_to(successor) if one.transfer)
+        return next((hold.source for hold in found if hold.uid == uid and hold.source), "")
 
     def abandon(self, successor: PodUid) -> None:
         """Its pod is gone, and nobody took over what came for it."""

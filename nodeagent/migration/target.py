@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kybernate.core.artifacts.holds import TransferHold
 from kybernate.core.migration.plan import see_own
 from kybernate.core.migration.protocol import Act, Event, State, found_target, step
-from kybernate.errors import CorruptError, RefusedError, RetryableError
+from kybernate.errors import CorruptError, KybernateError, RefusedError, RetryableError
 from kybernate.lib.deadline import CALL_S
 from kybernate.types import ArtifactId, PodRef, PodUid, Tier
 from nodeagent.artifacts.awaited import Awaited
@@ -26,13 +26,17 @@ from nodeagent.migration.taken import Taken
 from nodeagent.operations.seenthrough import seen_through
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from kybernate.checkpoint.delivery.inbox import Inbox
+    from kybernate.core.artifacts.holds import Holds
     from nodeagent.artifacts.awaited import Adopter
     from nodeagent.migration.agent import Agent
     from nodeagent.seat.offloading import Offloading
     from nodeagent.seat.record import Seat
+
+_MOST_NODES = 4096
+"""Pods of which it is remembered where they run: for good, so that the registry is asked once."""
 
 
 class _Call(NamedTuple):
@@ -57,6 +61,7 @@ class Target:
         self.coming = ComingIn(agent.node, inbox, self.awaited)
         self._custody = agent.custody
         self._taken = Taken(agent, inbox, adopter)
+        self._nodes: dict[PodUid, str] = {}
 
     def resume(self, records: Mapping[str, Mapping[str, object]]) -> None:
         """After a restart: who took over what."""
@@ -77,6 +82,37 @@ class Target:
         """See `node.Observer`."""
 
     # --- the source's calls ---------------------------------------------------------------------
+
+    async def see_from(
+        self, pod: PodRef, successor: PodUid, nodes: Collection[str], *, begins: bool
+    ) -> None:
+        """Raise RefusedError unless the agent of the pod's own node calls: that is where the
+        registry has it; of a pod that it doesn't know, or without one, whose agent came first.
+        Raises RetryableError, DeadlineError while nobody can tell. `nodes`: those in the caller's
+        certificate, none if it showed none; `begins`: something may come by this call."""
+        if not nodes:
+            return
+        own = await self._node_of(pod)
+        came = self._custody.came_from(pod.uid, successor) or self.awaited.began(pod.uid, successor)
+        if (own or came) and (own or came) not in nodes:
+            raise RefusedError(
+                f"the agent of node {own or came} hands over the state of pod {pod}, and that of "
+                f"{', '.join(nodes)} has no say in it"
+            )
+        if begins:
+            self.awaited.comes_from(pod.uid, successor, min(nodes))
+
+    async def _node_of(self, pod: PodRef) -> str:
+        """Where it runs, for good; empty if nobody has said so."""
+        registry, here = self._node.world.registry, pod.uid in self._node.seats
+        node = self._node.settings.node if here else self._nodes.get(pod.uid, "")
+        if not node and registry is not None:
+            node = (await registry.line(pod.namespace, pod.uid, CALL_S)).node
+            if node:
+                self._nodes[pod.uid] = node
+                for old in list(self._nodes)[:-_MOST_NODES]:
+                    del self._nodes[old]
+        return node
 
     async def deliver(
         self, pod: PodRef, successor: PodUid, artifact: str, signed: bytes
@@ -105,8 +141,8 @@ class Target:
         async with self.coming.one(call.successor), self._custody.lock(call.artifact):
             # Its pod may have gone while somebody else was at work.
             self.awaited.expect(call.pod, call.successor)
+            before = await self._seen_own(call)
             taken = step(self._state(call), Event.DELIVERY)
-            before = self._custody.of(call.artifact).transfer
             for act in taken.acts:
                 if act is Act.VERIFY:
                     lacking = await self._verify(call, before)
@@ -119,6 +155,17 @@ class Target:
                 for act in taken.acts:
                     await self._do(act, call, lacking=True)
         return lacking
+
+    async def _seen_own(self, call: _Call) -> Holds:
+        """What holds it. Raises RefusedError, CorruptError if it is not the pod's: then nothing has
+        changed."""
+        if not call.here:
+            see = self._inbox.see_signed
+            await asyncio.to_thread(see, call.pod, call.artifact, call.signed)
+        before = self._custody.of(call.artifact)
+        if before.transfer is not None and before.transfer.uid != call.pod.uid:
+            raise RefusedError(f"{call.artifact} was handed over as another pod's state")
+        return before
 
     async def _release(self, call: _Call) -> str:
         async with self.coming.one(call.successor):
@@ -152,7 +199,10 @@ class Target:
         match act:
             case Act.NOTE_ARRIVAL if not call.here:
                 # Till it is verified its bytes are counted as those that come.
-                self._custody.hand(TransferHold(artifact, pod.uid, successor))
+                before, source = self._custody.of(artifact).transfer, self._source(call)
+                size = before.size if before else 0
+                hold = TransferHold(artifact, pod.uid, successor, size=size, source=source)
+                self._custody.hand(hold)
             case Act.FORGET_ARRIVAL:
                 self._custody.withdraw(artifact)
             case Act.REPORT_COPY if not call.here:
@@ -177,28 +227,33 @@ class Target:
             case _:
                 pass
 
-    async def _verify(self, call: _Call, before: TransferHold | None) -> tuple[str, ...]:
-        """What is lacking. Raises RefusedError, CorruptError, RetryableError."""
+    def _source(self, call: _Call) -> str:
+        return self._nodes.get(call.pod.uid) or self.awaited.began(call.pod.uid, call.successor)
+
+    async def _verify(self, call: _Call, before: Holds) -> tuple[str, ...]:
+        """What is lacking. Raises RefusedError, CorruptError, RetryableError, DeadlineError."""
         coming = TransferHold(call.artifact, call.pod.uid, call.successor, home=call.here)
         if call.here:
             manifest = await self._offloading().vault.manifest(ArtifactId(call.artifact), CALL_S)
             see_own(manifest, call.pod)
             self._custody.hand(replace(coming, size=manifest.stored))
             return ()
-        size = self._inbox.room.of(call.successor) or (before.size if before else 0)
+        size = before.transfer.size if before.transfer else 0
+        size = self._inbox.room.of(call.successor) or size
         accept = self._inbox.accept
         try:
             lacking = await asyncio.to_thread(
                 accept, call.pod, call.successor, call.artifact, call.signed
             )
-        except OSError as error:
-            raise RetryableError(f"it can't be kept here: {error}") from error
-        except (RefusedError, CorruptError):
-            if before is None:
-                self._custody.withdraw(call.artifact)
+        except (KybernateError, OSError) as error:
+            # Of what is not kept yet some may be here by now, unless it never will be.
+            if before.transfer is not None or isinstance(error, (RefusedError, CorruptError)):
+                self._custody.withdraw(call.artifact, before)
+            if isinstance(error, OSError):
+                raise RetryableError(f"it can't be kept here: {error}") from error
             raise
         if not lacking:
-            self._custody.hand(replace(coming, size=size))
+            self._custody.hand(replace(coming, size=size, source=self._source(call)))
         return lacking
 
     def _tell(self, kind: Kind, artifact: str) -> None:

@@ -98,6 +98,9 @@ class StormInbox:
         machine.vault[artifact] = Keeping(there.snapshot, folder, {Tier.NVME}, there.facts)
         return ()
 
+    def see_signed(self, pod: PodRef, artifact: ArtifactId, signed: bytes) -> None:
+        """It is the pod's own."""
+
     def waiting(self) -> tuple[PodUid, ...]:
         """Nothing of what came is only half here."""
         return ()

@@ -102,20 +102,25 @@ class Inbox:
         make_folder(home / "staged")
         (home / "base").write_text(base)
 
+    def see_signed(self, pod: PodRef, artifact: str, signed: bytes) -> Manifest:
+        """The manifest that was sent: signed, this artifact's, and that pod's. Raises RefusedError
+        (it isn't signed by who is trusted, or is of another pod), CorruptError."""
+        what = f"the manifest of {artifact}, as it was sent"
+        manifest = opened(signed, self._keys, what)
+        if manifest.id != artifact or manifest.form != manifests.RAW:
+            raise CorruptError(f"{what}, is another one's")
+        see_own(manifest, pod)
+        return manifest
+
     def accept(
         self, pod: PodRef, successor: PodUid, artifact: str, signed: bytes
     ) -> tuple[str, ...]:
         """What arrived is this artifact, of that pod, and lies in the place from now on; or the
         names of the files that aren't what was signed, and must be sent again. Blocks.
 
-        Raises RefusedError (the manifest isn't signed by who is trusted, or is of another pod),
-        CorruptError, DeadlineError, OSError.
+        Raises as `see_signed`, DeadlineError, OSError.
         """
-        what = f"the manifest of {artifact}, as it was sent"
-        manifest = opened(signed, self._keys, what)
-        if manifest.id != artifact or manifest.form != manifests.RAW:
-            raise CorruptError(f"{what}, is another one's")
-        see_own(manifest, pod)
+        manifest = self.see_signed(pod, artifact, signed)
         if self.is_here(artifact):
             self.drop(successor)
             return ()

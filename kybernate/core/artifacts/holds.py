@@ -86,7 +86,7 @@ class TransferHold:
     """An artifact of the pod `uid`, kept for the seat of `successor`. `spare`: that one continues
     from another copy; `off`: nothing comes of it, and it goes once no other seat has it; `size`:
     its bytes; `home`: that pod's seat is, or was, on this node, too, and its artifact has come from
-    nowhere.
+    nowhere; `source`: the node that it came from, as far as is known.
     `until`: how long it is kept now that the successor is gone, 0.0 while it is not."""
 
     artifact: str
@@ -97,6 +97,7 @@ class TransferHold:
     size: int = 0
     home: bool = False
     until: float = 0.0
+    source: str = ""
 
     @property
     def tiers(self) -> tuple[Tier, ...]:
@@ -265,9 +266,13 @@ def abandon(one: Holds, until: float) -> Holds:
     return replace(one, transfer=replace(one.transfer, until=until)) if one.transfer else one
 
 
-def withdraw(one: Holds) -> Holds:
-    """What was to come is not here as a whole."""
-    return replace(one, transfer=None)
+def withdraw(one: Holds, before: Holds) -> Holds:
+    """What was to come is not here: it is handed to whom it was `before`, and a drop that was taken
+    back for it goes on unless somebody holds it. What was called off meanwhile stays so."""
+    if one.transfer is None:
+        return one
+    after = replace(one, transfer=before.transfer)
+    return after if after.held else replace(after, drop=before.drop)
 
 
 def looked(one: Holds, now: float) -> Holds:

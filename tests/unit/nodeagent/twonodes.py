@@ -120,6 +120,13 @@ class Two:
             }
         )
         self.to = Handover(POD, seat.identity.pod, NodeName("n2"))
+        await self.serve()
+        while not seat.contact.connected:  # noqa: ASYNC110 - the machine's time is real here
+            await asyncio.sleep(0.01)
+        return seat
+
+    async def serve(self) -> None:
+        """Calls of other nodes' agents reach the agent that there is now."""
         keeper = Doorkeeper(Rates(), self.r.clock.time, unix=False)
         self.server, self.port = await serve_network(
             node_api(self.r),
@@ -129,9 +136,6 @@ class Two:
             PeersApi(self.receiver),
         )
         self.address = f"127.0.0.1:{self.port}"
-        while not seat.contact.connected:  # noqa: ASYNC110 - the machine's time is real here
-            await asyncio.sleep(0.01)
-        return seat
 
     async def api(self):
         def get(path, timeout):
