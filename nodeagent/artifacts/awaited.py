@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from kybernate.core.seat.seats import AT_GATE, OCCUPYING
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 
 _LATEST_S = 3600.0
 """What was sent before its move was called off arrives no later than that (s)."""
+_MOST, _MOST_OF_ONE = 4096, 16
+"""Successors, and pods for each of them, of whose moves it is remembered that they were called off.
+Any node may tell of some: what it tells must cost the others nothing."""
+_LOOKS = 4
+"""Successors looked at for each that comes: more than one, so that fewer and fewer are over."""
 
 
 class Adopter(Protocol):
@@ -60,14 +66,24 @@ class Awaited:
 
     def called_off(self, uid: PodUid, successor: PodUid) -> None:
         """The pod `uid` continues where it is."""
-        now, seats = self._node.world.now(), self._node.seats
-        # A successor that never was here ends nowhere that would be heard of.
-        self._off = {
-            one: off
-            for one, off in self._off.items()
-            if one in seats or max(off.values()) > now - _LATEST_S
-        }
-        self._off.setdefault(successor, {})[uid] = now
+        now, off = self._node.world.now(), self._off.pop(successor, {})
+        off.pop(uid, None)
+        off[uid] = now
+        for oldest in list(off)[:-_MOST_OF_ONE]:
+            del off[oldest]
+        self._off[successor] = off
+        self._forget_the_oldest(now)
+
+    def _forget_the_oldest(self, now: float) -> None:
+        """A successor that never was here ends nowhere that would be heard of."""
+        for one in list(islice(self._off, _LOOKS)):
+            off = self._off[one]
+            here, late = one in self._node.seats, max(off.values()) <= now - _LATEST_S
+            if not (here or late or len(self._off) > _MOST):
+                break
+            del self._off[one]
+            if here:
+                self._off[one] = off  # it is looked at again after all others
 
     def gone(self, successor: PodUid) -> None:
         """Its pod is: nothing comes for it anyway."""

@@ -10,13 +10,20 @@ pod's processes are ended: not before, so that at most one continues.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from kybernate.core.artifacts.holds import TransferHold
 from kybernate.core.migration.plan import see_own
 from kybernate.core.migration.protocol import Act, Event, State, found_target, step
-from kybernate.errors import CorruptError, KybernateError, RefusedError, RetryableError
+from kybernate.errors import (
+    CorruptError,
+    DeadlineError,
+    KybernateError,
+    RefusedError,
+    RetryableError,
+)
 from kybernate.lib.deadline import CALL_S
 from kybernate.types import ArtifactId, PodRef, PodUid, Tier
 from nodeagent.artifacts.awaited import Awaited
@@ -26,7 +33,7 @@ from nodeagent.migration.taken import Taken
 from nodeagent.operations.seenthrough import seen_through
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Coroutine, Mapping
 
     from kybernate.checkpoint.delivery.inbox import Inbox
     from kybernate.core.artifacts.holds import Holds
@@ -37,6 +44,11 @@ if TYPE_CHECKING:
 
 _MOST_NODES = 4096
 """Pods of which it is remembered where they run: for good, so that the registry is asked once."""
+_MOST_CALLS = 16
+"""Calls about one successor that are under way: each waits for those before it, whether or not its
+caller still does."""
+
+T = TypeVar("T")
 
 
 class _Call(NamedTuple):
@@ -62,6 +74,7 @@ class Target:
         self._custody = agent.custody
         self._taken = Taken(agent, inbox, adopter)
         self._nodes: dict[PodUid, str] = {}
+        self._under_way: Counter[PodUid] = Counter()
 
     def resume(self, records: Mapping[str, Mapping[str, object]]) -> None:
         """After a restart: who took over what."""
@@ -118,23 +131,45 @@ class Target:
         self, pod: PodRef, successor: PodUid, artifact: str, signed: bytes
     ) -> tuple[str, ...]:
         """All has been sent: keep it, or say what is lacking."""
-        return await seen_through(self._deliver(_Call(pod, successor, artifact, signed)))
+        call = _Call(pod, successor, artifact, signed)
+        return await self._through(successor, self._deliver(call))
 
     async def hold(self, pod: PodRef, successor: PodUid, artifact: ArtifactId) -> None:
         """As `deliver`, of an artifact that was sealed on this node. Raises KybernateError,
         OSError."""
-        await seen_through(self._deliver(_Call(pod, successor, artifact, here=True)))
+        call = _Call(pod, successor, artifact, here=True)
+        await self._through(successor, self._deliver(call))
 
     async def let_continue(
         self, pod: PodRef, successor: PodUid, artifact: ArtifactId, *, here: bool = False
     ) -> str:
         """The pod's processes are ended: continue. How the successor is, as a sentence. `here`: by
         this agent, of a pod of this node. Raises KybernateError, OSError."""
-        return await seen_through(self._release(_Call(pod, successor, artifact, here=here)))
+        call = _Call(pod, successor, artifact, here=here)
+        return await self._through(successor, self._release(call))
 
     async def call_off(self, pod: PodRef, successor: PodUid) -> None:
         """Nothing comes of it: the pod continues over there. What comes of another pod stays."""
-        await seen_through(self._cancel(_Call(pod, successor, "")))
+        await self._through(successor, self._cancel(_Call(pod, successor, "")))
+
+    async def _through(self, successor: PodUid, work: Coroutine[object, object, T]) -> T:
+        """What it returns; it comes to its end though its caller gives up. Raises DeadlineError
+        where too many are to do so already, and what it raises."""
+        if self._under_way[successor] >= _MOST_CALLS:
+            work.close()
+            raise DeadlineError(
+                f"{_MOST_CALLS} calls about pod {successor} are under way; ask again later"
+            )
+        self._under_way[successor] += 1
+        return await seen_through(self._counted(successor, work))
+
+    async def _counted(self, successor: PodUid, work: Coroutine[object, object, T]) -> T:
+        try:
+            return await work
+        finally:
+            self._under_way[successor] -= 1
+            if not self._under_way[successor]:
+                del self._under_way[successor]
 
     async def _deliver(self, call: _Call) -> tuple[str, ...]:
         lacking: tuple[str, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -10,12 +11,15 @@ import pytest
 from kybernate.checkpoint.places import read_manifest
 from kybernate.core.artifacts.restores import RestoreWish
 from kybernate.errors import (
+    DeadlineError,
     RefusedError,
     RetryableError,
 )
 from kybernate.ports import Handover
 from kybernate.types import PodRef, PodUid, SeatState, Tier
+from nodeagent.artifacts import awaited as awaited_module
 from nodeagent.artifacts.awaited import Awaited
+from nodeagent.migration import target
 from tests.unit.checkpoint.kit import KEYS
 from tests.unit.nodeagent.twonodes import LIMIT, POD, follow, two_nodes
 
@@ -88,6 +92,41 @@ async def test_room_is_asked_for_before_anything_is_sent(rig, tls, tmp_path):
         with pytest.raises(RefusedError, match="has room for 0 bytes"):
             await peers.expect(two.to, LIMIT, size=1)
         await peers.expect(two.to, LIMIT)
+
+
+def test_whoever_calls_off_without_end_takes_a_fixed_room_and_nothing_from_seats_here():
+    here = PodUid("here")
+    node = SimpleNamespace(seats={here: ...}, world=SimpleNamespace(now=lambda: 0.0))
+    awaited = Awaited(node, inbox=None, adopter=None)
+    awaited.called_off(POD.uid, here)
+    for number in range(3 * awaited_module._MOST):
+        awaited.called_off(PodUid("x"), PodUid(f"never-{number}"))
+        assert len(awaited._off) <= awaited_module._MOST + 1
+    assert POD.uid in awaited._off[here]
+    assert PodUid(f"never-{number}") in awaited._off
+    for number in range(100):
+        awaited.called_off(PodUid(f"x-{number}"), here)
+    assert len(awaited._off[here]) == awaited_module._MOST_OF_ONE
+    assert PodUid(f"x-{number}") in awaited._off[here]
+
+
+@pytest.mark.real_time
+async def test_calls_that_nobody_waits_for_any_more_are_few(rig, tls, tmp_path):
+    async with two_nodes(rig, tls, tmp_path) as (two, peers):
+        async with two.receiver.coming.one(two.uid):
+            before = len(asyncio.all_tasks())
+            for _ in range(100):
+                call = asyncio.ensure_future(two.receiver.call_off(POD, two.uid))
+                await asyncio.sleep(0)
+                call.cancel()
+            await asyncio.sleep(0.05)
+            assert len(asyncio.all_tasks()) - before <= target._MOST_CALLS
+            with pytest.raises(DeadlineError, match="ask again"):
+                await peers.call_off(two.to, LIMIT)
+        await asyncio.sleep(0.05)
+        assert len(asyncio.all_tasks()) - before <= 0
+        await peers.call_off(two.to, LIMIT)
+        assert not two.receiver._under_way
 
 
 def test_a_call_off_for_a_successor_that_never_came_is_forgotten_in_the_end():
