@@ -257,7 +257,12 @@ class SourceWork:
         except (ConflictError, RefusedError) as error:
             one.why = f"{one.why}, and it can't continue here: {error}"
             return Happened(Event.CLAIMED_ELSEWHERE, why=one.why)
-        one.why += "; it continues here"
+        if uid in self._node.seats:
+            one.why += "; it continues here"
+        else:
+            # What it left is for others, and its own stop alone ends a claim of its own.
+            await self._agent.registry.stop(namespace, uid, "its pod is gone", CALL_S)
+            one.why += "; its pod is gone, and another successor may come"
         return Happened(Event.CLAIMED)
 
     async def _cancel(self, one: Move) -> Happened:

@@ -345,6 +345,24 @@ async def test_what_is_noted_outlives_a_pod_that_goes_before_its_tree_is_ended(r
     assert artifact not in r.machine.vault, "nobody came in time"
 
 
+async def test_what_a_pod_left_is_for_others_where_its_successor_never_goes_on(rig):
+    there = There()
+    there.fails = {"let_continue": [RefusedError("its pod is ending")]}
+    r, operations, uid = await begun(rig, there)
+    r.machine.faults.add("end-hangs")
+    operation = await operations.ask(move(uid))
+    await when(lambda: r.node.seats[uid].saved.artifact and not r.loop.custody.unnoted)
+    artifact = r.node.seats[uid].saved.artifact
+    await goes(r, uid)
+    assert (await ended(operation)).state is Progress.FAILED
+    assert "another successor may come" in operation.sentence
+    line = await r.loop.registry.line("default", uid, 1.0)
+    assert (line.successor, bool(line.stopped)) == ("", True)
+    assert artifact in r.machine.vault
+    await when(lambda: there.called_off == 1)
+    await when(lambda: not [key for key in r.machine.journal if key.startswith(MOVE)])
+
+
 async def goes(r, uid):
     """Its pod is deleted, and all that is left of it is gone."""
     r.loop.pod_gone(uid)
