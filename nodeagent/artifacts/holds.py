@@ -244,7 +244,7 @@ class Custody:
                 self._become(holds.call_off(one, self._use(one)))
 
     def came_from(self, uid: PodUid, successor: PodUid) -> str:
-        """The node that handed over what is here of that pod for the successor; empty if nothing
+        """The node from which came what is here of that pod for the successor; empty if nothing
         says it."""
         found = (one.transfer for one in self._handed_to(successor) if one.transfer)
         return next((hold.source for hold in found if hold.uid == uid and hold.source), "")

@@ -260,7 +260,7 @@ class SourceWork:
         if uid in self._node.seats:
             one.why += "; it continues here"
         else:
-            # What it left is for others, and its own stop alone ends a claim of its own.
+            # Its artifact is for others, and its own stop alone ends a claim of its own.
             await self._agent.registry.stop(namespace, uid, "its pod is gone", CALL_S)
             one.why += "; its pod is gone, and another successor may come"
         return Happened(Event.CLAIMED)

@@ -109,7 +109,7 @@ class Target:
         came = self._custody.came_from(pod.uid, successor) or self.awaited.began(pod.uid, successor)
         if (own or came) and (own or came) not in nodes:
             raise RefusedError(
-                f"the agent of node {own or came} hands over the state of pod {pod}, and that of "
+                f"the agent of node {own or came} transfers the state of pod {pod}, and that of "
                 f"{', '.join(nodes)} has no say in it"
             )
         if begins:
@@ -199,7 +199,7 @@ class Target:
             await asyncio.to_thread(see, call.pod, call.artifact, call.signed)
         before = self._custody.of(call.artifact)
         if before.transfer is not None and before.transfer.uid != call.pod.uid:
-            raise RefusedError(f"{call.artifact} was handed over as another pod's state")
+            raise RefusedError(f"{call.artifact} was transferred as another pod's state")
         return before
 
     async def _release(self, call: _Call) -> str:

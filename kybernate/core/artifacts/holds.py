@@ -268,7 +268,7 @@ def abandon(one: Holds, until: float) -> Holds:
 
 def withdraw(one: Holds, before: Holds) -> Holds:
     """What was to come is not here: it is handed to whom it was `before`, and a drop that was taken
-    back for it goes on unless somebody holds it. What was called off meanwhile stays so."""
+    back for it continues unless somebody holds it. What was called off meanwhile stays so."""
     if one.transfer is None:
         return one
     after = replace(one, transfer=before.transfer)
