@@ -137,16 +137,9 @@ async def _keep_offloaded(loop: Loop, seat: Seat) -> None:
             return
         await _ask_its_state(loop, seat)
     await _shut(loop, seat)
-
-    async def dropped() -> None:
-        here = Tier.NVME in seat.saved.copies or seat.saved.images
-        if seat.state is SeatState.PARKED_OBJECT and here:
-            await loop.offload.transfers.drop_local(seat)
-
-    def say(error: Exception) -> None:
-        log.warning("%s: its copy on NVMe stays for now: %s", seat, error)
-
-    await retry(dropped, say)
+    if seat.state is SeatState.PARKED_OBJECT and not seat.saved.images:
+        # What it was dropped from, if that agent had no time to remove it.
+        loop.life.aside(loop.offload.lazies.abandon(seat))
     loop.kick()
 
 

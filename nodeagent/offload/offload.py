@@ -47,7 +47,7 @@ class Offload:
         self.gates = Gates(ground, request_wake)
         self.lazies = Lazies(ground.node, ground.life, ground.kick)
         self.ahead = Ahead(ground, self.lazies, claims, self.others_in)
-        self.transfers = Transfers(ground, self.lazies.pays, self.ahead)
+        self.transfers = Transfers(ground, self.lazies, self.ahead)
         self.restores = Restores(ground, self.gates, self.lazies, self.transfers)
         self.dumps = Dumps(ground, self.gates, self.lazies, self.sealer, succession, departures)
 

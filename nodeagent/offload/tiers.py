@@ -171,6 +171,8 @@ class Tiers:
             or wishes.to_save
             or bool(saved.paging)
         )
+        # Nothing is to be brought, so a drop that has failed keeps it from nothing.
+        at_once = seat.comes_back and state is SeatState.PARKED_OBJECT and Tier.NVME in saved.copies
         # By place, as every decision makes one of each seat.
         return Parked(
             seat.uid,
@@ -186,8 +188,8 @@ class Tiers:
             _NAMED[wishes.tier_asked] if wishes.tier_asked else None,
             # Nobody counts on a dump that was refused; when it is tried again, it may be.
             Tier.RAM if self._undumpable_until(seat) else _NAMED[wishes.park_tier],
-            saved.copies,
-            _NEVER if busy else seat.backoff.move_not_before,
+            saved.there,
+            _NEVER if busy else 0.0 if at_once else seat.backoff.move_not_before,
             0,
             _idle_limits(wishes.idle),
             self._timely(seat),

@@ -17,7 +17,7 @@ from kybernate.errors import (
     RetryableError,
 )
 from kybernate.lib.deadline import CALL_S
-from kybernate.types import ArtifactId, Tier
+from kybernate.types import ArtifactId, SeatState, Tier
 from nodeagent import metrics
 from nodeagent.offload.retries import pause
 from nodeagent.seat.steps import Broken
@@ -30,12 +30,15 @@ if TYPE_CHECKING:
     from kybernate.types import PodUid
     from nodeagent.offload.ahead import Ahead, Coming
     from nodeagent.offload.ground import Ground
+    from nodeagent.offload.lazies import Lazies
     from nodeagent.seat.record import Seat
 
 log = logging.getLogger(__name__)
 
 _TOLD_EVERY = 5.0
 """Seconds between two words of how far a copy is: each is a write of the GPUNode."""
+_DROPPED_AGAIN = 30.0
+"""Seconds after which a copy on NVMe that could not be dropped is tried again."""
 BELIEVED_AFTER = 30.0
 """Seconds for which a store has to say that a state is not there, or is not whole, before that is
 believed and the state given up."""
@@ -44,10 +47,9 @@ believed and the state given up."""
 class Transfers:
     """Copies, fetches and drops artifacts as the tier manager says."""
 
-    def __init__(self, ground: Ground, lazily: Callable[[Seat], bool], ahead: Ahead) -> None:
-        """`lazily`: whether the seat's tree is to run before its memory is in."""
+    def __init__(self, ground: Ground, lazies: Lazies, ahead: Ahead) -> None:
         self._ground = ground
-        self._lazily = lazily
+        self._lazies = lazies
         self._ahead = ahead
         self._coming: dict[PodUid, tuple[Path, asyncio.Task[None]]] = {}
 
@@ -79,38 +81,53 @@ class Transfers:
         self._transferred(seat)
 
     def begin_drop(self, seat: Seat, why: str) -> None:
-        """From PARKED_NVME to PARKED_OBJECT: the verified copy there is all that stays."""
-        written = self._ground.node.transition(seat, SeatEvent.UPLOADED, why, synced=True)
+        """From PARKED_NVME to PARKED_OBJECT, or once more there: the verified copy there is all
+        that stays."""
+        written: Awaitable[None] | None = None
+        if seat.state is SeatState.PARKED_NVME:
+            written = self._ground.node.transition(seat, SeatEvent.UPLOADED, why, synced=True)
+        seat.saved.sinks(Tier.OBJECT)  # who is wake-requested meanwhile doesn't wait for it
         self._ground.work(seat, self._drop(seat, written))
 
-    async def _drop(self, seat: Seat, written: Awaitable[None]) -> None:
+    async def _drop(self, seat: Seat, written: Awaitable[None] | None) -> None:
         try:
-            await written
-            await self.drop_local(seat)
+            if written is not None:
+                await written
+            await self._drop_here(seat)
         except (KybernateError, OSError) as error:
-            log.warning("%s: its copy on NVMe stays for now: %s", seat, error)
+            metrics.failed("drop")
+            metrics.TIER_STEPS.labels("drop", "failed").inc()
+            seat.backoff.settle(self._ground.world.now() + _DROPPED_AGAIN)
+            why = f"its copy on NVMe stays for now: {error}; trying again"
+            self._ground.node.complain(seat, "TransferFailed", why)
+        except asyncio.CancelledError:
+            self._transferred(seat)
+            raise
+        self._transferred(seat)
 
-    async def drop_local(self, seat: Seat) -> None:
+    async def _drop_here(self, seat: Seat) -> None:
         """Remove what of a seat that is parked in the object store is still on NVMe."""
         self.stop(seat)
         if not seat.saved.borrowed:
             await self._ground.offloading.vault.drop(ArtifactId(seat.saved.artifact), Tier.NVME)
-        await self._ground.offloading.vault.abandon(seat.uid)
+        # From here on nothing is restored from its folder, of which half may be removed.
         seat.saved.dropped_here()
         seat.saved.moved(self._ground.world.now())
         self._ground.node.save(seat)  # else the next agent drops it once more
+        self._ground.life.aside(self._lazies.abandon(seat))
 
     def begin_fetch(self, seat: Seat, why: str) -> None:
-        """From PARKED_OBJECT: its images come back to NVMe."""
+        """From PARKED_OBJECT: its images come back to NVMe, unless its copy there never left."""
         seat.saved.sinks(Tier.NVME)
         self._ground.work(seat, self._fetch(seat, why))
 
     async def _fetch(self, seat: Seat, why: str) -> None:
         log.info("%s: its artifact is fetched: %s", seat, why)
         try:
-            if (into := await self._into(seat)) is None:
-                return
-            await self._fetch_or_begin(seat, into)
+            if Tier.NVME not in seat.saved.copies:
+                if (into := await self._into(seat)) is None:
+                    return
+                await self._fetch_or_begin(seat, into)
             seat.saved.moved(self._ground.world.now())
             self._ground.node.transition(seat, SeatEvent.FETCHED, why)
         except (NotFoundError, CorruptError, RefusedError) as error:
@@ -128,7 +145,7 @@ class Transfers:
         """Who is wanted is restored while its memory comes; a tree that ran before that is in would
         do so before it is known to be what was saved."""
         images, coming = await self.begin_bring(seat, into)
-        if coming.done() or not seat.comes_back or self._lazily(seat):
+        if coming.done() or not seat.comes_back or self._lazies.pays(seat):
             await to_its_end(coming)
             metrics.TIER_STEPS.labels("fetch", "done").inc()
             return

@@ -229,6 +229,8 @@ def _stays(seat: Parked, policy: TierPolicy, now: float, asking: Collection[PodU
         return True
     if seat.tier is not Tier.RAM and (seat.uid in asking or seat.is_likely(policy)):
         return False
+    if _is_left(seat):
+        return False
     limit = seat.idle_limit(policy)
     idle = limit is not None and now >= _idle_since(seat) + limit
     return seat.asked in (None, seat.tier) and not idle
@@ -301,6 +303,7 @@ class _Decision:
         self._keep_to_quotas()
         self._let_sink()
         self._prefetch()
+        self._clear_away()
         return tuple(self._actions)
 
     def lodges(self, parks: Iterable[Parked], riser: PodUid | None) -> bool:
@@ -317,9 +320,10 @@ class _Decision:
         (seat,) = (one for one in self._view.seats if one.uid == riser)
         while seat.tier is not Tier.RAM:
             above = Tier.NVME if seat.tier is Tier.OBJECT else Tier.RAM
-            if seat.stranded or not self._will_have(above, seat.cost(above), _FIRST, seat):
+            need = _needs(seat, above)
+            if seat.stranded or not self._will_have(above, need, _FIRST, seat):
                 return False
-            self._take(above, seat.cost(above))
+            self._take(above, need)
             seat = replace(seat, tier=above)
         return True
 
@@ -423,11 +427,22 @@ class _Decision:
                 why = f"ahead of need: {seat.calls:.1f} calls per hour are expected"
                 self._rise(seat, why, _LAST)
 
+    def _clear_away(self) -> None:
+        """What is left on NVMe of a seat that is in the object store goes: it could not be dropped
+        before."""
+        for seat in self._resting():
+            if _is_left(seat) and seat.turn is None and self._now >= seat.not_before:
+                why = "it is left on NVMe; its copy in the object store is verified"
+                self._begin(Step.DROP, seat, why)
+
     # --- one seat -------------------------------------------------------------------------------
 
     def _rise(self, seat: Parked, why: str, turn: float) -> None:
         waits = seat.stranded or self._now < seat.not_before
         if seat.uid in self._begun or seat.tier is Tier.RAM or waits:
+            return
+        if seat.tier is Tier.OBJECT and Tier.NVME in seat.copies:
+            self._begin(Step.FETCH, seat, why)  # what it takes there counts already
             return
         if seat.tier is Tier.OBJECT:
             need = seat.cost(Tier.NVME)
@@ -592,9 +607,14 @@ def _some(seats: list[Parked], lacking: int, room: float, tier: Tier) -> list[Pa
     return _some(rest, lacking, room, tier) if others is None else [first, *others]
 
 
-def _needs(seat: Parked, below: Tier) -> int:
+def _needs(seat: Parked, tier: Tier) -> int:
     """Bytes that it takes there besides a copy of before, in whose place it comes."""
-    return 0 if below in seat.copies else seat.cost(below)
+    return 0 if tier in seat.copies else seat.cost(tier)
+
+
+def _is_left(seat: Parked) -> bool:
+    """Whether it is in the object store, and not all of it has left NVMe."""
+    return seat.tier is Tier.OBJECT and Tier.NVME in seat.copies
 
 
 def _arrive(seat: Parked) -> Parked:

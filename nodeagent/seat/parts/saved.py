@@ -57,6 +57,12 @@ class Saved:
     borrowed: bool = False
     may_drop: tuple[str, ...] = ()
 
+    @property
+    def there(self) -> frozenset[Tier]:
+        """Tiers in which something of it lies: also what was fetched to NVMe, or is read there."""
+        beside = bool(self.images or self.paging)
+        return self.copies | {Tier.NVME} if beside else self.copies
+
     def settled(self, begins: Begins) -> None:
         """How the seat begins is known, or open again."""
         self.begins = begins

@@ -96,6 +96,24 @@ def test_what_is_on_its_way_down_already_is_counted_on():
     assert steps(leaving, other, coming=(coming("x"),)) == []
 
 
+BOTH = frozenset({NVME, OBJECT})
+
+
+def test_what_is_left_on_nvme_of_one_in_the_object_store_is_used_and_needs_no_more_room():
+    limits = {**LIMITS, NVME: 100 * GIB}
+    left = seat("a", 80, OBJECT, copies=BOTH, saved=80 * GIB)
+    assert steps(replace(left, turn=0), limits=limits) == [("fetch", "a")]
+    assert steps(replace(left, turn=0), limits={**LIMITS, NVME: 40 * GIB}) == [("fetch", "a")]
+    assert tiering.lodges(TierView((left,), limits), (), 1000.0, PodUid("a"))
+
+
+def test_what_is_left_on_nvme_of_one_in_the_object_store_goes_unless_it_is_wanted():
+    left = seat("a", 80, OBJECT, copies=BOTH)
+    assert steps(left) == [("drop", "a")]
+    assert steps(replace(left, not_before=1001.0)) == []
+    assert not tiering.at_rest(TierView((left,), LIMITS), POLICY, 1000.0, ())
+
+
 def test_without_a_tier_below_everything_stays():
     assert steps(seat("a"), seat("b"), limits={RAM: 100 * GIB}, coming=(coming("x"),)) == []
 
@@ -236,8 +254,8 @@ def parked(draw, number):
     tier = draw(_TIERS)
     deepest = draw(st.sampled_from([t for t in Tier if not deeper(tier, t)]))
     copies = {tier} if tier is not RAM else set()
-    if tier is NVME and draw(st.booleans()):
-        copies.add(OBJECT)
+    if tier is not RAM and draw(st.booleans()):
+        copies = {NVME, OBJECT}  # in the object store: what could not be dropped
     size = draw(st.integers(1, 60))
     return Parked(
         PodUid(f"u{number}"),
@@ -317,6 +335,7 @@ class World:
     def _freely_moved(self, one):
         return (
             one.asked is not None
+            or one.tier is OBJECT
             or one.moved_at is None
             or self.now >= one.moved_at + self.policy.min_residency
         )

@@ -6,11 +6,15 @@ import asyncio
 
 import pytest
 
+from kybernate.errors import RefusedError
 from kybernate.ports import DumpState
-from kybernate.types import SeatState, Tier
+from kybernate.types import PodUid, SeatState, Tier
 from tests.kit.clock import run_virtual
+from tests.kit.machine import Machine
 from tests.unit.nodeagent.offloading import (
     ACTIVE,
+    GIB,
+    MEMORY,
     NVME,
     OBJECT,
     PARKED,
@@ -18,6 +22,7 @@ from tests.unit.nodeagent.offloading import (
     WAITING,
     app_of,
     down,
+    quiet,
     reasons,
     two,
     when,
@@ -389,3 +394,101 @@ async def test_a_state_that_goes_before_it_is_noted_is_no_end_of_its_container(r
     r.loop.operators.request_wake(cold, "a test")
     await r.until(cold, ACTIVE)
     assert app_of(r, cold).inner == inner
+
+
+async def left_behind(r, error):
+    """A seat in the object store whose copy on NVMe could not be dropped; and the vault's drop."""
+    cold, _ = await two(r)
+    inner = app_of(r, cold).inner
+    await down(r, cold)
+    vault = r.node.world.offloading.vault
+    drop = vault.drop
+
+    async def refused(artifact, place, **more):
+        raise error
+
+    vault.drop = refused
+    await down(r, cold, OBJECT)
+    await asyncio.sleep(2)
+    return cold, inner, drop
+
+
+AWAY = RefusedError("it has no other verified copy")
+
+
+async def test_a_copy_on_nvme_that_could_not_be_dropped_is_woken_from(rig):
+    r = rig(tiers={Tier.NVME: 100 * GIB, Tier.OBJECT: 10000 * GIB}, tier_residency_s=0.0)
+    cold, inner, _ = await left_behind(r, AWAY)
+    seat = r.node.seats[cold]
+    seat.saved.size = 80 * GIB
+    assert (r.state(cold), seat.saved.copies) == (OBJECT, {Tier.NVME, Tier.OBJECT})
+    r.machine.faults |= {"store-down"}
+    r.loop.operators.request_wake(cold, "a test")
+    await r.until(cold, ACTIVE)
+    assert app_of(r, cold).inner == inner
+    assert "store-down" in r.machine.faults, "nothing was fetched"
+    r.check()
+
+
+async def test_a_copy_on_nvme_that_could_not_be_dropped_is_dropped_later(rig):
+    r = rig(tiers=TIERS)
+    cold, _, drop = await left_behind(r, AWAY)
+    assert "TransferFailed" in reasons(r)
+    await asyncio.sleep(100)
+    assert Tier.NVME in r.node.seats[cold].saved.copies
+    r.node.world.offloading.vault.drop = drop
+    await asyncio.sleep(100)
+    assert r.node.seats[cold].saved.copies == {Tier.OBJECT}
+    assert r.state(cold) is OBJECT
+    assert all(kept.places == {Tier.OBJECT} for kept in r.machine.vault.values())
+    r.check()
+
+
+async def test_a_drop_that_hangs_keeps_nobody_from_waking(rig):
+    r = rig(tiers=TIERS)
+    cold, _ = await two(r)
+    await down(r, cold)
+
+    async def hangs(*_, **__):
+        await asyncio.sleep(300)
+
+    r.node.world.offloading.vault.drop = hangs
+    await down(r, cold, OBJECT)
+    r.loop.operators.request_wake(cold, "a test")
+    await r.until(cold, ACTIVE)
+    r.check()
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_after_a_restart_too_what_is_left_on_nvme_keeps_nobody_from_waking(rig, wanted):
+    machine = Machine(MEMORY)
+
+    async def first():
+        quiet()
+        await left_behind(rig(machine, tiers=TIERS), AWAY)
+
+    run_virtual(first())
+
+    async def second():
+        r = rig(machine, tiers=TIERS)
+        r.node.park_budget = 1000 * GIB
+        vault, cold = r.node.world.offloading.vault, PodUid("uid-cold")
+        drop = vault.drop
+
+        async def refused(artifact, place, **more):
+            raise AWAY
+
+        vault.drop = refused
+        await r.recover()
+        r.begin()
+        await asyncio.sleep(10)
+        if wanted:
+            r.loop.operators.request_wake(cold, "a test")
+            await r.until(cold, ACTIVE)
+        else:
+            vault.drop = drop
+            await asyncio.sleep(100)
+            assert r.node.seats[cold].saved.copies == {Tier.OBJECT}
+        r.check()
+
+    run_virtual(second(), 2000.0)
