@@ -74,6 +74,8 @@ class Evacuations:
         """See `Carrier.verdict`."""
         if self._verdict is not None:
             return self._verdict
+        if operation is not self._operation:  # an agent that came back too late
+            self._at = {uid: State.WRITING for uid in self._sent_away()}
         saved = len(self._stored())
         operation.counted(saved, len(self._at))
         return Verdict(Progress.RUNNING, f"{saved} of {len(self._at)} are saved")
@@ -81,9 +83,6 @@ class Evacuations:
     def drop(self, operation: Operation) -> None:
         """See `Carrier.drop`."""
         self.ended(operation)
-        for uid in self._at:
-            self._agent.operators.let_stay(uid)
-            self._agent.operators.ask_for_tier(uid, None)
         self._agent.operators.undrain_node()
 
     def ended(self, operation: Operation) -> None:
@@ -97,6 +96,9 @@ class Evacuations:
         self._advance()
 
     # --- what there is --------------------------------------------------------------------------
+
+    def _sent_away(self) -> list[PodUid]:
+        return [seat.uid for seat in self._node.seats.values() if seat.wishes.evacuated]
 
     def _planned(self, seconds: float) -> Evacuation:
         rates = Rates(metrics.rate_of("dump") or _WRITE, metrics.rate_of("pack") or _SEND)

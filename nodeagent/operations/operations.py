@@ -64,6 +64,8 @@ log = logging.getLogger(__name__)
 
 _ANNOUNCED = {Kind.DRAIN: "Drain", Kind.EVACUATE: "Evacuation"}
 """What events of the node tell the end of."""
+_DRAINS = frozenset(_ANNOUNCED)
+"""What `undrain` takes back."""
 _LONGEST_EVENT = 1000
 _LOOK_AGAIN = 1.0
 _KEPT_S = 60.0
@@ -249,8 +251,8 @@ class Operations:
             same = next((one for one in live if one.kind is new.kind), None)
             if same is not None:
                 raise RefusedError(f"{same} is under way already; watch it or cancel it")
-            gives_way = Kind.DRAIN if new.kind is Kind.UNDRAIN else Kind.WAKE
-            return [one for one in live if one.kind is gives_way]
+            gives_way = _DRAINS if new.kind is Kind.UNDRAIN else {Kind.WAKE}
+            return [one for one in live if one.kind in gives_way]
         for one in live:
             if new.kind is Kind.PLACE:
                 if (one.kind, one.artifact, one.tier) == (new.kind, new.artifact, new.tier):
@@ -363,9 +365,9 @@ class Operations:
                 self._carriers[operation.kind].drop(operation)
             case Kind.WAKE:
                 self._operators.call_off(operation.uid)
-            case Kind.DRAIN:
+            case Kind.DRAIN if not any(one.kind is Kind.EVACUATE for one in self._live()):
                 self._operators.undrain_node()
-            case Kind.UNDRAIN:
+            case _:
                 pass
 
     def _cancel(self, operation: Operation, why: str) -> None:
@@ -452,7 +454,7 @@ class Operations:
     def _overdue(self, operation: Operation, verdict: Verdict) -> None:
         took = operation.due_at - operation.created_at
         rest = "the node stays drained: undrain it to take that back"
-        if operation.kind is not Kind.DRAIN:
+        if operation.kind not in _DRAINS:
             self._take_back(operation)
             rest = "the seat continues as if it had not been asked for"
         if operation.kind is Kind.PLACE:

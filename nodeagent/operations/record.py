@@ -9,6 +9,7 @@ from kybernate.core.seat.operations import ENDED, Kind, Progress, SeatFacts
 from kybernate.dataclass import dataclass
 from kybernate.errors import ConflictError
 from kybernate.types import PodUid, Tier
+from nodeagent.seat.parts.wishes import EVACUATED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -159,7 +160,7 @@ def words(operation: Operation) -> str:
         Kind.EVICT: "evicted",
         Kind.SAVE: "saved",
         Kind.MOVE: "moved",
-        Kind.EVACUATE: "evacuated",
+        Kind.EVACUATE: EVACUATED,
         Kind.DRAIN: "drained",
         Kind.UNDRAIN: "in use again",
         Kind.PLACE: "placed",

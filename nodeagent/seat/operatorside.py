@@ -101,9 +101,13 @@ class OperatorSide:
         self.kick()
 
     def undrain_node(self) -> None:
-        """Seats may start and wake here again."""
+        """Seats may start and wake here again, also those that an evacuation sent away."""
         log.info("the node is in use again")
         self.node.set_draining("")
+        for seat in tuple(self.node.seats.values()):
+            if seat.wishes.evacuated:
+                self.let_stay(seat.uid)
+                self.ask_for_tier(seat.uid, None)
         self.kick()
 
     def _noted(self, seat: Seat, what: str, *, synced: bool = False) -> Awaitable[None]:

@@ -18,6 +18,10 @@ HELD = "the container runtime takes a checkpoint of it"
 """Why a seat leaves its GPUs for that; found in the journal, it tells the next agent."""
 
 
+EVACUATED = "evacuated"
+"""What begins to tell why a seat left for an evacuation, by whichever agent."""
+
+
 class Declared(Protocol):
     """What a pod says of its seat."""
 
@@ -121,6 +125,11 @@ class Wishes:
         """The weight of a seat that wants its GPUs always, or until it says otherwise; 0.0 of one
         that waits for requests."""
         return self.weight or float(self.acquired)
+
+    @property
+    def evacuated(self) -> bool:
+        """Whether it is an evacuation that keeps it away."""
+        return self.leave.startswith(f"{EVACUATED} by ")
 
     def declared(self, pod: Declared) -> bool:
         """What its pod says now; whether something changed that is noted at once."""

@@ -206,3 +206,102 @@ async def test_an_agent_that_dies_before_any_act_is_followed_up(rig, acts):
     assert done.state is Progress.SUCCEEDED, done.sentence
     assert r.node.draining
     r.check()
+
+
+def undrain(name="u1"):
+    return Ask(Kind.UNDRAIN, name, by="ops")
+
+
+async def wakes(r, uid):
+    assert not r.node.draining
+    r.loop.operators.request_wake(uid, "a test")
+    await r.until(uid, SeatState.ACTIVE)
+
+
+def successor(r):
+    """The operations of the next agent, which has read the journal."""
+    after = Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy)
+    after.carry(Kind.EVACUATE, Evacuations(agent_of(r.loop), after.advanced))
+    r.node.observe(after)
+    after.resume(r.machine.journal)
+    return after
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+async def test_once_the_node_is_undrained_whoever_was_sent_away_wakes_on_request(rig, forgotten):
+    r, operations, uids = await begun(rig, BOTH)
+    await ended(await operations.ask(evacuate(3000.0)))
+    if forgotten:
+        r.node.observers.remove(operations)
+        r.machine.journal.pop("operation/e1")
+        operations = successor(r)
+    await operations.ask(undrain())
+    for uid in uids:
+        await wakes(r, uid)
+    assert not any(r.node.seats[uid].wishes.tier_asked for uid in uids)
+    r.check()
+
+
+async def test_who_was_sent_away_by_another_stays_away(rig):
+    r, operations, (uid, other) = await begun(rig, BOTH, names="ab")
+    await ended(await operations.ask(evacuate(3000.0)))
+    r.loop.operators.send_away(other, "evicted by ops", stays_away=True)
+    await operations.ask(undrain())
+    await wakes(r, uid)
+    r.loop.operators.request_wake(other, "a test")
+    await asyncio.sleep(30)
+    assert r.state(other) is not SeatState.ACTIVE
+
+
+async def test_undraining_takes_the_place_of_an_evacuation_that_is_under_way(rig):
+    r, operations, uids = await begun(rig, BOTH)
+    going = await operations.ask(evacuate(3000.0))
+    drain = await operations.ask(Ask(Kind.DRAIN, "d1", by="ops"))
+    await operations.ask(undrain())
+    assert {going.state, drain.state} == {Progress.CANCELLED}
+    for uid in uids:
+        await wakes(r, uid)
+
+
+async def test_a_drain_that_is_cancelled_leaves_an_evacuation_as_it_is(rig):
+    r, operations, _ = await begun(rig, BOTH)
+    await operations.ask(evacuate(3000.0))
+    await operations.ask(Ask(Kind.DRAIN, "d1", by="ops"))
+    operations.cancel("d1")
+    assert r.node.draining
+    assert (await ended(operations.get("e1"))).state is Progress.SUCCEEDED
+
+
+async def test_cancelled_after_a_restart_it_lets_all_go_on(rig):
+    """Also whom the last agent sent away, and for whom the time is too short by now."""
+    r, operations, uids = await begun(rig, BOTH)
+    r.node.world.offloading.vault.pack = _never
+    await operations.ask(evacuate(150.0))
+    await asyncio.sleep(120)
+    assert all(r.node.seats[uid].wishes.stays_away for uid in uids[:2])
+    r.node.observers.remove(operations)
+    after = successor(r)
+    after.cancel("e1")
+    assert not any(r.node.seats[uid].wishes.leave for uid in uids)
+    for uid in uids:
+        await wakes(r, uid)
+
+
+async def test_an_agent_that_comes_back_too_late_leaves_the_node_drained(rig):
+    r, operations, uids = await begun(rig, BOTH)
+    await ended(await operations.ask(evacuate(3000.0)))
+    r.node.observers.remove(operations)
+    late = {"state": "running", "ended_at": 0.0, "due_at": r.node.world.wall() - 1}
+    r.machine.journal["operation/e1"] |= late
+    after = successor(r)
+    done = after.get("e1")
+    assert done.state is Progress.FAILED
+    assert "3 of 3 are saved; the node stays drained" in done.sentence
+    assert r.node.draining
+    await after.ask(undrain())
+    for uid in uids:
+        await wakes(r, uid)
+
+
+async def _never(*_, **__):
+    await asyncio.sleep(1e6)
