@@ -12,6 +12,8 @@ from kybernate.errors import RefusedError, RetryableError
 from kybernate.types import ArtifactId, PodUid, Tier
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kybernate.checkpoint.delivery.inbox import Inbox
     from kybernate.types import PodRef
     from nodeagent.seat.node import Node
@@ -46,10 +48,14 @@ class Awaited:
     A move that was called off begins again with `meet`: until then nothing more of its pod is
     expected, also what was sent before and arrives late."""
 
-    def __init__(self, node: Node, inbox: Inbox, adopter: Adopter) -> None:
+    def __init__(
+        self, node: Node, inbox: Inbox, adopter: Adopter, unsealed: Callable[[], int]
+    ) -> None:
+        """`unsealed`: bytes of NVMe that states of this node take beside what is sealed there."""
         self._node = node
         self._inbox = inbox
         self._adopter = adopter
+        self._unsealed = unsealed
         self._off: dict[PodUid, dict[PodUid, float]] = {}
         self._from: dict[PodUid, tuple[PodUid, str]] = {}
 
@@ -141,4 +147,5 @@ class Awaited:
         if offloading is None or Tier.NVME not in offloading.limits:
             return sys.maxsize
         listed = await offloading.vault.ls(Tier.NVME)
-        return offloading.limits[Tier.NVME] - sum(one.size for one in listed)
+        sealed = sum(one.size for one in listed)
+        return offloading.limits[Tier.NVME] - sealed - self._unsealed()

@@ -69,7 +69,7 @@ class Target:
         self._agent = agent
         self._node = agent.node
         self._inbox = inbox
-        self.awaited = Awaited(agent.node, inbox, adopter)
+        self.awaited = Awaited(agent.node, inbox, adopter, agent.offload.unsealed)
         self.coming = ComingIn(agent.node, inbox, self.awaited)
         self._custody = agent.custody
         self._taken = Taken(agent, inbox, adopter)

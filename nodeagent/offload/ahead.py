@@ -76,21 +76,21 @@ class Coming:
 
 
 class Ahead:
-    """All of them. Implements `node.Observer`; lives on the loop. `others_in`: bytes of a tier that
-    no seat has, those of these fetches among them."""
+    """All of them. Implements `node.Observer`; lives on the loop. `free`: bytes of NVMe that nobody
+    has or waits for, nor these fetches."""
 
     def __init__(
         self,
         ground: Ground,
         lazies: Lazies,
         claims: Claimable,
-        others_in: Callable[[Tier], int],
+        free: Callable[[], int],
     ) -> None:
         self._ground = ground
         self._node = ground.node
         self._lazies = lazies
         self._claims = claims
-        self._others_in = others_in
+        self._free = free
         self._all: dict[PodUid, Coming] = {}
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
@@ -192,7 +192,7 @@ class Ahead:
         here = {found.id for found in await vault.ls(Tier.NVME)}
         if artifact in here:
             raise RefusedError(f"{artifact} is on NVMe already")
-        if manifest.total > (room := self._room(offloading)):
+        if manifest.total > (room := self._free()):
             raise RefusedError(f"{artifact} takes {manifest.total} bytes, NVMe has {room} free")
         ahead.artifact, ahead.size = artifact, manifest.total
         ahead.folder = await vault.begin(ahead.pod.uid)
@@ -215,11 +215,6 @@ class Ahead:
         ahead.coming.add_done_callback(ended)
         log.info("%s is fetched ahead for pod %s", artifact, ahead.pod)
         return ahead.coming
-
-    def _room(self, offloading: Offloading) -> int:
-        seats = self._node.seats.values()
-        used = sum(seat.saved.size for seat in seats if Tier.NVME in seat.saved.copies)
-        return offloading.limits.get(Tier.NVME, 0) - used - self._others_in(Tier.NVME)
 
     def _drop(self, ahead: Coming, why: str) -> None:
         uid = ahead.pod.uid

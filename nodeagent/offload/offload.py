@@ -40,24 +40,51 @@ class Offload:
         claims: Claimable,
     ) -> None:
         self.ground = ground
+        self.saving: Callable[[], int] = int
+        """Bytes of NVMe that snapshots will take."""
         self._succession = succession
         self.custody = custody
         self.departures = departures
         self.sealer = Sealer(custody)
         self.gates = Gates(ground, request_wake)
         self.lazies = Lazies(ground.node, ground.life, ground.kick)
-        self.ahead = Ahead(ground, self.lazies, claims, self.others_in)
+        self.ahead = Ahead(ground, self.lazies, claims, self.free)
         self.transfers = Transfers(ground, self.lazies, self.ahead)
         self.restores = Restores(ground, self.gates, self.lazies, self.transfers)
         self.dumps = Dumps(ground, self.gates, self.lazies, self.sealer, succession, departures)
 
     def others_in(self, tier: Tier) -> int:
-        """Bytes of it that no seat has: what is on its way for seats to come, and what is held."""
+        """Bytes of it that no parked seat has: what is held, what is on its way for seats to come,
+        what is being saved, and what trees that run still read from."""
+        held = self.custody.bytes_in(tier)
+        if tier is not Tier.NVME:
+            return held
+        seats = self.ground.node.seats.values()
+        awake = sum(self._unsealed(seat) for seat in seats if seat.state not in TIER_OF)
+        return held + self._arriving() + self.ahead.taken + self.saving() + awake
+
+    def free(self) -> int:
+        """Bytes of NVMe that nobody has, or waits for."""
+        offloading, seats = self.ground.world.offloading, self.ground.node.seats.values()
+        limit = offloading.limits.get(Tier.NVME, 0) if offloading else 0
+        sealed = sum(seat.saved.size for seat in seats if Tier.NVME in seat.saved.copies)
+        taken = sealed + self.unsealed() + self._arriving() + self.custody.bytes_in(Tier.NVME)
+        return limit - taken
+
+    def unsealed(self) -> int:
+        """Bytes of NVMe that states of this node take, or will, where nothing is sealed: what seats
+        write, fetch or read in folders of their own, what is fetched ahead, what is being saved."""
+        seats = sum(self._unsealed(seat) for seat in self.ground.node.seats.values())
+        return seats + self.ahead.taken + self.saving()
+
+    def _unsealed(self, seat: Seat) -> int:
+        if Tier.NVME in seat.saved.copies or not seat.takes(Tier.NVME):
+            return 0
+        return seat.saved.size or sum(self.ground.node.dump_size(seat))
+
+    def _arriving(self) -> int:
         offloading = self.ground.world.offloading
-        inbox = offloading.inbox if offloading else None
-        coming = inbox.room.taken if inbox is not None and tier is Tier.NVME else 0
-        ahead = self.ahead.taken if tier is Tier.NVME else 0
-        return coming + ahead + self.custody.bytes_in(tier)
+        return offloading.inbox.room.taken if offloading and offloading.inbox else 0
 
     def forget(self, seat: Seat, why: str) -> None:
         """The seat runs on, or has ended: its artifact is worth nothing any more."""

@@ -40,11 +40,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_GOES = {
-    SeatState.PARKING: Tier.RAM,
-    SeatState.DUMPING: Tier.NVME,
-    SeatState.RESTORING: Tier.RAM,
-}
 _SLACK = 0.001
 _NEVER = float("inf")
 _NAMED: Final[Mapping[str, Tier]] = {tier.value: tier for tier in Tier}
@@ -151,7 +146,7 @@ class Tiers:
         )
 
     def _others(self, tier: Tier) -> int:
-        """Bytes of it that no seat has, and that none of them can make room of."""
+        """Bytes of it that no parked seat has, and that none of them can make room of."""
         return self._offload.others_in(tier)
 
     def _as_deep_as_asked(self, one: Parked) -> Parked:
@@ -160,7 +155,7 @@ class Tiers:
 
     def _parked(self, seat: Seat) -> Parked:
         node, wishes, saved, state = self._node, seat.wishes, seat.saved, seat.state
-        to, work = _GOES.get(state, saved.sinks_to), seat.tasks.work
+        to, work = seat.bound_for, seat.tasks.work
         busy = (
             # What brings it to RAM will be over when it is asked to leave.
             (work is not None and to is not Tier.RAM and not work.done())

@@ -208,13 +208,7 @@ class Placing:
         KybernateError, OSError."""
         copies, blocking = self._copies, self._node.world.blocking
         taken = await blocking(copies.used, _SHORT_S) if copies is not None else 0
-        return self._free() - taken
-
-    def _free(self) -> int:
-        node = self._node
-        limit = self._offload.ground.offloading.limits.get(Tier.NVME, 0)
-        seats = sum(s.saved.size for s in node.seats.values() if Tier.NVME in s.saved.copies)
-        return limit - seats - self._offload.others_in(Tier.NVME)
+        return self._offload.free() - taken
 
     async def run(self) -> None:
         """Let go what is not wanted here, or has no room any more, for ever."""

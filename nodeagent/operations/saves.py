@@ -64,7 +64,7 @@ OF_SAVE = "-save"
 
 @dataclass(slots=True, eq=False)
 class _Save:
-    """`ready`: there is room for it; `again`: an agent that died may have begun it; `dropped`:
+    """`ready`: there is room for it, `need` bytes; `again`: an agent that died may have begun it; `dropped`:
     nobody wants it any more; `drained_at`: since when its requests wait."""
 
     operation: Operation
@@ -72,6 +72,7 @@ class _Save:
     phase: Phase = Phase.WANTED
     why: str = ""
     ready: bool = False
+    need: int = 0
     again: bool = False
     dropped: bool = False
     drained_at: float | None = None
@@ -97,7 +98,9 @@ class Saves:
         self._facts = facts
         self._noted = noted
         self._all: dict[str, _Save] = {}
-        self._sealing: set[PodUid] = set()
+        # Of which seats a folder is written to or sealed, and its bytes while nobody else counts them.
+        self._sealing: dict[PodUid, int] = {}
+        offload.saving = self._taken
 
     @property
     def _offloading(self) -> Offloading:
@@ -164,7 +167,7 @@ class Saves:
         except (KybernateError, OSError) as error:
             self._fail(one, f"what is on NVMe can't be listed: {error}")
             return
-        room, need = self._room(), sum(self._node.dump_size(seat))
+        room, need = self._offload.free(), sum(self._node.dump_size(seat))
         if need > room:
             self._fail(
                 one,
@@ -172,13 +175,14 @@ class Saves:
                 "artifacts (kybernate artifacts rm), or give the agent more (nvme_bytes)",
             )
             return
-        one.ready = True
+        one.ready, one.need = True, need
         self.look()
 
-    def _room(self) -> int:
-        used = sum(s.saved.size for s in self._node.seats.values() if Tier.NVME in s.saved.copies)
-        others = self._offload.others_in(Tier.NVME)
-        return self._offloading.limits.get(Tier.NVME, 0) - used - others
+    def _taken(self) -> int:
+        """Bytes of NVMe that are to be written, or are not kept yet; a dump that is under way is its
+        seat's."""
+        wanted = (one.need for one in self._all.values() if one.phase is Phase.WANTED)
+        return sum(wanted) + sum(self._sealing.values())
 
     def _step(self, one: _Save) -> None:
         seat = self._node.seats.get(one.operation.uid)
@@ -191,7 +195,7 @@ class Saves:
             case Next.WRITE if seat is not None:
                 one.phase = Phase.WRITING
                 seat.wishes.ask_for_copy(wanted=False)
-                self._sealing.add(seat.uid)
+                self._sealing[seat.uid] = 0
                 written = self._offload.dumps.dumping(seat, words(one.operation))
                 self._offload.ground.work(seat, self._write(one, seat, written))
             case Next.KEEP_ARTIFACT if seat is not None:
@@ -257,7 +261,7 @@ class Saves:
             return
         except BaseException:
             # Its container has ended, which the next look tells; or the agent ends.
-            self._sealing.discard(seat.uid)
+            self._sealing.pop(seat.uid, None)
             one.phase = Phase.WANTED
             raise
         one.phase = Phase.SEALING
@@ -265,6 +269,7 @@ class Saves:
             await self._offload.dumps.stay(seat, "its state is written down, and it stays")
         finally:
             # Whatever becomes of the tree now, what was written is whole.
+            self._sealing[seat.uid] = one.need
             self._continue(one)
             self._life.aside(self._seal(one, images, facts))
             self._noted(one.operation)
@@ -285,7 +290,7 @@ class Saves:
     async def _abandon(self, one: _Save) -> None:
         """Until its folder is gone nothing else is written there."""
         await self._offload.lazies.remove(_folder(one.operation.uid), lambda: False)
-        self._sealing.discard(one.operation.uid)
+        self._sealing.pop(one.operation.uid, None)
 
     # --- sealing, copying -----------------------------------------------------------------------
 
@@ -303,6 +308,7 @@ class Saves:
             one.phases["seal"] = self._node.world.now() - began
             metrics.observe_step("save", one.phases, size)
             hold = PersonHold(artifact, one.operation.name, uid, {Tier.NVME: size})
+            self._sealing[uid] = 0  # the hold counts from now on
             await self._keep(one, hold)
         except (KybernateError, OSError) as error:
             self._fail(one, f"it was written down and could not be sealed: {error}")

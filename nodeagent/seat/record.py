@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kybernate.api.turns import VRAM
 from kybernate.core.artifacts.restores import RestoreAs, RestoreWish
 from kybernate.core.seat.ending import Ends
-from kybernate.core.seat.seats import AT_GATE
+from kybernate.core.seat.seats import AT_GATE, TIER_OF
 from kybernate.core.swap.swapview import Expected, Places, SeatView, Turn
 from kybernate.dataclass import dataclass
 from kybernate.types import GpuUuid, GroupName, PodRef, PodUid, SeatName, SeatState, Tier, of_record
@@ -78,6 +78,11 @@ _PLAIN = {
 }
 """What goes into the journal as it is, by its name there. One of an older release may lack some."""
 
+_GOES = {
+    SeatState.PARKING: Tier.RAM,
+    SeatState.DUMPING: Tier.NVME,
+    SeatState.RESTORING: Tier.RAM,
+}
 _NOTHING = Expected()
 _BEGINS = AT_GATE | {SeatState.STARTING}
 
@@ -217,6 +222,15 @@ class Seat:
     def comes_back(self) -> bool:
         """Whether somebody wants it awake whom no operator's word keeps waiting."""
         return self.demand.called and not self.wishes.stays_away
+
+    @property
+    def bound_for(self) -> Tier | None:
+        """The tier to which its state is on its way."""
+        return _GOES.get(self.state, self.saved.sinks_to)
+
+    def takes(self, tier: Tier) -> bool:
+        """Whether its state takes room in the tier, or will once it is there."""
+        return tier in (TIER_OF.get(self.state), self.bound_for) or tier in self.saved.there
 
     @property
     def awaits_state(self) -> bool:

@@ -163,10 +163,13 @@ class Saved:
     def pages(self, artifact: str) -> None:
         """The tree's memory comes in from this state; empty: all of it is in."""
         self.paging = artifact
+        if not (artifact or self.artifact):
+            self.size = 0
 
     def forgotten(self) -> str:
-        """It is worth nothing to the seat any more; returns its name, if there was one."""
+        """It is worth nothing to the seat any more; returns its name, if there was one. What the
+        tree's memory still comes from takes its room until that is in."""
         artifact, self.artifact, self.images = self.artifact, "", ""
-        self.copies, self.size = frozenset(), 0
+        self.copies, self.size = frozenset(), self.size if self.paging else 0
         self.sank()
         return artifact

@@ -133,7 +133,7 @@ def test_a_call_off_for_a_successor_that_never_came_is_forgotten_in_the_end():
     now = [0.0]
     here, never, other = PodUid("here"), PodUid("never"), PodUid("other")
     node = SimpleNamespace(seats={here: ...}, world=SimpleNamespace(now=lambda: now[0]))
-    awaited = Awaited(node, inbox=None, adopter=None)
+    awaited = Awaited(node, inbox=None, adopter=None, unsealed=int)
     for successor in (here, never):
         awaited.called_off(POD.uid, successor)
     now[0] = 3500.0
