@@ -42,10 +42,14 @@ class ComingIn:
         return successor in self._came_of
 
     async def clear(self) -> None:
-        """What lies here for pods that are gone."""
-        for uid in await asyncio.to_thread(self._inbox.waiting):
-            if PodUid(uid) not in self._node.seats:
-                await asyncio.to_thread(self._inbox.drop, PodUid(uid))
+        """Of what the last agent has left: what lies here for pods that are gone goes, and what lies
+        here for others takes its room. Raises OSError."""
+        for successor in map(PodUid, await asyncio.to_thread(self._inbox.waiting)):
+            async with self.one(successor):
+                if successor not in self._node.seats:
+                    await asyncio.to_thread(self._inbox.drop, successor)
+                elif not self.has_begun(successor):
+                    await asyncio.to_thread(self._inbox.found, successor)
 
     async def call_off(self, uid: PodUid, successor: PodUid) -> None:
         """Nothing more comes of this pod for the successor. What comes of another pod stays."""

@@ -79,6 +79,13 @@ class Inbox:
             return "", {}
         return base, files
 
+    def found(self, successor: PodUid) -> None:
+        """What came before this process began, and nothing has since: a state that comes begins
+        again, as nobody has the hashes of what came of it. Blocks. Raises OSError."""
+        with suppress(FileNotFoundError):
+            shutil.rmtree(self._home(successor) / "images")
+        self.room.found(successor, self.held(successor)[1])
+
     def receiving(self, successor: PodUid, staged: str) -> Incoming:
         """For parts that come next: of the state of before `staged`, or of the state itself, which
         begins again. Blocks. Raises OSError."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from kybernate.errors import RefusedError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from kybernate.types import PodUid
@@ -51,6 +52,15 @@ class Room:
                 self._see_disk(more)
             files[name] = size
             self._taken[staged] += more
+
+    def found(self, successor: PodUid, staged: Mapping[str, int]) -> None:
+        """These files were sent for it in advance, to another process; they are there whatever the
+        limit says."""
+        with self._lock:
+            known = self._files.setdefault((successor, True), {})
+            for name in staged.keys() - known.keys():
+                known[name] = staged[name]
+                self._taken[True] += staged[name]
 
     def left(self, successor: PodUid) -> int:
         """Bytes that a state may have which comes for the successor from its beginning. Raises

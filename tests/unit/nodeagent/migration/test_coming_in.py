@@ -133,6 +133,38 @@ async def test_a_stream_that_is_cut_short_is_kept_as_far_as_it_came(rig, tls, tm
 
 
 @pytest.mark.real_time
+async def test_what_the_last_agent_was_sent_takes_its_room_and_half_a_state_goes(
+    rig, tls, tmp_path
+):
+    async with two_nodes(rig, tls, tmp_path) as (two, peers):
+        await peers.stage(two.to, two.sealed(two.dump(1)), LIMIT)
+        came = two.inbox.room.taken
+        await follow(two, peers, two.dump(2))
+        assert came > 0
+        assert two.inbox.room.taken > came
+        two.restart()
+        await two.receiver.coming.clear()
+        assert two.inbox.room.taken == came
+        assert two.r.loop.offload.others_in(Tier.NVME) == came
+        folder = two.there.local / ".arriving" / two.uid
+        assert {one.name for one in folder.iterdir()} == {"base", "staged"}
+        await two.receiver.coming.forget(two.uid)
+        assert two.inbox.room.taken == 0
+
+
+@pytest.mark.real_time
+async def test_what_has_come_since_the_agent_began_counts_once_and_stays(rig, tls, tmp_path):
+    async with two_nodes(rig, tls, tmp_path) as (two, peers):
+        artifact = two.sealed(two.dump(1))
+        await peers.stage(two.to, artifact, LIMIT)
+        await follow(two, peers, two.dump(2))
+        came = two.inbox.room.taken
+        await two.receiver.coming.clear()
+        assert two.inbox.room.taken == came
+        assert (two.there.local / ".arriving" / two.uid / "images").exists()
+
+
+@pytest.mark.real_time
 async def test_what_is_half_there_goes_by_the_word_of_its_own_pod_alone(rig, tls, tmp_path):
     async with two_nodes(rig, tls, tmp_path) as (two, peers):
         staged = two.sealed(two.dump(1))
