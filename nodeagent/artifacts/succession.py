@@ -116,7 +116,8 @@ class Inquiry:
             except NotFoundError:
                 pass
         # Its own claim ends with that; by then it is told that this is none to continue from.
-        stopped = Report(Kind.STOPPED, hold.namespace, uid, why=why)
+        pod = "" if hold.borrowed else hold.artifact.partition("@")[0].rpartition("/")[2]
+        stopped = Report(Kind.STOPPED, hold.namespace, uid, why=why, pod=pod)
         return Answer(why, (stopped,) if line.stopped else ())
 
     async def _released(self, hold: SuccessorHold, line: Line) -> bool:
@@ -338,7 +339,7 @@ def _untaken(seat: Seat) -> PodUid:
 
 
 def _stopped(pod: PodRef, why: str) -> Report:
-    return Report(Kind.STOPPED, pod.namespace, pod.uid, why=_plain(why))
+    return Report(Kind.STOPPED, pod.namespace, pod.uid, why=_plain(why), pod=pod.name)
 
 
 def _plain(text: str) -> str:

@@ -42,8 +42,8 @@ class ComingIn:
         return successor in self._came_of
 
     async def clear(self) -> None:
-        """Of what the last agent has left: what lies here for pods that are gone goes, and what lies
-        here for others takes its room. Raises OSError."""
+        """What lies here for pods that are gone goes; what the last agent has left for others takes
+        its room. Raises OSError."""
         for successor in map(PodUid, await asyncio.to_thread(self._inbox.waiting)):
             async with self.one(successor):
                 if successor not in self._node.seats:

@@ -75,7 +75,7 @@ class Evacuations:
         if self._verdict is not None:
             return self._verdict
         if operation is not self._operation:  # an agent that came back too late
-            self._at = {uid: State.WRITING for uid in self._sent_away()}
+            self._at = dict.fromkeys(self._sent_away(), State.WRITING)
         saved = len(self._stored())
         operation.counted(saved, len(self._at))
         return Verdict(Progress.RUNNING, f"{saved} of {len(self._at)} are saved")

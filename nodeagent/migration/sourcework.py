@@ -208,7 +208,7 @@ class SourceWork:
         """It is verified and kept there, and that is noted. Raises KybernateError, OSError."""
         await self._peers.deliver(handover_of(one.note), artifact, self._patience)
         # A registry that is away would leave nobody to continue.
-        await self._agent.reports.flush(CALL_S)
+        await self._agent.reports.flush(CALL_S, one.note.pod)
         if not takes(one.at.state, Event.VERIFIED):
             raise RefusedError("its move was cancelled")
         await self._on(one, Happened(Event.VERIFIED, artifact=artifact))
@@ -231,7 +231,7 @@ class SourceWork:
         one.say(f"the successor on {_node(one)} is told to continue")
         to, artifact = handover_of(one.note), ArtifactId(one.note.artifact)
         try:
-            await self._agent.reports.flush(CALL_S)
+            await self._agent.reports.flush(CALL_S, one.note.pod)
             try:
                 await self._peers.let_continue(to, artifact, self._patience)
             except NotFoundError:

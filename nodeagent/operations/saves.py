@@ -64,8 +64,8 @@ OF_SAVE = "-save"
 
 @dataclass(slots=True, eq=False)
 class _Save:
-    """`ready`: there is room for it, `need` bytes; `again`: an agent that died may have begun it; `dropped`:
-    nobody wants it any more; `drained_at`: since when its requests wait."""
+    """`ready`: there is room for it, `need` bytes; `again`: an agent that died may have begun it;
+    `dropped`: nobody wants it any more; `drained_at`: since when its requests wait."""
 
     operation: Operation
     goal: Tier
@@ -98,7 +98,7 @@ class Saves:
         self._facts = facts
         self._noted = noted
         self._all: dict[str, _Save] = {}
-        # Of which seats a folder is written to or sealed, and its bytes while nobody else counts them.
+        # Seats for which a folder is written or sealed; its bytes while nobody else counts them.
         self._sealing: dict[PodUid, int] = {}
         offload.saving = self._taken
 
@@ -179,8 +179,8 @@ class Saves:
         self.look()
 
     def _taken(self) -> int:
-        """Bytes of NVMe that are to be written, or are not kept yet; a dump that is under way is its
-        seat's."""
+        """Bytes of NVMe that are to be written, or aren't kept yet; what is being dumped is counted
+        as its seat's."""
         wanted = (one.need for one in self._all.values() if one.phase is Phase.WANTED)
         return sum(wanted) + sum(self._sealing.values())
 

@@ -441,17 +441,8 @@ class _Decision:
         waits = seat.stranded or self._now < seat.not_before
         if seat.uid in self._begun or seat.tier is Tier.RAM or waits:
             return
-        if seat.tier is Tier.OBJECT and Tier.NVME in seat.copies:
-            self._begin(Step.FETCH, seat, why)  # what it takes there counts already
-            return
         if seat.tier is Tier.OBJECT:
-            need = seat.cost(Tier.NVME)
-            if self._clear(Tier.NVME, need, turn, why, seat):
-                if self._room[Tier.NVME] >= need:
-                    self._begin(Step.FETCH, seat, why)
-                self._take(Tier.NVME, need)
-            elif self._will_clear(Tier.NVME, need, turn, seat):
-                self._take(Tier.NVME, need)
+            self._fetch(seat, why, turn)
             return
         if Tier.RAM not in self._room:
             return
@@ -469,6 +460,17 @@ class _Decision:
         else:
             # What leaves for it must not be followed by those whose turn comes later.
             self._take(Tier.RAM, need)
+
+    def _fetch(self, seat: Parked, why: str, turn: float) -> None:
+        need = seat.cost(Tier.NVME)
+        if Tier.NVME in seat.copies:
+            self._begin(Step.FETCH, seat, why)  # what it takes there counts already
+        elif self._clear(Tier.NVME, need, turn, why, seat):
+            if self._room[Tier.NVME] >= need:
+                self._begin(Step.FETCH, seat, why)
+            self._take(Tier.NVME, need)
+        elif self._will_clear(Tier.NVME, need, turn, seat):
+            self._take(Tier.NVME, need)
 
     def _sink(self, seat: Parked, why: str, turn: float) -> bool:
         """One tier deeper, for the need of this turn; whether that is under way or done."""

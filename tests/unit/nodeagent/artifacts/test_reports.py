@@ -22,7 +22,7 @@ from kybernate.errors import (
     RetryableError,
 )
 from kybernate.ports import Line
-from kybernate.types import Tier, of_record
+from kybernate.types import PodRef, Tier, of_record
 from nodeagent.artifacts.lines import OwnSuccession
 from nodeagent.artifacts.reporting import ReportingVault
 from nodeagent.artifacts.reports import REPORT, Kind, Report, ReportQueue
@@ -177,6 +177,91 @@ def test_a_no_is_left_and_holds_up_nothing(machine):
     gone = Report(Kind.SEALED, artifact=SAVED.replace("c0ffee", "c0fffe"), tier="nvme")
     telling(machine, registry, gone, of(Kind.COPIED, Tier.OBJECT))
     assert registry.said == [("report", Tier.OBJECT, True)]
+
+
+class Unreadable:
+    """Says nothing of one artifact until it is `well`."""
+
+    def __init__(self) -> None:
+        self.well = False
+
+    async def __call__(self, artifact, deadline):
+        if artifact == SAVED and not self.well:
+            raise OSError(5, "Input/output error")
+        return MANIFEST
+
+
+MINE, OTHER = PodRef("team-a", "llama-0", "u1"), PodRef("team-a", "birch-0", "u2")
+BIRCH = "team-a/birch-0@20260131T120000Z-00c0ffee"
+
+
+def stopped(pod, **more):
+    return Report(Kind.STOPPED, pod.namespace, pod.uid, pod=pod.name, why="its pod is gone", **more)
+
+
+async def test_one_that_can_not_be_read_for_holds_up_its_own_pods_reports_alone(machine):
+    registry, manifest = Registry(), Unreadable()
+    registry.knows |= {"u1", "u2"}
+    queue = ReportQueue(fakes.FakeJournal(machine), registry, manifest)
+    queue.put(of(Kind.SEALED))
+    queue.put(of(Kind.DROPPED, why="it has continued"))
+    queue.put(stopped(MINE))
+    queue.put(Report(Kind.COPIED, artifact=BIRCH, tier="object"))
+    queue.put(stopped(OTHER))
+    task = asyncio.create_task(queue.run())
+    await queue.flush(10, OTHER)
+    assert registry.said == [("report", Tier.OBJECT, True), ("stop", "u2")]
+    queue.put(Report(Kind.DROPPED, artifact=BIRCH, tier="object", why="gone"))
+    await queue.flush(10, OTHER)
+    for pod in (MINE, None):
+        with pytest.raises(DeadlineError, match="not told of 3 things"):
+            await queue.flush(100, pod)
+    manifest.well = True
+    await queue.flush(100)
+    assert [one[0] for one in registry.said[3:]] == ["lease", "record", "drop", "stop"]
+    assert not any(key.startswith(REPORT) for key in machine.journal)
+    task.cancel()
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        Report(Kind.CLAIMED, "team-a", "u1", SAVED, successor="u2"),
+        Report(Kind.STOPPED, "team-a", "u1", why="by an agent that doesn't name its pod"),
+        stopped(OTHER, hands_back="u1"),
+    ],
+)
+async def test_what_may_be_about_a_pod_of_one_that_can_not_be_read_for_waits_for_it(
+    machine, report
+):
+    registry, manifest = Registry(), Unreadable()
+    registry.knows |= {"u1", "u2"}
+    queue = ReportQueue(fakes.FakeJournal(machine), registry, manifest)
+    queue.put(of(Kind.COPIED, Tier.OBJECT))
+    queue.put(report)
+    queue.put(stopped(PodRef("team-b", "x", "u9")))
+    task = asyncio.create_task(queue.run())
+    await asyncio.sleep(100)
+    assert [one for one in registry.said if one[0] != "lease"] == [("stop", "u9")] * 2
+    manifest.well = True
+    await queue.flush(100)
+    assert registry.said[3] == ("report", Tier.OBJECT, True)
+    task.cancel()
+
+
+async def test_a_registry_that_is_away_is_not_asked_without_a_pause_for_what_was_read_late(machine):
+    registry, manifest = Registry(), Unreadable()
+    queue = ReportQueue(fakes.FakeJournal(machine), registry, manifest)
+    queue.put(of(Kind.COPIED, Tier.OBJECT))
+    task = asyncio.create_task(queue.run())
+    await asyncio.sleep(10)
+    manifest.well, registry.away = True, 10**6
+    await asyncio.sleep(600)
+    assert 10**6 - registry.away < 40
+    registry.away = 0
+    await queue.flush(100)
+    assert registry.said == [("report", Tier.OBJECT, True)]
+    task.cancel()
 
 
 def test_a_pod_that_the_registry_never_heard_of_is_made_known_first(machine):

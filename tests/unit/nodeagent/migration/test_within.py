@@ -221,9 +221,9 @@ async def test_a_move_that_ends_while_the_registry_is_not_told_yet_leaves_the_wo
     r, operations, beyond = await begun(rig, groups, keep_left_s=1.0)
     inner, flush = app_of(r, A).inner, r.loop.reports.flush
 
-    async def slow(deadline):
+    async def slow(deadline, of):
         await asyncio.sleep(9.0)
-        await flush(deadline)
+        await flush(deadline, of)
 
     r.loop.reports.flush = slow
     operation = await operations.ask(move(A))
