@@ -386,6 +386,11 @@ class Operations:
             if key.startswith(OPERATION):
                 operation = from_record(record)
                 self._all[operation.name] = operation
+        for undrain in [one for one in self._live() if one.kind is Kind.UNDRAIN]:
+            # It is over at once, and the last agent may have done no more than write it down.
+            for drain in [one for one in self._live() if one.kind in _DRAINS]:
+                self._cancel(drain, f"{undrain} takes its place")
+            self._begin(undrain, again=True)
         for operation in self.known(ended_too=False):
             if self._is_spare(operation.name):
                 self._cancel(operation, "its eviction has ended")

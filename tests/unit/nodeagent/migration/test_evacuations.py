@@ -16,6 +16,7 @@ from nodeagent.migration.evacuate import Evacuations
 from nodeagent.operations.operations import Operations
 from nodeagent.operations.record import Ask
 from nodeagent.operations.wire import operation_message
+from tests.kit.machine import Crash
 from tests.unit.nodeagent.offloading import ended
 
 GIB = 1 << 30
@@ -301,6 +302,28 @@ async def test_an_agent_that_comes_back_too_late_leaves_the_node_drained(rig):
     await after.ask(undrain())
     for uid in uids:
         await wakes(r, uid)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_an_agent_that_dies_once_it_has_noted_that_the_node_is_undrained(rig, ends):
+    r, operations, uids = await begun(rig, BOTH)
+    going = await operations.ask(evacuate(3000.0))
+    if ends:
+        await ended(going)
+
+    def dies(*_, **__):
+        raise Crash
+
+    operations._replace = dies
+    with pytest.raises(Crash):
+        await operations.ask(undrain())
+    r.node.observers.remove(operations)
+    after = successor(r)
+    assert after.get("u1").state is Progress.SUCCEEDED
+    assert after.get("e1").state is (Progress.SUCCEEDED if ends else Progress.CANCELLED)
+    for uid in uids:
+        await wakes(r, uid)
+    r.check()
 
 
 async def _never(*_, **__):
