@@ -97,7 +97,7 @@ async def test_room_is_asked_for_before_anything_is_sent(rig, tls, tmp_path):
 def test_whoever_calls_off_without_end_takes_a_fixed_room_and_nothing_from_seats_here():
     here = PodUid("here")
     node = SimpleNamespace(seats={here: ...}, world=SimpleNamespace(now=lambda: 0.0))
-    awaited = Awaited(node, inbox=None, adopter=None)
+    awaited = Awaited(node, inbox=None, adopter=None, unsealed=int)
     awaited.called_off(POD.uid, here)
     for number in range(3 * awaited_module._MOST):
         awaited.called_off(PodUid("x"), PodUid(f"never-{number}"))
