@@ -20,6 +20,7 @@ from kybernate.checkpoint.delivery.inbox import ARRIVING, Inbox
 from kybernate.checkpoint.places import open_place, read_manifest
 from kybernate.checkpoint.raw.seal import images_of
 from kybernate.checkpoint.raw.stream import Seen
+from kybernate.ports import Line
 from kybernate.runtime.identity import Identity
 from kybernate.types import ArtifactId, GroupName, PodRef, PodUid, SeatName, Tier
 from nodeagent.api.doorkeeper import Doorkeeper, Rates
@@ -102,6 +103,11 @@ def _waiting(uid: PodUid) -> Seat:
     return seat
 
 
+async def _line(namespace: str, uid: PodUid, deadline: float) -> Line:
+    """All pods run on the node that moves them here."""
+    return Line("n1")
+
+
 async def main(config: dict[str, str]) -> None:
     """Serve until stdin ends."""
     work = Path(config["work"])
@@ -111,7 +117,8 @@ async def main(config: dict[str, str]) -> None:
     written = asyncio.get_running_loop().create_future()
     written.set_result(None)
     journal = SimpleNamespace(put=lambda *_, **__: written, delete=lambda _: written)
-    world = SimpleNamespace(journal=journal, registry=object(), offloading=None)
+    registry = SimpleNamespace(line=_line)
+    world = SimpleNamespace(journal=journal, registry=registry, offloading=None)
     settings = SimpleNamespace(node="n2", dump_deadline_s=LIMIT, transfer_deadline_s=LIMIT)
     node = SimpleNamespace(seats=target.seats, settings=settings, world=world)
     reports = SimpleNamespace(put=lambda report: None)
@@ -119,6 +126,7 @@ async def main(config: dict[str, str]) -> None:
         node=node,
         reports=reports,
         operators=SimpleNamespace(request_wake=lambda uid, why: True),
+        offload=SimpleNamespace(unsealed=int),
         aside=asyncio.ensure_future,
     )
     any_node, nobody = cast("Any", node), cast("Any", None)

@@ -34,6 +34,10 @@ class Departure:
         self._send, self._keep = send, keep
         self.problem = self.left = ""
 
+    def ended(self, artifact: str) -> None:
+        """Its container has, and left this state."""
+        self.left = artifact
+
     async def follow(self, images: Path, dumping: Awaitable[Phases]) -> Phases:
         """The dump, which is sent meanwhile. Raises as the dump does."""
         dumped = asyncio.Event()
@@ -83,7 +87,7 @@ class Departures:
     def ended(self, uid: PodUid, artifact: str) -> None:
         """Its container has, and left this state, which is its newest."""
         if (departure := self.under_way.get(uid)) is not None:
-            departure.left = artifact
+            departure.ended(artifact)
 
     def leave(self, uid: PodUid, where: str, successor: str = "") -> None:
         """It never continues here: `where` it does, or why nowhere, as a sentence. `successor`: the

@@ -40,8 +40,9 @@ class Offload:
         claims: Claimable,
     ) -> None:
         self.ground = ground
-        self.saving: Callable[[], int] = int
-        """Bytes of NVMe that snapshots will take."""
+        self.saves: dict[str, int] = {}
+        """Bytes of NVMe that snapshots will take, or take and nothing else counts, by their
+        operations; `Saves` alone writes it."""
         self._succession = succession
         self.custody = custody
         self.departures = departures
@@ -61,7 +62,7 @@ class Offload:
             return held
         seats = self.ground.node.seats.values()
         awake = sum(self._unsealed(seat) for seat in seats if seat.state not in TIER_OF)
-        return held + self._arriving() + self.ahead.taken + self.saving() + awake
+        return held + self._arriving() + self.ahead.taken + sum(self.saves.values()) + awake
 
     def free(self) -> int:
         """Bytes of NVMe that nobody has, or waits for."""
@@ -75,7 +76,7 @@ class Offload:
         """Bytes of NVMe that states of this node take, or will, where nothing is sealed: what seats
         write, fetch or read in folders of their own, what is fetched ahead, what is being saved."""
         seats = sum(self._unsealed(seat) for seat in self.ground.node.seats.values())
-        return seats + self.ahead.taken + self.saving()
+        return seats + self.ahead.taken + sum(self.saves.values())
 
     def _unsealed(self, seat: Seat) -> int:
         if Tier.NVME in seat.saved.copies or not seat.takes(Tier.NVME):

@@ -98,9 +98,8 @@ class Saves:
         self._facts = facts
         self._noted = noted
         self._all: dict[str, _Save] = {}
-        # Seats for which a folder is written or sealed; its bytes while nobody else counts them.
-        self._sealing: dict[PodUid, int] = {}
-        offload.saving = self._taken
+        self._taken = offload.saves
+        self._sealing: set[PodUid] = set()
 
     @property
     def _offloading(self) -> Offloading:
@@ -148,11 +147,14 @@ class Saves:
         if one is not None:
             one.dropped = True
             if one.phase is Phase.WANTED:
+                self._taken.pop(operation.name, None)
                 self._continue(one)
 
     def ended(self, operation: Operation) -> None:
         """Nothing more becomes of it."""
-        self._all.pop(operation.name, None)
+        one = self._all.pop(operation.name, None)
+        if one is not None and one.phase is Phase.WANTED:
+            self._taken.pop(operation.name, None)
 
     def look(self) -> None:
         """Do for each that is wanted what can be done now."""
@@ -175,14 +177,11 @@ class Saves:
                 "artifacts (kybernate artifacts rm), or give the agent more (nvme_bytes)",
             )
             return
+        if one.dropped or self._all.get(one.operation.name) is not one:
+            return
         one.ready, one.need = True, need
+        self._taken[one.operation.name] = need
         self.look()
-
-    def _taken(self) -> int:
-        """Bytes of NVMe that are to be written, or aren't kept yet; what is being dumped is counted
-        as its seat's."""
-        wanted = (one.need for one in self._all.values() if one.phase is Phase.WANTED)
-        return sum(wanted) + sum(self._sealing.values())
 
     def _step(self, one: _Save) -> None:
         seat = self._node.seats.get(one.operation.uid)
@@ -195,12 +194,15 @@ class Saves:
             case Next.WRITE if seat is not None:
                 one.phase = Phase.WRITING
                 seat.wishes.ask_for_copy(wanted=False)
-                self._sealing[seat.uid] = 0
+                self._sealing.add(seat.uid)
+                # From here on it is counted as its seat's dump.
+                self._taken.pop(one.operation.name, None)
                 written = self._offload.dumps.dumping(seat, words(one.operation))
                 self._offload.ground.work(seat, self._write(one, seat, written))
             case Next.KEEP_ARTIFACT if seat is not None:
                 one.phase = Phase.COPYING
                 seat.wishes.ask_for_copy(wanted=False)
+                self._taken.pop(one.operation.name, None)
                 self._life.aside(self._keep(one, self._of_seat(one, seat)))
             case Next.GIVE_UP:
                 self._fail(one, why_given_up(facts))
@@ -223,6 +225,8 @@ class Saves:
             one.operation.phases = one.phases
 
     def _fail(self, one: _Save, why: str) -> None:
+        if one.phase is Phase.WANTED:
+            self._taken.pop(one.operation.name, None)
         one.phase, one.why = Phase.FAILED, why
         metrics.failed("save")
         self._continue(one)
@@ -261,15 +265,17 @@ class Saves:
             return
         except BaseException:
             # Its container has ended, which the next look tells; or the agent ends.
-            self._sealing.pop(seat.uid, None)
+            self._sealing.discard(seat.uid)
             one.phase = Phase.WANTED
+            if one.operation.name in self._all:
+                self._taken[one.operation.name] = one.need
             raise
         one.phase = Phase.SEALING
         try:
             await self._offload.dumps.stay(seat, "its state is written down, and it stays")
         finally:
             # Whatever becomes of the tree now, what was written is whole.
-            self._sealing[seat.uid] = one.need
+            self._taken[one.operation.name] = one.need
             self._continue(one)
             self._life.aside(self._seal(one, images, facts))
             self._noted(one.operation)
@@ -290,7 +296,8 @@ class Saves:
     async def _abandon(self, one: _Save) -> None:
         """Until its folder is gone nothing else is written there."""
         await self._offload.lazies.remove(_folder(one.operation.uid), lambda: False)
-        self._sealing.pop(one.operation.uid, None)
+        self._sealing.discard(one.operation.uid)
+        self._taken.pop(one.operation.name, None)
 
     # --- sealing, copying -----------------------------------------------------------------------
 
@@ -308,7 +315,7 @@ class Saves:
             one.phases["seal"] = self._node.world.now() - began
             metrics.observe_step("save", one.phases, size)
             hold = PersonHold(artifact, one.operation.name, uid, {Tier.NVME: size})
-            self._sealing[uid] = 0  # the hold counts from now on
+            self._taken.pop(one.operation.name, None)  # the hold counts from now on
             await self._keep(one, hold)
         except (KybernateError, OSError) as error:
             self._fail(one, f"it was written down and could not be sealed: {error}")

@@ -115,5 +115,17 @@ async def test_a_snapshot_takes_its_room_from_its_beginning_to_its_end(rig):
     await when(over)
     assert set(seen) == {ROOM, ROOM - SIZE}
     assert seen == sorted(seen, reverse=True), "it never counts twice, nor not at all"
-    assert r.loop.offload.saving() == 0
+    assert not r.loop.offload.saves
+    r.check()
+
+
+async def test_a_snapshot_that_is_cancelled_before_it_is_written_leaves_its_room(rig):
+    r = made(rig)
+    operations, (uid, _) = await saving(r)
+    going = await operations.ask(save(uid))
+    await when(lambda: r.loop.offload.saves)
+    assert r.loop.offload.free() == ROOM - SIZE
+    operations.cancel(going.name)
+    await ended(going)
+    assert not r.loop.offload.saves
     r.check()
