@@ -69,14 +69,16 @@ class Offload:
         offloading, seats = self.ground.world.offloading, self.ground.node.seats.values()
         limit = offloading.limits.get(Tier.NVME, 0) if offloading else 0
         sealed = sum(seat.saved.size for seat in seats if Tier.NVME in seat.saved.copies)
-        taken = sealed + self.unsealed() + self._arriving() + self.custody.bytes_in(Tier.NVME)
-        return limit - taken
+        unnoted = sum(self._unsealed(seat) for seat in seats if seat.uid in self.custody.unnoted)
+        others = self._arriving() + self.custody.bytes_in(Tier.NVME)
+        return limit - sealed - unnoted - self.unsealed() - others
 
     def unsealed(self) -> int:
         """Bytes of NVMe that states of this node take, or will, where nothing is sealed: what seats
         write, fetch or read in folders of their own, what is fetched ahead, what is being saved."""
-        seats = sum(self._unsealed(seat) for seat in self.ground.node.seats.values())
-        return seats + self.ahead.taken + sum(self.saves.values())
+        unnoted, seats = self.custody.unnoted, self.ground.node.seats.values()
+        own = sum(self._unsealed(seat) for seat in seats if seat.uid not in unnoted)
+        return own + self.ahead.taken + sum(self.saves.values())
 
     def _unsealed(self, seat: Seat) -> int:
         if Tier.NVME in seat.saved.copies or not seat.takes(Tier.NVME):

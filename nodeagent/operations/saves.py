@@ -29,6 +29,7 @@ from kybernate.core.seat.saves import (
     why_given_up,
     why_refused,
 )
+from kybernate.core.seat.seats import WITHOUT_TREE
 from kybernate.dataclass import dataclass
 from kybernate.errors import (
     CorruptError,
@@ -169,8 +170,10 @@ class Saves:
         except (KybernateError, OSError) as error:
             self._fail(one, f"what is on NVMe can't be listed: {error}")
             return
-        room, need = self._offload.free(), sum(self._node.dump_size(seat))
-        if need > room:
+        # Of one that is being dumped, or has been, what is there is kept: that takes no more.
+        there = seat.state is SeatState.DUMPING or seat.state in WITHOUT_TREE
+        room, need = self._offload.free(), 0 if there else sum(self._node.dump_size(seat))
+        if need > max(0, room):
             self._fail(
                 one,
                 f"NVMe has room for {room} bytes, and it takes {need} or more; delete "

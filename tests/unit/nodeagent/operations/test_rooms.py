@@ -129,3 +129,28 @@ async def test_a_snapshot_that_is_cancelled_before_it_is_written_leaves_its_room
     await ended(going)
     assert not r.loop.offload.saves
     r.check()
+
+
+async def test_what_is_sealed_and_not_noted_yet_counts_once(rig):
+    r = made(rig)
+    cold, _ = await two(r)
+    r.loop.operators.ask_for_tier(cold, Tier.NVME)
+    await when(lambda: cold in r.loop.custody.unnoted)
+    assert await rooms(r) == {ROOM - SIZE}
+    await r.until(cold, NVME)
+    assert await rooms(r) == {ROOM - SIZE}
+    r.check()
+
+
+@pytest.mark.parametrize("state", [SeatState.DUMPING, NVME])
+async def test_a_snapshot_that_keeps_what_is_there_asks_for_no_more_room(rig, state):
+    r = made(rig, room=SIZE + 5 * GIB)
+    uid, _ = await two(r)
+    operations = Operations(r.loop.operators, r.loop.offload, r.loop.life, r.loop.policy)
+    r.node.observe(operations)
+    r.loop.operators.ask_for_tier(uid, Tier.NVME)
+    await r.until(uid, state)
+    going = await operations.ask(save(uid))
+    assert (await ended(going)).state is Progress.SUCCEEDED, going.sentence
+    assert not r.loop.offload.saves
+    r.check()
