@@ -17,9 +17,10 @@ UP = "print('up'); import time; time.sleep(60)"
 def sockets(pid):
     found = []
     for name in os.listdir(f"/proc/{pid}/fd"):
-        target = os.readlink(f"/proc/{pid}/fd/{name}")
-        if target.startswith("socket:"):
-            found.append(target)
+        with suppress(FileNotFoundError):  # closed since it was listed
+            target = os.readlink(f"/proc/{pid}/fd/{name}")
+            if target.startswith("socket:"):
+                found.append(target)
     return found
 
 
