@@ -283,7 +283,7 @@ def last_step(rest: Rest) -> Json:
 def taken_back(request: Request) -> Json:
     """The request that has the pod of such a one woken, since its Deployment isn't scaled."""
     found = ask_for(Mode.WAKE, request.pod, None, _LAST_STEP_S, _TAKEN_BACK_KEPT_S)
-    found["metadata"] = {"name": back(request.name)}
+    found["metadata"] = {"name": back(request)}
     return found
 
 

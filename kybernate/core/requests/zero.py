@@ -94,9 +94,10 @@ class Plan:
     again: float = math.inf
 
 
-def back(name: str) -> str:
-    """The name of the request that takes the one of this name back."""
-    return f"{ZERO}back-{name.removeprefix(ZERO)}"
+def back(request: Request) -> str:
+    """The name of the request that takes this one back. It bears this one's UID: the pod may be
+    asked again, and taken back, while the first such request is kept."""
+    return f"{ZERO}back-{request.uid}"
 
 
 def is_last_step(request: Request) -> bool:

@@ -217,7 +217,8 @@ def test_a_scaler_that_comes_in_between_has_its_pods_woken(
     web.rest("web-1-a", "web-1-b")
     until(lambda: len(web.asked()) == 2, "nothing is asked for", LIMIT_S)
     web.api.post(SCALERS, SCALER)
-    back = {f"zero-back-{uid}" for uid in web.uids.values()}
+    asked = (one["metadata"]["uid"] for one in web.api.get(REQUESTS)["items"])
+    back = {f"zero-back-{uid}" for uid in asked}
     until(lambda: set(web.asked()) == back, f"they stay away: {web.asked()}", LIMIT_S)
     until(lambda: set(web.asked().values()) == {"Awake"}, "they are not woken", LIMIT_S)
     assert web.replicas == 2

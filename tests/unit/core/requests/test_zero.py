@@ -72,7 +72,12 @@ def test_one_that_is_awake_again_takes_all_back():
     assert acts(plan([A, awake], [put(A), put(B)], NOW)) == [("back", ["zero-u1", "zero-u2"])]
     new = B._replace(uid="u3", since=math.inf)
     assert acts(plan([A, new], [put(A)], NOW)) == [("back", ["zero-u1"])]
-    assert back("zero-u1") == "zero-back-u1"
+
+
+def test_one_that_is_asked_for_again_within_the_hour_is_taken_back_again():
+    again = replace(put(A), uid="r-again")
+    assert again.name == put(A).name
+    assert (back(put(A)), back(again)) == ("zero-back-r-u1", "zero-back-r-again")
 
 
 def test_one_that_failed_takes_the_others_back_and_is_tried_again_after_an_hour():
