@@ -32,8 +32,9 @@ from kybernate.core.requests.preempt import (
     made_name,
     orphans,
     save_seconds,
+    wake_name,
 )
-from kybernate.core.requests.rebalance import NoPlan, Plan, wake_name
+from kybernate.core.requests.rebalance import NoPlan, Plan
 from kybernate.core.requests.turns import takes_turn
 from kybernate.errors import ConfigError, KybernateError, NotFoundError, RefusedError
 from kybernate.lib.rounds import rounds_blocking
@@ -257,6 +258,9 @@ class PreemptWorker:
         body = to_evict(name, step.pod, save_seconds(step.size), keep_s=KEPT_S)
         self._fence.check()
         if not self._cluster.ask(step.namespace, body):
+            known = self._requests.get((step.namespace, name))
+            if known is not None and not is_preemption(known.request):
+                raise RefusedError(f"somebody else has made CheckpointRequest {name}; delete it")
             return
         log.info("pod %s: %s", waiter.told, why)
         self._tell(waiter.namespace, waiter.name, waiter.uid, "Preempting", why)
@@ -278,7 +282,7 @@ class PreemptWorker:
                 if held := self._cluster.evict(request.namespace, request.pod, uid):
                     log.warning("pod %s is not evicted: %s", where, held)
             case Act.WAKE:
-                body = to_wake(wake_name(request.name), request.pod)
+                body = to_wake(wake_name(request), request.pod)
                 self._cluster.ask(request.namespace, body)
             case _:
                 self._cluster.remove(request)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kybernate import keys
 from kybernate.core.reasons import Standing
+from kybernate.core.requests.checkpoint import Mode
 from kybernate.core.requests.reasons import Reason
 from kybernate.core.requests.zero import is_last_step
 from kybernate.core.seat.seats import shown
@@ -262,8 +263,10 @@ def _state(request: Request) -> tuple[str, str]:
 
 
 def is_preemption(request: Request) -> bool:
-    """Whether the controller has made it for a more important pod. Anyone may choose the name."""
-    return request.name.startswith(PREEMPTED) and request.by == keys.CONTROLLER_USER
+    """Whether the controller has made it to put a pod's state away for a more important one. Anyone
+    may choose the name, and the request that wakes the pod again has one like it."""
+    made = request.name.startswith(PREEMPTED) and request.by == keys.CONTROLLER_USER
+    return made and request.mode is Mode.EVICT
 
 
 def is_for_others(request: Request) -> bool:

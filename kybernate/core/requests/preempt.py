@@ -111,6 +111,12 @@ def made_name(waiter: str, victim: str) -> str:
     return f"{PREEMPTED}{waiter}-{victim}"
 
 
+def wake_name(request: checkpoint.Request) -> str:
+    """The request that takes this one back. It bears this one's UID: a pod may make room for the
+    same waiter once more, and is woken then even while the first such request is kept."""
+    return f"{PREEMPTED}wake-{request.uid}"
+
+
 def victim_of(waiter: str, name: str) -> str:
     """The UID of the pod that a request of this name is about; empty if another pod waits."""
     before = made_name(waiter, "")

@@ -103,7 +103,14 @@ class Site:
         self.waiters.on_event(kind, item)
         self.pods.on_event(kind, item)
 
-    def saved(self, reason="Evicted", by=keys.CONTROLLER_USER, name=MADE, namespace="lab"):
+    def saved(
+        self,
+        reason="Evicted",
+        by=keys.CONTROLLER_USER,
+        name=MADE,
+        namespace="lab",
+        mode="Evict",
+    ):
         ended = {"completionTime": STAMP} if reason == "Evicted" else {}
         condition = {"type": "Complete", "status": "True", "reason": reason, "message": ""}
         meta = {
@@ -115,7 +122,7 @@ class Site:
         status = {"podUID": "u-low", "node": "n1", "owner": "job", "conditions": [condition]}
         status |= {"operation": f"ckpt-c-{namespace}", **ended}
         artifact = {"artifact": {"name": "", "tier": "object", "bytes": 7}} if ended else {}
-        spec = {"pod": "low", "mode": "Evict", "tier": "object", "requestedBy": by}
+        spec = {"pod": "low", "mode": mode, "tier": "object", "requestedBy": by}
         item = {"metadata": {**meta, "creationTimestamp": EARLY}, "spec": spec}
         self.requests.on_event("MODIFIED", {**item, "status": {**status, **artifact}})
 
@@ -207,8 +214,17 @@ def test_what_was_begun_for_a_pod_that_is_gone_is_taken_back(site):
     site.see(pod("new", priority=10), "DELETED")
     assert site.due == [KEY, KEY]
     site.worker.look(KEY)
-    assert [one[1] for one in site.world.posted] == [f"{MADE}-wake"]
+    assert [one[1] for one in site.world.posted] == ["preempt-wake-c-lab"]
     assert (site.world.removed, site.world.evicted) == ([MADE], [])
+
+
+@pytest.mark.parametrize("name", ["preempt-wake-c-lab", f"{MADE}-wake"], ids=["now", "before"])
+def test_the_request_that_wakes_a_pod_again_is_left_alone(site, name):
+    site.saved("Running", name=name, mode="Wake")
+    site.see(pod("new", priority=10), "DELETED")
+    site.worker.look(KEY)
+    site.worker.tidy()
+    assert (site.world.posted, site.world.removed) == ([], [])
 
 
 def test_a_request_of_somebody_else_makes_nobody_leave(site):
@@ -253,11 +269,19 @@ def test_a_namespace_that_lets_nobody_be_woken_holds_up_no_other(site):
     site.saved(name="preempt-u-gone-u-low", namespace="shop")
     site.see(pod("new", priority=10), "DELETED")
     site.worker.tidy()
-    assert [one[:2] for one in site.world.posted] == [("shop", "preempt-u-gone-u-low-wake")]
+    assert [one[:2] for one in site.world.posted] == [("shop", "preempt-wake-c-shop")]
     assert site.world.removed == ["preempt-u-gone-u-low"], "the other one is tried again"
     site.world.full = set()
     site.worker.tidy()
     assert MADE in site.world.removed
+
+
+def test_another_makes_room_where_somebody_else_has_taken_the_requests_name(site):
+    site.saved("Running", by="system:serviceaccount:lab:default")
+    site.world.ask = lambda _namespace, _body: False
+    for _ in range(2):
+        site.worker.look(KEY)
+    assert site.asked == ["/preemption/shop/new", "/preemption/shop/new?spare=u-low"]
 
 
 def test_another_makes_room_where_a_state_may_not_be_asked_for(site):

@@ -22,6 +22,7 @@ from kybernate.core.requests.preempt import (
     orphans,
     save_seconds,
     victim_of,
+    wake_name,
 )
 from kybernate.core.requests.reasons import Reason
 from kybernate.core.requests.rebalance import NoPlan, Plan, PodSeen, Step
@@ -150,6 +151,12 @@ def test_what_nobody_waits_for_any_more_is_taken_back():
     assert back(done) == [(Act.WAKE, "b"), (Act.REMOVE, "b")]
     assert back(done, pods={}) == [], "a successor continues from it"
     assert back(request("b", Reason.REFUSED)) == [(Act.REMOVE, "b")]
+
+
+def test_a_pod_that_is_put_away_twice_for_the_same_one_is_woken_twice():
+    first, second = request(reason=Reason.EVICTED), replace(request(), uid="c-again")
+    assert first.name == second.name
+    assert wake_name(first) != wake_name(second)
 
 
 def test_a_name_is_of_one_waiter():
