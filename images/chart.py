@@ -119,7 +119,10 @@ def merged(base: Any, patch: Any, key: str = "") -> Any:
 def _document(one: Json) -> str:
     kind, name = one["kind"], one["metadata"]["name"]
     if (kind, name) == ("Namespace", "kyb-system"):
-        return _under(".Values.createNamespace", _dumped(one))
+        # Who chooses later that the chart doesn't make it would lose all that lies in it: the
+        # certificates, the keys of artifacts, the registry's volume.
+        stays = merged(one, {"metadata": {"annotations": {"helm.sh/resource-policy": "keep"}}})
+        return _under(".Values.createNamespace", _dumped(stays))
     if (kind, name) != ("DaemonSet", "kyb-agent"):
         return _dumped(one)
     return "".join(_agents(one))

@@ -7,6 +7,8 @@ metadata:
   labels:
     app.kubernetes.io/part-of: kybernate
     pod-security.kubernetes.io/enforce: privileged
+  annotations:
+    helm.sh/resource-policy: keep
 {{- end }}
 ---
 apiVersion: v1

@@ -33,6 +33,7 @@ pytestmark = [
 
 CONFIG = REPOSITORY / "config"
 CHART = CONFIG / "chart"
+NAMESPACE = ("Namespace", "", keys.NAMESPACE)
 CORE = list(yaml.safe_load((CONFIG / "default/kustomization.yaml").read_text())["resources"])
 
 
@@ -57,7 +58,11 @@ def by_key(text: str) -> dict[Key, Any]:
 def rendered(*choices: str) -> dict[Key, Any]:
     done = run("template", "kybernate", str(CHART), *(f"--set={one}" for one in choices))
     assert done.returncode == 0, done.stderr
-    return by_key(done.stdout)
+    found = by_key(done.stdout)
+    if namespace := found.get(NAMESPACE):
+        # What kustomize has no word for: see `test_the_namespace_stays`.
+        assert namespace["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
+    return found
 
 
 def kustomized(folder: Path) -> dict[Key, Any]:
@@ -131,7 +136,7 @@ def test_seats_and_the_namespace_are_chosen(tmp_path: Path) -> None:
     found = by_key(done.stdout)
     config = found["ConfigMap", keys.NAMESPACE, "kyb-deviceplugin-config"]["data"]["config.yaml"]
     assert yaml.safe_load(config) == seats
-    assert ("Namespace", "", keys.NAMESPACE) not in found
+    assert NAMESPACE not in found
 
 
 @pytest.mark.parametrize(
@@ -198,6 +203,27 @@ def test_it_is_installed_upgraded_and_leaves_nothing(bare: Cluster, tmp_path: Pa
         with pytest.raises(NotFoundError):
             api.get(keys.GPU_NODES_PATH)
         page("kubectl delete namespace")
+
+
+def test_the_namespace_stays_with_all_in_it_where_the_chart_makes_it_no_more(
+    bare: Cluster, tmp_path: Path
+) -> None:
+    def helm(*words: str) -> None:
+        argv = [str(HELM.ensure()), *words, "--kubeconfig", str(bare.kubeconfig)]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+
+    key = f"/api/v1/namespaces/{keys.NAMESPACE}/secrets"
+    helm("install", "kybernate", str(CHART), "-n", "default")
+    bare.api().post(key, {"metadata": {"name": "kyb-wrap-keys"}})
+    helm("upgrade", "kybernate", str(CHART), "-n", "default", "--set=createNamespace=false")
+    try:
+        namespace = bare.api().get(f"/api/v1/namespaces/{keys.NAMESPACE}")
+        assert namespace["status"]["phase"] == "Active"
+        assert bare.api().get(f"{key}/kyb-wrap-keys")
+    finally:
+        helm("uninstall", "kybernate", "-n", "default")
+        bare.kubectl("delete", "namespace", keys.NAMESPACE)
 
 
 def left(bare: Cluster, ours: dict[Key, Any]) -> list[str]:
