@@ -109,10 +109,11 @@ class _KeyCalls:
         self._keys.check_pod(node, (home, wish.pod))
         if home == namespace:
             return False
-        if not wish.artifact.startswith(f"{namespace}/") or wish.wrapped is None:
+        named = wish.artifact.startswith(f"{namespace}/")
+        if not named or wish.id is None or wish.wrapped is None:
             raise RefusedError(
                 f"artifact: name the artifact of {namespace} that pod {home}/{wish.pod} may have, "
-                "and its data key (wrapped)"
+                "and its data key (id and wrapped)"
             )
         if sentence := why_not(wish.artifact, home, self._grants, time.time()):
             raise ConflictError(sentence)
@@ -120,10 +121,11 @@ class _KeyCalls:
 
 
 def _data_key_alone(given: Given, namespace: str, wish: keywire.KeyWish) -> Given:
-    """Another namespace's pod gets the one data key, and not the key that opens all."""
-    if given.sealed is None or wish.id is None or wish.wrapped is None:
+    """Another namespace's pod gets the one data key, and not the key that opens all. Raises
+    RefusedError, LockedError if the wish names none."""
+    if given.sealed is None:
         return given
-    secret = WrapKeys((given.key,)).unwrap(wish.id, wish.wrapped, namespace)
+    secret = WrapKeys((given.key,)).unwrap(wish.id or "", wish.wrapped or "", namespace)
     return Given(given.uid, secret)
 
 

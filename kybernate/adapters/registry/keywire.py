@@ -17,7 +17,8 @@ class KeyWish(Message):
 
     `id`: this one, else the one for new data keys. `wrapped`: a data key that `id` has wrapped, of
     a release before 0.2.0; it is opened instead. `pod_namespace` is the pod's where it is another
-    one, whose pods an ArtifactGrant lets have `artifact`. The controller names no pod.
+    one, whose pods an ArtifactGrant lets have `artifact`: by `id` and `wrapped` it names the data
+    key, which alone it gets. The controller names no pod.
     """
 
     pod: Uid | None = None

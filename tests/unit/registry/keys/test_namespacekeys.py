@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import replace
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -213,8 +214,16 @@ def test_a_grant_opens_one_data_key_and_no_more(one: Replica) -> None:
     assert given.status == 200, given
     assert given.body["key"] == (b"d" * 32).hex()
     assert given.body["sealed"] is None
-    assert ask(one, "n2", "u9", **{**wish, "wrapped": None}).status == 400
     assert ask(one, "n2", "u9", **{**wish, "artifact": f"other/{name_of(1)}"}).status == 400
+    for count in (1, 2, 3):
+        for lacking in combinations(("artifact", "id", "wrapped"), count):
+            for nothing in (None, ""):
+                refused = ask(one, "n2", "u9", **{**wish, **dict.fromkeys(lacking, nothing)})
+                assert refused.status == 400, (lacking, refused)
+            less = {name: value for name, value in wish.items() if name not in lacking}
+            refused = ask(one, "n2", "u9", **less)
+            assert refused.status == 400, (lacking, refused)
+            assert "artifact: name the artifact of ns" in refused.error
 
 
 def test_without_keys_that_wrap_it_says_so_and_one_asks_again(one: Replica) -> None:
