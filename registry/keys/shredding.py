@@ -1,5 +1,8 @@
 """Namespaces that are gone: their keys are destroyed, and with them all that was packed of them.
 
+A namespace whose UID the cluster has again, as after a look at a wrong one, is there as if it had
+never been gone: what was to be destroyed because of that stays.
+
 What is to be destroyed, and when, is written down first. When the time has come the key goes from
 the database, which nobody can take back; then from the places, and for as long as a node may still
 have it in memory they are looked through again, lest it was laid there again.
@@ -22,7 +25,7 @@ from registry.schema import ARTIFACTS, NAMESPACE_KEYS, NAMESPACES, PODS
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy import Connection, Row
 
@@ -126,7 +129,8 @@ class Shredder:
     def _names(self) -> list[str]:
         """Of all namespaces that something was saved of, or may be."""
         known = select(NAMESPACES.c.name).where(NAMESPACES.c.gone_ms == 0)
-        saved = union(known, select(ARTIFACTS.c.namespace), select(PODS.c.namespace))
+        keyed = select(NAMESPACE_KEYS.c.namespace).where(NAMESPACE_KEYS.c.wrapped != "")
+        saved = union(known, keyed, select(ARTIFACTS.c.namespace), select(PODS.c.namespace))
         with self._database.read() as connection:
             return sorted(connection.execute(saved).scalars())
 
@@ -136,18 +140,18 @@ class Shredder:
         with self._database.read() as connection:
             rows = connection.execute(select(NAMESPACES).where(table.name == name)).all()
         there = {row.uid: row.gone_ms for row in rows}
-        gone = [one for one, at in there.items() if one not in ("", uid) and not at]
-        if not gone and (uid is None or uid in there):
+        if not _gone(there, uid) and (uid is None or there.get(uid) == 0):
             return
-        if gone and self._cluster is not None:
+        if there and self._cluster is not None:
             # A watch may be late, and another replica know of the next one of this name already.
             uid = self._cluster.namespace_uid(name, fresh=True)
-            gone = [one for one in gone if one != uid]
+        gone = _gone(there, uid)
         with self._database.write() as connection:
             now = self._database.now(connection)
             if uid is not None:
                 row = {"name": name, "uid": uid, "seen_ms": now, "gone_ms": 0}
                 insert_new(connection, NAMESPACES, [row])
+                _take_back(connection, name, uid)
             for former in gone:
                 of_it = table.name == name, table.uid == former
                 connection.execute(update(NAMESPACES).where(*of_it).values(gone_ms=now))
@@ -168,6 +172,8 @@ class Shredder:
         """Of one key. Idempotent: what a crash leaves undone is done the next time."""
         of_it = NAMESPACE_KEYS.c.id == row.id
         if row.wrapped:
+            if row.shred_why == GONE and not self._is_gone(row.namespace, row.uid):
+                return
             with self._database.write() as connection:
                 still = NAMESPACE_KEYS.c.shred_ms == row.shred_ms
                 gone = update(NAMESPACE_KEYS).where(of_it, still).values(wrapped="")
@@ -187,11 +193,38 @@ class Shredder:
             *(row.id, row.namespace, row.uid or "unknown", went, row.shred_why),
         )
 
+    def _is_gone(self, name: str, uid: str) -> bool:
+        """Whether the cluster says so now: what it said once may be days old. Raises
+        RetryableError."""
+        if self._cluster is None:
+            return False
+        return self._cluster.namespace_uid(name, fresh=True) != uid
+
     def _count(self) -> None:
         with self._database.read() as connection:
             table = NAMESPACE_KEYS.c
             wanted = select(table.id).where(table.shred_ms > 0, table.shredded_ms == 0)
             metrics.TO_DESTROY.set(len(connection.execute(wanted).all()))
+
+
+def _gone(there: Mapping[str, int], uid: str | None) -> list[str]:
+    """Those UIDs of a name that are not there any more, and were until now. `there`: since when
+    each is gone."""
+    return [one for one, at in there.items() if one not in ("", uid) and not at]
+
+
+def _take_back(connection: Connection, name: str, uid: str) -> None:
+    """A namespace that is there is not gone, and nothing is destroyed because it was."""
+    table = NAMESPACES.c
+    wrong = table.name == name, table.uid == uid, table.gone_ms > 0
+    if not connection.execute(update(NAMESPACES).where(*wrong).values(gone_ms=0)).rowcount:
+        return
+    keys = [key.id for key in _keys(connection, name) if key.uid == uid and key.shred_why == GONE]
+    _intend(connection, keys, 0, "")
+    log.warning(
+        "namespace %s (UID %s) is there again: %d keys that were to be destroyed are kept",
+        *(name, uid, len(keys)),
+    )
 
 
 def _keys(connection: Connection, namespace: str) -> Sequence[Row[Any]]:

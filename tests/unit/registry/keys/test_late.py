@@ -1,10 +1,14 @@
-"""A replica whose watch is late destroys no keys of a namespace that is there."""
+"""A replica whose watch is late destroys no keys of a namespace that is there, and keeps none of
+one that is gone."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from registry.cluster import Kubernetes
+from registry.keys.shredding import GONE
 from tests.unit.k8s.script import until
 from tests.unit.registry.keys.test_namespacekeys import FIRST, SECOND, Cluster, ask
 from tests.unit.registry.replica import Replica, url_of
@@ -37,18 +41,22 @@ class Late(Served):
         return super().get(path, params or {}, timeout=timeout)
 
 
+@pytest.mark.parametrize("known", [False, True], ids=["only-made", "seen-gone"])
 def test_a_replica_that_hears_late_destroys_no_key_of_what_is_there(
-    tmp_path: Path, clock: Clock
+    tmp_path: Path, clock: Clock, known: bool
 ) -> None:
     now = Cluster()
     prompt = Replica(url_of(tmp_path), clock, namespaces=now)
     assert prompt.controller("POST", "/v1/settle", {"why": "new"}).status == 200
     prompt.shredder.look()
+    prompt.keys.newest("ns")
     # Deleted and made again. One replica hears of it, and gives the new one's key to a node.
     now.uids["ns"] = SECOND
     prompt.token("n1", "u1")
     given = ask(prompt, "n1").body
     assert given["uid"] == SECOND
+    if known:
+        prompt.shredder.look()
     # The other one's connection is interrupted: it answers from what it knew, however long ago.
     served = Late()
     cluster = Kubernetes(served)  # type: ignore[arg-type]
@@ -57,8 +65,9 @@ def test_a_replica_that_hears_late_destroys_no_key_of_what_is_there(
     late = Replica(url_of(tmp_path), clock, namespaces=cluster)
     try:
         late.shredder.look()
-        (key,) = prompt.controller("GET", "/v1/namespaces/ns/keys").body["keys"]
-        assert (key["shred_ms"], key["why"]) == (0, "")
+        found = prompt.controller("GET", "/v1/namespaces/ns/keys").body["keys"]
+        due = {key["uid"]: key["why"] for key in found if key["shred_ms"]}
+        assert due == {FIRST: GONE}
     finally:
         served.feed()
         served.namespaces.feed()

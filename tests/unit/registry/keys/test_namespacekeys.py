@@ -39,16 +39,17 @@ FIRST, SECOND = "0a-first", "0b-second"
 
 
 class Cluster:
-    """What a cluster says of namespaces."""
+    """What a cluster says of namespaces: `now`, where its watch is late."""
 
     def __init__(self) -> None:
-        self.uids: dict[str, str] = {"ns": FIRST, "other": "uid-of-other"}
-        self.away = False
+        self.uids: dict[str, str | None] = {"ns": FIRST, "other": "uid-of-other"}
+        self.now: dict[str, str | None] = {}
+        self.away = self.now_away = False
 
     def namespace_uid(self, name: str, *, fresh: bool = False) -> str | None:
-        if self.away:
+        if self.away or (fresh and self.now_away):
             raise RetryableError("the API server can't be asked now")
-        return self.uids.get(name)
+        return (self.uids | self.now if fresh else self.uids).get(name)
 
 
 @pytest.fixture
@@ -287,6 +288,110 @@ def test_a_cluster_that_is_away_shreds_nothing(one: Replica, cluster: Cluster) -
     cluster.away = False
     (known,) = one.controller("GET", "/v1/namespaces/ns/keys").body["keys"]
     assert known["shred_ms"] == 0
+
+
+def known_key(one: Replica) -> dict[str, Any]:
+    (known,) = one.controller("GET", "/v1/namespaces/ns/keys").body["keys"]
+    return dict(known)
+
+
+@pytest.mark.parametrize("meanwhile", [None, SECOND])
+def test_a_namespace_that_is_there_again_keeps_its_keys(
+    one: Replica, cluster: Cluster, clock: Clock, meanwhile: str | None
+) -> None:
+    """As where the registry asked the wrong API server for a while, or one that was rolled back."""
+    one.token("n1", "u1")
+    given = ask(one, "n1").body
+    one.shredder.look()
+    for _ in range(2):
+        cluster.uids["ns"] = meanwhile
+        one.shredder.look()
+        assert known_key(one)["shred_ms"] == clock.now + 3_600_000
+        cluster.uids["ns"] = FIRST
+        one.shredder.look()
+        assert (known_key(one)["shred_ms"], known_key(one)["why"]) == (0, "")
+        clock.now += 3_601_000
+        one.shredder.look()
+        one.token("n1", "u1")
+        assert ask(one, "n1").body == given
+    del cluster.uids["ns"]
+    one.shredder.look()
+    clock.now += 3_601_000
+    one.shredder.look()
+    assert known_key(one)["shredded_ms"]
+
+
+def test_one_that_was_kept_and_is_there_again_is_shredded_once_it_is_gone_again(
+    one: Replica, cluster: Cluster, clock: Clock
+) -> None:
+    one.token("n1", "u1")
+    ask(one, "n1")
+    one.shredder.look()
+    del cluster.uids["ns"]
+    one.shredder.look()
+    assert shred(one, cancel=True).body["changed"] == 1
+    one.shredder.look()
+    assert known_key(one)["shred_ms"] == 0
+    cluster.uids["ns"] = FIRST
+    one.shredder.look()
+    del cluster.uids["ns"]
+    one.shredder.look()
+    assert known_key(one)["shred_ms"] == clock.now + 3_600_000
+
+
+def test_a_namespace_without_pods_or_artifacts_is_taken_back_too(
+    one: Replica, cluster: Cluster
+) -> None:
+    one.keys.newest("ns")
+    del cluster.uids["ns"]
+    one.shredder.look()
+    assert known_key(one)["shred_ms"]
+    cluster.uids["ns"] = FIRST
+    one.shredder.look()
+    assert known_key(one)["shred_ms"] == 0
+
+
+def test_what_somebody_wants_destroyed_stays_so_when_its_namespace_is_there_again(
+    one: Replica, cluster: Cluster, clock: Clock
+) -> None:
+    one.token("n1", "u1")
+    ask(one, "n1")
+    one.shredder.look()
+    del cluster.uids["ns"]
+    one.shredder.look()
+    shred(one, seconds=60)
+    cluster.uids["ns"] = FIRST
+    one.shredder.look()
+    assert known_key(one)["why"] == "told to"
+    clock.now += 60_001
+    one.shredder.look()
+    assert known_key(one)["shredded_ms"]
+
+
+def test_the_cluster_is_asked_once_more_before_a_key_goes(
+    one: Replica, cluster: Cluster, clock: Clock
+) -> None:
+    """What a watch has seen of the name may be older than what is so now."""
+    one.token("n1", "u1")
+    ask(one, "n1")
+    one.shredder.look()
+    cluster.uids["ns"] = SECOND
+    one.shredder.look()
+    clock.now += 3_601_000
+    cluster.now = {"ns": FIRST}
+    one.shredder.look()
+    assert not known_key(one)["shredded_ms"]
+    cluster.now_away = True
+    with pytest.raises(RetryableError):
+        one.shredder.look()
+    assert not known_key(one)["shredded_ms"]
+    one.shredder._cluster, at = None, one.shredder._cluster
+    one.shredder.look()
+    one.shredder._cluster = at
+    cluster.now_away, cluster.now = False, {}
+    assert not known_key(one)["shredded_ms"]
+    one.shredder.look()
+    assert known_key(one)["shredded_ms"]
 
 
 def test_shredding_is_tried_dry_kept_and_done_when_told(
