@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import text
 
 from kybernate.errors import ConfigError
-from registry.schema import ARTIFACTS, COPIES, MARKS, PODS
+from registry.schema import METADATA
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Table
@@ -31,7 +31,7 @@ TODO = (
     "begin with an empty file and run `kyb-registry rebuild` (docs/reference/registry.md)"
 )
 _TWICE = tuple(
-    (table, [column.name for column in table.columns]) for table in (ARTIFACTS, COPIES, PODS, MARKS)
+    (table, [column.name for column in table.columns]) for table in METADATA.sorted_tables
 )
 _DAMAGED = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB))
 _WHEN_BEGUN = _DAMAGED | {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_READONLY}

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import logging
 import shutil
+import sqlite3
+from contextlib import closing
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import func, inspect, select, text, update
 
 from kybernate.errors import ConfigError, RetryableError
 from registry.database import Database
 from registry.schema import METADATA, PODS
+from tests.unit.registry.keys.test_namespacekeys import Cluster
 from tests.unit.registry.replica import Clock, Replica, url_of
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from sqlalchemy import Table
 
 SAMPLES = 300
 
@@ -27,7 +32,8 @@ Rows = dict[str, list[Any]]
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with rows in all tables, of which part is in the log alone."""
     folder, after = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("after")
-    replica = Replica(url_of(folder), Clock())
+    cluster = Cluster()
+    replica = Replica(url_of(folder), Clock(), namespaces=cluster)
     assert replica.controller("POST", "/v1/settle", {"why": "new"}).status == 200
     for number in range(12):
         one = f"p{number}"
@@ -37,9 +43,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert replica.stop("n1", one).status == 200
         claimed = replica.claim("n1", one, name, f"s{number}")
         assert claimed.status == 200, claimed
+        cluster.uids[one] = f"uid-of-{one}"
+        replica.keys.newest(one)
         if number == 8:
             with replica.database._engine.connect() as connection:
                 connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+    assert all(rows_of(replica.database).values())
     # As a process that was killed leaves them.
     for path in folder.iterdir():
         shutil.copyfile(path, after / path.name)
@@ -151,6 +160,54 @@ def test_a_whole_one_is_begun_with_and_nothing_is_told(
         Database(url_of(folder)).prepare()
     assert caplog.text == ""
     assert not list(folder.glob("*.damaged-*"))
+
+
+@pytest.mark.parametrize("table", METADATA.sorted_tables, ids=str)
+def test_a_row_with_another_value_in_any_column_says_what_to_do(
+    whole: Path, tmp_path: Path, table: Table
+) -> None:
+    prepared = copied(whole, tmp_path / "copy")
+    database = Database(url_of(prepared))
+    database.prepare()
+    database.close()
+    indexes = "FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
+    for column in table.columns:
+        folder = copied(prepared, tmp_path / column.name)
+        path = folder / "registry.db"
+        with closing(sqlite3.connect(path, isolation_level=None)) as raw:
+            kept = raw.execute(f"SELECT * {indexes}").fetchall()
+            raw.execute("PRAGMA writable_schema=ON")
+            raw.execute(f"DELETE {indexes}")
+        # So SQLite changes the row alone, as a disk does.
+        with closing(sqlite3.connect(path, isolation_level=None)) as raw:
+            (first,) = raw.execute(
+                str(select(func.min(text("rowid"))).select_from(table))
+            ).fetchone()
+            changed = update(table).where(text(f"rowid = {first}")).values({column: "77"})
+            raw.execute(str(changed), {column.name: "77"})
+            raw.execute("PRAGMA writable_schema=ON")
+            raw.executemany("INSERT INTO sqlite_master VALUES (?, ?, ?, ?, ?)", kept)
+        with pytest.raises(ConfigError, match="kyb-registry rebuild"):
+            Database(url_of(folder)).prepare()
+
+
+def test_a_file_of_before_is_taken_as_it_is_and_has_each_row_twice_from_now_on(
+    whole: Path, tmp_path: Path
+) -> None:
+    """As 0.2.0 left it, which kept three tables once."""
+    folder = copied(whole, tmp_path / "copy")
+    with closing(sqlite3.connect(folder / "registry.db", isolation_level=None)) as raw:
+        for name in ("writers", "namespaces", "namespace_keys"):
+            raw.execute(f"DROP INDEX IF EXISTS {name}_twice")
+    database = Database(url_of(folder))
+    before = rows_of(database)
+    database.prepare()
+    assert rows_of(database) == before
+    with database.read() as connection:
+        for table in METADATA.sorted_tables:
+            columns = [column.name for column in table.columns]
+            indexes = inspect(connection).get_indexes(table.name)
+            assert columns in [one["column_names"] for one in indexes], table.name
 
 
 def test_what_goes_wrong_while_it_serves_says_what_to_do(whole: Path, tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ def test_a_database_of_0_2_0_gets_the_column_that_it_left_out(tmp_path: Path) ->
     database = Database(url_of(tmp_path))
     database.prepare()
     with database.write() as connection:
+        connection.execute(text("DROP INDEX writers_twice"))
         connection.execute(text("ALTER TABLE writers DROP COLUMN told_ms"))
         connection.execute(text(ROW))
         connection.execute(text("INSERT INTO writers VALUES ('ns/a@b', 'n1', 7)"))
