@@ -82,6 +82,7 @@ def _index(table: Table, columns: list[str]) -> str:
 
 def lost(connection: Connection) -> bool:
     """Whether transactions lie in the log behind its first wrong frame; then the log is kept aside.
+    Raises OSError.
 
     To be asked within a transaction that writes, which keeps others from adding to the log.
     """
@@ -95,7 +96,12 @@ def lost(connection: Connection) -> bool:
     if not _ends_behind(data, page, believed):
         return False
     aside = wal.with_name(f"{wal.name}.damaged-{time.time_ns()}")
-    shutil.copyfile(wal, aside)
+    try:
+        shutil.copyfile(wal, aside)
+    except OSError:
+        # A part of it is of no use, and each try would leave one.
+        aside.unlink(missing_ok=True)
+        raise
     log.error(
         "%s was changed where it lies, and is kept as %s: what was committed last is lost, claims "
         "maybe among it; no pod can be claimed until `kyb-registry settle`",

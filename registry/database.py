@@ -75,6 +75,9 @@ class Database:
                 if damage.is_damage(error, preparing=True):
                     raise damage.told(_line(error)) from error
                 raise
+            except OSError as error:
+                problem = f"the database's log can't be read, or kept aside ({error})"
+                raise RetryableError(f"{problem}: make room beside it", _RETRY_S) from error
 
     def _looked_at(self, connection: Connection) -> int:
         """Migrated, if a disk has changed nothing of the file, and of its log unsettled at most."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import shutil
 import sqlite3
@@ -70,15 +71,19 @@ def opened(whole: Path, folder: Path, name: str, bit: int) -> tuple[Database, Ro
     folder.mkdir()
     for path in whole.iterdir():
         shutil.copyfile(path, folder / path.name)
-    data = bytearray((folder / name).read_bytes())
-    data[bit // 8] ^= 1 << (bit % 8)
-    (folder / name).write_bytes(bytes(data))
+    spoil(folder / name, bit)
     database = Database(url_of(folder), limit_s=1.0)
     try:
         database.prepare()
         return database, rows_of(database)
     finally:
         database.close()
+
+
+def spoil(path: Path, bit: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[bit // 8] ^= 1 << (bit % 8)
+    path.write_bytes(bytes(data))
 
 
 def bits_of(path: Path) -> list[int]:
@@ -124,6 +129,30 @@ def test_its_log(whole: Path, memory: Path, caplog: pytest.LogCaptureFixture) ->
             assert caplog.text == ""
         shutil.rmtree(folder)
     assert lost > len(bits) // 2
+
+
+def test_a_log_that_cant_be_kept_is_waited_for(
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a volume that is full: what was lost is told once there is room."""
+    folder = copied(whole, tmp_path / "full")
+    spoil(folder / "registry.db-wal", 8 * 100)
+    database = Database(url_of(folder))
+
+    def full(_: Path, to: Path) -> None:
+        to.write_bytes(b"part")
+        raise OSError(errno.ENOSPC, "No space left on device", str(to))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "copyfile", full)
+        for _ in range(2):
+            with pytest.raises(RetryableError, match=r"No space left on device.*-wal\.damaged-"):
+                database.prepare()
+    assert not list(folder.glob("*.damaged-*"))
+    database.prepare()
+    assert list(folder.glob("*.damaged-*"))
+    with database.read() as connection:
+        assert not any(connection.execute(select(PODS.c.settled)).scalars())
 
 
 @pytest.mark.parametrize("name", ["NULL", "T NULL"])
