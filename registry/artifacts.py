@@ -92,6 +92,7 @@ class Artifacts:
             found = _locked(connection, artifact, digest)
             _see_may_speak(connection, found, node, held.store)
             refused = _why_handed_on(connection, found, node, held.store)
+            refused = refused or _why_kept(connection, found, node, held.store)
             if refused and held.state is CopyState.MISSING:
                 raise RefusedError(refused)
             now = self._database.now(connection)
@@ -213,6 +214,11 @@ def row(artifact: str, said: Described, now: int) -> Json:
     }
 
 
+def is_kept(facts: str) -> bool:
+    """By an artifact's facts, whether people keep its copy in an object store."""
+    return bool(orjson.loads(facts).get(PERSON_HOLD) == Tier.OBJECT)
+
+
 def copy_row(artifact: str, spot: Spot, held: tuple[str, int], times: tuple[int, int]) -> Json:
     """A row of COPIES; `held` are its state and size, `times` when the artifact was created, and
     when this was told."""
@@ -283,7 +289,7 @@ def _drop(
     copies = connection.execute(select(COPIES).where(COPIES.c.artifact == artifact)).all()
     spot = (which.place, which.node, which.store)
     dropped = [one for one in copies if (one.place, one.node, one.store) == spot]
-    stays = orjson.loads(found.facts).get(PERSON_HOLD) == Tier.OBJECT and which.store
+    stays = which.store and is_kept(found.facts)
     if node and stays and not succession.is_own(pod, node):
         if dropped and which.forget:
             save(connection, pod, succession.let_go(pod, node, artifact))
@@ -321,6 +327,19 @@ def _why_handed_on(connection: Connection, found: Row[Any], node: str, store: st
         return (
             f"pod {pod.successor} on node {pod.successor_node} continues with {found.id}: node "
             f"{node} lets nothing of it go in {store} any more"
+        )
+    return ""
+
+
+def _why_kept(connection: Connection, found: Row[Any], node: str, store: str) -> str:
+    """Why the node may not say that it is missing, if so: of what people keep in a store its pod's
+    own node alone says so, whoever has claimed it."""
+    pod = fetch(connection, (found.namespace, found.pod_uid))
+    own = pod is not None and succession.is_own(pod, node)
+    if node and store and not own and is_kept(found.facts):
+        return (
+            f"people keep {found.id} in {store}: node {node}, where its pod never was, doesn't say "
+            "that it is missing"
         )
     return ""
 

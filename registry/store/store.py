@@ -20,9 +20,10 @@ from sqlalchemy import select
 from kybernate.adapters.objects.objects import StoreObjects, open_objects
 from kybernate.api.lenient import mapping
 from kybernate.core.artifacts import layout
-from kybernate.core.artifacts.succession import handed_on
+from kybernate.core.artifacts.succession import handed_on, is_own
 from kybernate.errors import ConfigError, ConflictError, NotFoundError, RefusedError
 from kybernate.types import Tier
+from registry.artifacts import is_kept
 from registry.http.callers import ForbiddenError, nowhere
 from registry.pods import fetch
 from registry.schema import ARTIFACTS, COPIES
@@ -240,6 +241,12 @@ class Store:
                     f"pod {pod.successor} on node {pod.successor_node} continues with {artifact}: "
                     f"node {node} removes nothing of it"
                 )
+            # Nor does the successor's node, also while it needs it.
+            if not is_own(pod, node) and _is_kept(connection, artifact):
+                raise ForbiddenError(
+                    f"people keep {artifact}: node {node}, where pod {uid} never was, removes "
+                    "nothing of it"
+                )
 
     def _check_clock(self, node: str, key: str) -> None:
         with suppress(NotFoundError):
@@ -275,6 +282,13 @@ def _in_store(connection: Connection, artifact: str) -> bool:
     """Whether the registry knows a copy of it in an object store."""
     wanted = COPIES.c.artifact == artifact, COPIES.c.place == str(Tier.OBJECT)
     return connection.execute(select(COPIES.c.place).where(*wanted)).first() is not None
+
+
+def _is_kept(connection: Connection, artifact: str) -> bool:
+    """Whether the registry knows that people keep its copy in an object store."""
+    query = select(ARTIFACTS.c.facts).where(ARTIFACTS.c.id == artifact)
+    facts: str | None = connection.execute(query).scalar_one_or_none()
+    return facts is not None and is_kept(facts)
 
 
 def _check_speaks(connection: Connection, node: str, artifact: str, uid: str) -> PodRecord:

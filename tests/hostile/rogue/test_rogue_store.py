@@ -315,31 +315,81 @@ def test_a_former_node_removes_nothing_that_was_handed_on(scene: Scene) -> None:
     scene.a.objects.delete([key])
 
 
-def test_a_successors_node_removes_nothing_that_people_keep(scene: Scene) -> None:
-    """It says that it needs that no more, as ever; nor does anybody keep what is another's."""
-    kept = scene.a.save("relay", "u-kept", 9)
+def kept_and_claimed(scene: Scene, number: int) -> tuple[Manifest, wire.Recording]:
+    """A state of node `a`'s that people keep, which a pod of `b`'s continues from; and how `a` said
+    that it is kept."""
+    uid = f"u-kept-{number}"
+    kept = scene.a.save("relay", uid, number)
     place = wire.Copy(place=Tier.OBJECT, store=scene.a.url, state=wire.CopyState.VERIFIED)
-    said = wire.Recording(
-        artifact=describe(kept, Tier.OBJECT), held=place, token=scene.a.lease("relay", "u-kept")
-    )
+    token = scene.a.lease("relay", uid)
+    said = wire.Recording(artifact=describe(kept, Tier.OBJECT), held=place, token=token)
     with pytest.raises(ConflictError):
         scene.b.registry.record(kept.id, said)
     scene.a.registry.record(kept.id, said)
-    scene.a.registry.stopped("relay", "u-kept", ENDED)
-    scene.b.lease("relay", "u-after")
-    wanted = wire.Claim(artifact=kept.id, successor="u-after", node="b")
-    scene.b.registry.claim("relay", "u-kept", wanted)
+    scene.a.registry.stopped("relay", uid, ENDED)
+    scene.b.lease("relay", f"{uid}-after")
+    wanted = wire.Claim(artifact=kept.id, successor=f"{uid}-after", node="b")
+    scene.b.registry.claim("relay", uid, wanted)
+    return kept, said
+
+
+def test_a_successors_node_removes_nothing_that_people_keep(scene: Scene) -> None:
+    """It says that it needs that no more, as ever; nor does anybody keep what is another's."""
+    kept, said = kept_and_claimed(scene, 9)
     key, spot = layout.manifest_key(kept.id), wire.Spot(place=Tier.OBJECT, store=scene.a.url)
     for _ in range(2):
         assert not scene.b.registry.drop(kept.id, spot, "it has continued").dropped
         with pytest.raises(LeaveError, match="not node b's"):
             scene.b.objects.delete([key])
-    assert restored(scene.a, kept.id, "u-kept").id == kept.id
-    with pytest.raises(ConflictError, match="u-after continues"):
+    assert restored(scene.a, kept.id, "u-kept-9").id == kept.id
+    with pytest.raises(ConflictError, match="u-kept-9-after continues"):
         scene.a.registry.record(kept.id, said)
     # Its own node lets go of it for its people.
     assert scene.a.registry.drop(kept.id, spot, "nobody wants it").dropped
     scene.a.objects.delete([key])
+
+
+@pytest.mark.parametrize("first", ["delete", "missing", "put"])
+def test_a_successors_node_that_needs_it_removes_nothing_that_people_keep_either(
+    scene: Scene, first: str
+) -> None:
+    """It says nothing of its need, so the claim still opens the state to it."""
+    number = next(_NUMBERS)
+    kept, _ = kept_and_claimed(scene, number)
+    key, uid = layout.manifest_key(kept.id), f"u-kept-{number}"
+    before = bytes(scene.owner.objects.get(key))
+    missing = wire.Copy(place=Tier.OBJECT, store=scene.b.url, state=wire.CopyState.MISSING)
+    told = wire.CopyReport(digest=digest(kept), held=missing)
+    attacks = {
+        "delete": lambda: scene.b.objects.delete([key]),
+        "missing": lambda: scene.b.registry.report(kept.id, told),
+        "put": lambda: scene.b.objects.put(key, scene.b.keys.sign(manifests.encode(kept))),
+    }
+    for attack in (attacks.pop(first), *attacks.values()):
+        with pytest.raises((RefusedError, LeaveError, ConflictError)):
+            attack()
+    assert bytes(scene.owner.objects.get(key)) == before
+    (there,) = (one for one in scene.a.registry.get(kept.id).copies if one.place is Tier.OBJECT)
+    assert there.state is wire.CopyState.VERIFIED
+    # Who continues from it reads it, and then needs it no more.
+    assert restored(scene.b, kept.id, uid).id == kept.id
+    spot = wire.Spot(place=Tier.OBJECT, store=scene.b.url)
+    assert not scene.b.registry.drop(kept.id, spot, "it has continued").dropped
+    assert not scene.a.registry.pod("relay", uid).artifact
+
+
+def test_what_its_people_let_go_its_successors_node_removes(scene: Scene) -> None:
+    number = next(_NUMBERS)
+    kept, _ = kept_and_claimed(scene, number)
+    key, spot = layout.manifest_key(kept.id), wire.Spot(place=Tier.OBJECT, store=scene.a.url)
+    with pytest.raises(LeaveError, match="people keep"):
+        scene.b.objects.delete([key])
+    with pytest.raises(RefusedError, match="continues with"):
+        scene.a.registry.drop(kept.id, spot, "nobody wants it")
+    scene.b.registry.drop(kept.id, spot, "it has continued")
+    scene.b.objects.delete([key])
+    with pytest.raises(NotFoundError):
+        scene.owner.objects.get(key)
 
 
 def test_a_manifest_is_put_of_a_recorded_state_of_ones_own_pod_alone(scene: Scene) -> None:

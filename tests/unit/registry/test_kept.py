@@ -118,6 +118,22 @@ def test_of_what_is_kept_another_node_drops_no_copy_of_the_store_for_no_reason_e
     assert replica.drop("n2", ONE).body == {"dropped": True, "copies": 2}, "its own is its own"
 
 
+def test_of_what_is_kept_another_node_says_of_no_copy_of_the_store_that_it_is_missing(
+    replica: Replica, written: int
+) -> None:
+    """Or nobody would restore from it any more."""
+    keep(replica, written)
+    hand_over(replica)
+    refused = replica.report("n2", ONE, "missing", **IN_STORE)
+    assert (refused.status, "people keep" in refused.error) == (400, True)
+    assert replica.report("n2", ONE, "missing").status == 200, "its own is its own"
+    held = {one["place"]: one["state"] for one in replica.proxy(artifact(ONE)).body["copies"]}
+    assert held == {"object": "verified", "nvme": "missing"}
+    let_go(replica, "n2")
+    assert replica.report("n2", ONE, "missing", **IN_STORE).status == 400
+    assert replica.report("n1", ONE, "missing", **IN_STORE).status == 200
+
+
 def test_its_pods_writer_alone_says_that_it_is_kept(replica: Replica, written: int) -> None:
     """Or a rogue node could make what others have undroppable."""
     foreign = replica.record("n2", ONE, written, facts=KEPT, held=HELD)

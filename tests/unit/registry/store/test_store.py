@@ -18,7 +18,7 @@ from registry.schema import MARKS, PACK_NAMES
 from registry.store.named import Named, read_named
 from registry.store.routes import store_routes
 from registry.store.store import Store
-from tests.unit.registry.replica import Clock, Replica, name_of, pod
+from tests.unit.registry.replica import STORE, Clock, Replica, name_of, pod
 from tests.unit.registry.test_standing import Facts
 
 if TYPE_CHECKING:
@@ -248,6 +248,25 @@ def test_a_claim_opens_what_was_claimed(
     assert lists(store, "n2", "packs/ns/") == [f"packs/ns/{newest}"], "and built upon"
     replica.stop("n2", "u2")
     assert not opens(store, "n2", "keys/ns/1")
+
+
+def test_what_people_keep_is_not_a_successors_to_remove(
+    replica: Replica, lies: Lies, make: Callable[..., Store]
+) -> None:
+    """Nor once it needs it no more; what its own people let go it removes."""
+    store, spot = make(), {"place": "object", "node": "", "store": STORE}
+    saved(replica, lies, "n1", "u1", ONE)
+    kept, token = {"person_hold": "object"}, replica.token("n1", "u1")
+    said = {"pod": "model", "facts": kept, "held": {**spot, "state": "verified"}}
+    assert replica.record("n1", ONE, token, **said).status == 200
+    replica.stop("n1", "u1")
+    assert replica.claim("n2", "u1", ONE, "u2").status == 200
+    assert opens(store, "n2", MANIFEST)
+    with pytest.raises(ForbiddenError, match="people keep"):
+        store.delete("n2", [MANIFEST])
+    assert replica.drop("n1", ONE, **spot, forget="nobody wants it").status == 400
+    store.delete("n2", [MANIFEST])
+    assert MANIFEST not in lies.of
 
 
 class Cluster:
