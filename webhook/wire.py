@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from kybernate import keys
+from kybernate.api.lenient import check_brackets
 from kybernate.dataclass import dataclass
 from kybernate.errors import RefusedError
 from webhook.pods.original import DEEPEST, MOST_VALUES, extent
@@ -22,7 +23,6 @@ API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
 
 _LONGEST_MESSAGE = 4000
-_MOST_BRACKETS = 200_000
 _MOST_ANNOTATIONS = 256 * 1024
 """The API server's own limit, which it looks at only after admission."""
 
@@ -119,9 +119,7 @@ def parse_eviction(body: bytes) -> Eviction:
 
 def _opened(body: bytes, wanted: Sequence[tuple[str, str]], only: str) -> tuple[Json, str]:
     """The review's request, about one of these groups and kinds, and its UID."""
-    # Eight MiB of empty lists would take seconds and 256 MiB to read; texts have few brackets.
-    if body.count(b"[") + body.count(b"{") > _MOST_BRACKETS:
-        raise RefusedError(f"The body has more than {_MOST_BRACKETS} lists and objects.")
+    check_brackets(body, "The body")
     try:
         review = orjson.loads(body)
     except orjson.JSONDecodeError as error:

@@ -5,12 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kybernate.core.policy.effective import Label, Relation
-from kybernate.errors import ConfigError
+from kybernate.errors import ConfigError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     Json = dict[str, Any]
+
+_MOST_BRACKETS = 200_000
+
+
+def check_brackets(data: bytes, what: str) -> None:
+    """Raise RefusedError, which begins with `what`, for a JSON text of too many lists and objects.
+
+    Eight MiB of empty lists would take seconds and 256 MiB to read; texts have few brackets.
+    """
+    if data.count(b"[") + data.count(b"{") > _MOST_BRACKETS:
+        raise RefusedError(f"{what} has more than {_MOST_BRACKETS} lists and objects.")
 
 
 def mapping(value: object) -> Json:

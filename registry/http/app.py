@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+from contextlib import contextmanager
 from functools import cache
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -27,7 +29,7 @@ from registry.http.callers import Admission, Caller, ForbiddenError, read_caller
 from registry.http.calls import Call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from registry.http.calls import Route
 
@@ -41,6 +43,8 @@ _STATUS: Mapping[type[KybernateError], int] = {
     ConflictError: 409,
     RetryableError: 503,
 }
+_LARGE_AT_ONCE = 2
+"""Calls with bodies larger than others may have: each takes several times its bytes."""
 _LONGEST = 120
 """Characters of a wrong value that an answer repeats."""
 
@@ -55,9 +59,10 @@ def create_app(
     admitted = admission or Admission(None)
     app = flask.Flask("registry", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = max_body
+    large = threading.Semaphore(_LARGE_AT_ONCE)
     for route in routes:
         rule = route.path.replace("{", "<").replace("}", ">")
-        view = _view(route, certificate, admitted, max_body)
+        view = _view(route, certificate, admitted, max_body, large)
         app.add_url_rule(
             rule, route.name, view, methods=[route.method], provide_automatic_options=False
         )
@@ -80,6 +85,7 @@ def _view(
     certificate: Callable[[Mapping[str, Any]], Mapping[str, Any]],
     admission: Admission,
     max_body: int,
+    large: threading.Semaphore,
 ) -> Callable[..., flask.Response]:
     seconds, largest = metrics.SECONDS.labels(route.name), route.largest or max_body
 
@@ -91,7 +97,8 @@ def _view(
             flask.request.max_content_length = largest
             if isinstance(caller, Caller):
                 admission.check(caller, shown)
-            answer = _answer(route, caller, parts, largest)
+            with _room(large, route, max_body):
+                answer = _answer(route, caller, parts, largest)
         except KybernateError as error:
             answer = _error(error)
             if isinstance(error, ConflictError):
@@ -101,6 +108,22 @@ def _view(
         return answer
 
     return view
+
+
+@contextmanager
+def _room(large: threading.Semaphore, route: Route, usual: int) -> Iterator[None]:
+    """For a call whose body may be larger than usual, until it is answered. Raises RetryableError
+    while there is none."""
+    length = flask.request.content_length
+    if not route.largest or (length is not None and length <= usual):
+        yield
+        return
+    if not large.acquire(blocking=False):
+        raise RetryableError(f"{_LARGE_AT_ONCE} calls with large bodies are under way: ask again")
+    try:
+        yield
+    finally:
+        large.release()
 
 
 def _answer(

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 from sqlalchemy import or_, select, union
 
-from kybernate.api.lenient import mapping, mappings, text, whole
+from kybernate.api.lenient import check_brackets, mapping, mappings, text, whole
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts.grants import why_not
 from kybernate.errors import NotFoundError, RefusedError, RetryableError
@@ -62,6 +62,20 @@ class _Packs(NamedTuple):
 
     at: float
     sizes: Mapping[str, int]
+
+
+class Told(NamedTuple):
+    """What a manifest says: not believed, but compared. `packs`: those that it names, with their
+    sizes."""
+
+    id: str
+    pod_uid: str
+    packs: Mapping[str, int]
+
+
+_UNREADABLE = Told("", "", {})
+_READING = threading.Lock()
+"""Held for one manifest after the other: what is read of it takes many times its bytes."""
 
 
 class Reach:
@@ -181,7 +195,7 @@ class Reach:
         if found:
             return found
         told = self._manifest(artifact)
-        return None if told is None else text(mapping(told.get("facts")).get("pod_uid"))
+        return None if told is None else told.pod_uid
 
     def _granted(self, node: str, artifact: str) -> bool:
         now = time.time()
@@ -262,7 +276,7 @@ class Reach:
         if told and holds:
             known: dict[str, int] = orjson.loads(told)
             return known
-        sizes = packs_of(self._manifest(artifact) or {})
+        sizes = (self._manifest(artifact) or _UNREADABLE).packs
         self._remember(artifact, now, orjson.dumps(sizes))
         return sizes
 
@@ -276,14 +290,14 @@ class Reach:
                 name, (_, oldest) = self._manifests.popitem(last=False)
                 self._held -= len(name) + len(oldest)
 
-    def _manifest(self, artifact: str) -> dict[str, Any] | None:
+    def _manifest(self, artifact: str) -> Told | None:
         """What it says; None if it isn't there, empty if it can't be read."""
         try:
-            return body(bytes(self._objects.get(layout.manifest_key(artifact))))
+            return read(bytes(self._objects.get(layout.manifest_key(artifact))))
         except NotFoundError:
             return None
         except RefusedError:
-            return {}
+            return _UNREADABLE
 
     def _secret(self) -> tuple[bytes, float]:
         """What names are proven by, and until when names of 0.2.0 count, in seconds since 1970. In
@@ -294,22 +308,24 @@ class Reach:
         return bytes.fromhex(key), float(until)
 
 
-def packs_of(manifest: Mapping[str, Any]) -> dict[str, int]:
-    """The packs that a manifest's body names, with their sizes."""
-    named = mappings(manifest.get("packs"))
-    return {text(pack.get("id")): whole(pack.get("size")) for pack in named}
+def read(signed: bytes) -> Told:
+    """What a manifest says, below the line that signs it. Raises RefusedError."""
+    body = signed.partition(b"\n")[2]
+    check_brackets(body, "data:")
+    with _READING:
+        return _told(body)
 
 
-def body(signed: bytes) -> dict[str, Any]:
-    """What a manifest says, below the line that signs it: not believed, but compared. Raises
-    RefusedError."""
+def _told(body: bytes) -> Told:
     try:
-        found = orjson.loads(signed.partition(b"\n")[2])
+        found = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise RefusedError(f"data: is no manifest ({error})") from error
     if not isinstance(found, dict):
         raise RefusedError("data: is no manifest")
-    return found
+    named = mappings(found.get("packs"))
+    packs = {text(pack.get("id")): whole(pack.get("size")) for pack in named}
+    return Told(text(found.get("id")), text(mapping(found.get("facts")).get("pod_uid")), packs)
 
 
 def _of_node(node: str) -> Any:

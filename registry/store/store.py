@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select
 
 from kybernate.adapters.objects.objects import StoreObjects, open_objects
-from kybernate.api.lenient import mapping
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts.succession import handed_on, is_own
 from kybernate.errors import ConfigError, ConflictError, NotFoundError, RefusedError
@@ -28,7 +27,7 @@ from registry.http.callers import ForbiddenError, nowhere
 from registry.pods import fetch
 from registry.schema import ARTIFACTS, COPIES
 from registry.store.named import named_nothing
-from registry.store.reach import Reach, body, packs_of
+from registry.store.reach import Reach, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -201,9 +200,8 @@ class Store:
             uid = _recorded(connection, artifact)
             if uid is None:
                 raise ConflictError(f"artifact {artifact} is not known; record it first")
-            told = body(signed)
-            said = told.get("id"), mapping(told.get("facts")).get("pod_uid")
-            if said != (artifact, uid):
+            told = read(signed)
+            if (told.id, told.pod_uid) != (artifact, uid):
                 raise RefusedError(f"data: is not the manifest of {artifact}")
             pod = _check_speaks(connection, node, artifact, uid)
             if pod.successor not in ("", pod.uid) and pod.successor_node != node:
@@ -212,7 +210,7 @@ class Store:
                     f"node {node} puts nothing of it any more"
                 )
         # Else by naming others' packs it would get to read them.
-        self._check_packs(node, layout.parse_id(artifact).namespace, packs_of(told))
+        self._check_packs(node, layout.parse_id(artifact).namespace, told.packs)
 
     def _check_delete(self, node: str, key: str) -> None:
         kind, rest = _kind(key)

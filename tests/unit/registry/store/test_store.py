@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from base64 import b64encode
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +13,24 @@ import pytest
 
 from kybernate.core.artifacts.grants import Grant
 from kybernate.core.artifacts.layout import ObjectInfo
-from kybernate.errors import ConfigError, NotFoundError, RetryableError
+from kybernate.errors import ConfigError, NotFoundError, RefusedError, RetryableError
 from kybernate.types import ArtifactId
+from registry.http.app import create_app
 from registry.http.callers import ForbiddenError
 from registry.schema import MARKS, PACK_NAMES
 from registry.store.named import Named, read_named
+from registry.store.reach import read
 from registry.store.routes import store_routes
-from registry.store.store import Store
-from tests.unit.registry.replica import STORE, Clock, Replica, name_of, pod
+from registry.store.store import LARGEST, Store
+from tests.unit.registry.replica import (
+    MAX_BODY,
+    STORE,
+    Clock,
+    Replica,
+    agent_certificate,
+    name_of,
+    pod,
+)
 from tests.unit.registry.test_standing import Facts
 
 if TYPE_CHECKING:
@@ -489,6 +501,77 @@ def test_what_lies_on_nvme_alone_is_not_asked_for_at_each_list(
     lies.of[MANIFEST] = packed
     assert opens(store, "node-a"), "before anybody is refused it is looked for"
     assert lists(store, "node-a", "packs/ns/") == [PACK]
+
+
+@pytest.mark.parametrize("spoilt", ["packs", "beside", "facts"])
+def test_no_manifest_has_so_many_lists_that_to_read_it_would_take_all_memory(
+    replica: Replica, lies: Lies, make: Callable[..., Store], spoilt: str
+) -> None:
+    """Neither one that is put, nor one that lies there; the largest real one is read."""
+    store, many = make(), [[]] * 200_001
+    replica.record("n1", ONE, replica.token("n1", "u1"))
+    said = {"id": f"ns/{ONE}", "facts": {"pod_uid": "u1", "x": many}, "packs": []}
+    if spoilt != "facts":
+        said |= {"facts": {"pod_uid": "u1"}, spoilt: many}
+    wrong = b"signature\n" + orjson.dumps(said)
+    with pytest.raises(RefusedError, match="data: has more than 200000 lists and objects"):
+        put(store, "n1", MANIFEST, wrong)
+    lies.of[MANIFEST] = wrong
+    assert lists(store, "n1", "packs/ns/") == []
+    put(store, "n1", MANIFEST, largest())
+
+
+def largest() -> bytes:
+    """The manifest of a state of a terabyte, and of more files than a container has."""
+    leaf = {"covers": 1 << 26, "name": "0" * 64, "offset": 0, "pack": 0, "size": 0, "stored": 0}
+    file = {"leaves": [leaf] * 4, "name": "pages-1.img", "pieces": "0" * 64, "size": 1 << 28}
+    said = {"id": f"ns/{ONE}", "facts": {"pod_uid": "u1"}, "files": [file] * 25_000}
+    made = b"signature\n" + orjson.dumps(said)
+    assert 0.9 < len(made) / LARGEST < 1
+    return made
+
+
+def test_one_manifest_after_the_other_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what is read takes many times the bytes that came."""
+    under_way: list[int] = []
+    most: list[int] = []
+
+    def loads(_: bytes) -> dict[str, Any]:
+        under_way.append(1)
+        most.append(len(under_way))
+        time.sleep(0.01)
+        under_way.pop()
+        return {}
+
+    monkeypatch.setattr("registry.store.reach.orjson.loads", loads)
+    with ThreadPoolExecutor(4) as pool:
+        assert len(list(pool.map(read, [b"signature\n{}"] * 8))) == 8
+    assert max(most) == 1
+
+
+def test_a_third_large_body_is_asked_for_later(
+    make: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes several times its bytes until it is answered; small ones go on being taken."""
+    store, statuses = make(), list[int]()
+    app = create_app(store_routes(store), MAX_BODY, lambda _: agent_certificate("n1"))
+
+    def call(size: int) -> Any:
+        told = orjson.dumps({"key": "keys/ns/1", "data": "x" * size})
+        return app.test_client().put("/v1/store/object", data=told)
+
+    def served(_node: str, _key: str, data: str, **_: bool) -> None:
+        if len(data) > MAX_BODY and len(statuses) < 3:
+            statuses.append(0)
+            small, large = call(9), call(2 * MAX_BODY)
+            statuses.extend((small.status_code, large.status_code))
+            if large.status_code == 503:
+                assert large.headers["Retry-After"] == "1"
+
+    monkeypatch.setattr(store, "put", served)
+    assert call(2 * MAX_BODY).status_code == 200
+    assert statuses == [0, 0, 200, 503, 200, 200]
+    assert call(2 * MAX_BODY).status_code == 200, "there is room again"
 
 
 def test_a_folder_is_no_store(replica: Replica) -> None:
