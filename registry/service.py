@@ -122,8 +122,9 @@ def open_store(
     if not settings.object_store:
         return None
     url, seconds, check = settings.object_store, settings.object_leave_s, keys.check_data_key
+    at_once = max(1, settings.threads // 2)
     if cluster is None:
-        return Store(url, database, seconds, check_data_key=check)
+        return Store(url, database, seconds, check_data_key=check, at_once=at_once)
     return Store(
         url,
         database,
@@ -133,6 +134,7 @@ def open_store(
         named=cluster.named,
         check_data_key=check,
         placed=cluster.placements.wants,
+        at_once=at_once,
     )
 
 

@@ -19,6 +19,7 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
@@ -28,12 +29,11 @@ from kybernate.api.lenient import check_brackets, mapping, mappings, text, whole
 from kybernate.core.artifacts import layout
 from kybernate.core.artifacts.grants import why_not
 from kybernate.errors import NotFoundError, RefusedError, RetryableError
-from registry.http.callers import nowhere
 from registry.pods import fetch
 from registry.schema import ARTIFACTS, MARKS, PACK_NAMES, PODS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from sqlalchemy import Connection
 
@@ -52,6 +52,8 @@ _AGAIN_S = 10.0
 """A manifest is read again, for it may have been packed again, no sooner than that."""
 _MOST_BYTES = 64 << 20
 """Of what is remembered of manifests: their packs, some 45 bytes each."""
+_PATIENCE_S = 0.1
+"""Others' calls of the store take that long while it answers."""
 _NOTHING = b"{}"
 _HALF = 8
 """Bytes of a pack's name that are random; as many prove for which node it was made."""
@@ -81,14 +83,15 @@ _READING = threading.Lock()
 class Reach:
     """Of all nodes. Safe to use from several threads."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 - each is given once
         self,
         database: Database,
         objects: StoreObjects,
         gone: Gone,
         named: Callable[[str, str], Named],
         grants: Callable[[], Iterable[Grant]],
-        placed: Callable[[str, str], bool] = nowhere,
+        placed: Callable[[str, str], bool],
+        at_once: int,
     ) -> None:
         """See `Store`."""
         self._database = database
@@ -97,11 +100,24 @@ class Reach:
         self._named = named
         self._grants = grants
         self._placed = placed
+        self._at_once = at_once
+        self._room = threading.BoundedSemaphore(at_once)
         self._lively: dict[tuple[str, str], float] = {}
         self._unions: dict[tuple[str, str], _Packs] = {}
         self._manifests: OrderedDict[str, tuple[float, bytes]] = OrderedDict()
         self._held = 0
         self._lock = threading.Lock()
+
+    @contextmanager
+    def asking(self) -> Iterator[StoreObjects]:
+        """The store, for one call of it, which has a thread for as long as the store takes. Raises
+        RetryableError where as many as may wait for it do."""
+        if not self._room.acquire(timeout=_PATIENCE_S):
+            raise RetryableError(f"{self._at_once} calls wait for the object store: ask again", 5.0)
+        try:
+            yield self._objects
+        finally:
+            self._room.release()
 
     # --- pods -------------------------------------------------------------------------------------
 
@@ -293,7 +309,9 @@ class Reach:
     def _manifest(self, artifact: str) -> Told | None:
         """What it says; None if it isn't there, empty if it can't be read."""
         try:
-            return read(bytes(self._objects.get(layout.manifest_key(artifact))))
+            with self.asking() as objects:
+                signed = bytes(objects.get(layout.manifest_key(artifact)))
+            return read(signed)
         except NotFoundError:
             return None
         except RefusedError:

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from registry.store.named import Named
 
 _PAGE = 1000
+_REQUEST_S = 15.0
+"""All that is asked here is small, and agents ask again after seconds: another call then waits."""
 _TICKET = re.compile(r"[0-9a-f]{16}")
 _SMALL = 4096
 LARGEST = 16 << 20
@@ -64,16 +66,17 @@ class Store:
         named: Callable[[str, str], Named] = named_nothing,
         check_data_key: Callable[[str, str, bytes], None] = lambda _namespace, _number, _data: None,
         placed: Callable[[str, str], bool] = nowhere,
+        at_once: int = 8,
     ) -> None:
         """`seconds`: how long URLs are good. `gone`: whether the cluster says that the pod of this
         namespace and UID is no more, or raises RetryableError. `grants`: what namespaces let others
         read; may raise RetryableError, too. `named`: what pods on this node, of this namespace,
         name to continue from. `placed`: whether a TierPlacement wants an artifact on a node's NVMe,
         which reads it then, and can't open it. `check_data_key`: raises RefusedError for what is no
-        data key of this namespace and number. Raises ConfigError for what is no store that requests
-        can be signed for.
+        data key of this namespace and number. `at_once`: calls that may wait for the store; others
+        need threads, too. Raises ConfigError for what is no store that requests can be signed for.
         """
-        objects = open_objects(url)
+        objects = open_objects(url, _REQUEST_S)
         if not isinstance(objects, StoreObjects) or not objects.signs:
             raise ConfigError("object_store", f"{url!r} must begin with s3://, gs:// or az://")
         self.url = url
@@ -81,7 +84,7 @@ class Store:
         self.headers = _HEADERS.get(url.partition(":")[0], {})
         self._objects = objects
         self._database = database
-        self._reach = Reach(database, objects, gone, named, grants, placed)
+        self._reach = Reach(database, objects, gone, named, grants, placed, at_once)
         self._check_data_key = check_data_key
 
     # --- what agents ask for ----------------------------------------------------------------------
@@ -122,14 +125,16 @@ class Store:
             self._check(node, rest[0])
             if kind == layout.KEYS:
                 self._check_data_key(rest[0], rest[1], content)
-        self._objects.put(key, content, create=create or kind in (layout.KEYS, layout.CLOCKS))
+        with self._reach.asking() as objects:
+            objects.put(key, content, create=create or kind in (layout.KEYS, layout.CLOCKS))
 
     def head(self, node: str, key: str) -> ObjectInfo:
         """What the object is. Raises ForbiddenError, NotFoundError."""
         kind, rest = _kind(key)
         if not (kind == layout.CLOCKS and len(rest) == 1):
             self._check_reads(node, _namespace(key), [key], None)
-        return self._objects.head(key)
+        with self._reach.asking() as objects:
+            return objects.head(key)
 
     def page(self, node: str, prefix: str, after: str) -> tuple[list[ObjectInfo], str | None]:
         """Objects below the prefix that the node may read, and where the next page begins. Raises
@@ -161,7 +166,8 @@ class Store:
         damaged, its own questions for the time. Raises ForbiddenError."""
         for key in keys:
             self._check_delete(node, key)
-        self._objects.delete(keys)
+        with self._reach.asking() as objects:
+            objects.delete(keys)
 
     # --- who may ----------------------------------------------------------------------------------
 
@@ -247,8 +253,8 @@ class Store:
                 )
 
     def _check_clock(self, node: str, key: str) -> None:
-        with suppress(NotFoundError):
-            if bytes(self._objects.get(key, 0, _SMALL)) != node.encode():
+        with suppress(NotFoundError), self._reach.asking() as objects:
+            if bytes(objects.get(key, 0, _SMALL)) != node.encode():
                 raise ForbiddenError(f"keys: {key} is another node's")
 
     def _check_index(self, node: str, namespace: str, pack: str) -> None:
@@ -260,12 +266,13 @@ class Store:
         size = self._reach.size_of(node, namespace, pack)
         if size is None:
             raise ForbiddenError(_foreign(node, namespace, f"pack {pack}"))
-        with suppress(NotFoundError):
-            if self._objects.head(f"{layout.PACKS}{namespace}/{pack}").size == size:
+        with suppress(NotFoundError), self._reach.asking() as objects:
+            if objects.head(f"{layout.PACKS}{namespace}/{pack}").size == size:
                 raise ForbiddenError(f"keys: pack {pack} is there and whole; its index stays")
 
     def _page(self, prefix: str, after: str) -> tuple[list[ObjectInfo], str | None]:
-        found = self._objects.page(prefix, after, _PAGE)
+        with self._reach.asking() as objects:
+            found = objects.page(prefix, after, _PAGE)
         return found, found[-1].key if len(found) == _PAGE else None
 
 

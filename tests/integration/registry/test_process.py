@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import ssl
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -262,3 +264,31 @@ def _await(true: Callable[[], bool], limit_s: float = 60.0) -> None:
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_a_store_that_never_answers_keeps_nobody_from_leases(
+    start: Callable[..., Server], sqlite: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes connections. Whoever asks for what lies there asks again after a few seconds, and
+    the call of before has its thread still."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen(128)
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        for name, value in {"ENDPOINT": endpoint, "ALLOW_HTTP": "true", "REGION": "eu-1"}.items():
+            monkeypatch.setenv(f"AWS_{name}", value)
+        for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"):
+            monkeypatch.setenv(f"AWS_{name}", "x")
+        server = start(sqlite, OBJECT_STORE="s3://bucket/kyb")
+        server.client().settle("new")
+        with ThreadPoolExecutor(24) as agents:
+            asked = [
+                agents.submit(server.client("agent-n2").head_object, f"clocks/{number:016x}", 8.0)
+                for number in range(24)
+            ]
+            time.sleep(2.0)
+            began = time.monotonic()
+            for number in range(20):
+                server.client("agent-n1").lease(("ns", f"u{number}"), WISH, 4.0)
+            assert time.monotonic() - began < 4.0
+        assert all(isinstance(one.exception(), DeadlineError) for one in asked)

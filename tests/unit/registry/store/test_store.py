@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
@@ -572,6 +573,33 @@ def test_a_third_large_body_is_asked_for_later(
     assert call(2 * MAX_BODY).status_code == 200
     assert statuses == [0, 0, 200, 503, 200, 200]
     assert call(2 * MAX_BODY).status_code == 200, "there is room again"
+
+
+def test_a_store_that_does_not_answer_keeps_so_many_calls_and_no_more(
+    replica: Replica, make: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leases and claims need threads, too."""
+    store, answers = make(at_once=2), threading.Event()
+    replica.token("n1", "u1")
+    entered = threading.Semaphore(0)
+
+    def head(key: str) -> ObjectInfo:
+        entered.release()
+        answers.wait(5)
+        return ObjectInfo(key, 1, 1.0)
+
+    monkeypatch.setattr(store._objects, "head", head)
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(store.head, "n1", "keys/ns/1") for _ in range(2)]
+        assert all(entered.acquire(timeout=5) for _ in waiting)
+        with pytest.raises(RetryableError, match="2 calls wait for the object store"):
+            store.head("n1", "keys/ns/1")
+        with pytest.raises(RetryableError, match="2 calls wait for the object store"):
+            put(store, "n1", "leases/ns/0123456789abcdef", b"x")
+        assert opens(store, "n1", "keys/ns/1"), "what asks no store goes on"
+        answers.set()
+        assert [one.result().size for one in waiting] == [1, 1]
+    assert store.head("n1", "keys/ns/1").size == 1
 
 
 def test_a_folder_is_no_store(replica: Replica) -> None:
