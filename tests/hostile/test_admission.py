@@ -123,13 +123,21 @@ def test_an_ephemeral_container_takes_no_gpu(
         debug(control_plane, namespace, name, **container)
 
 
-def test_without_its_label_a_pod_with_a_seat_is_looked_after_all_the_same(
+def test_no_pod_with_a_seat_hides_from_those_who_wait_for_it(
     control_plane: Cluster, namespace: str
 ) -> None:
-    create(control_plane.api(), namespace, tenant_pod("unlabelled"))
-    change = {"metadata": {"labels": {keys.MANAGED_LABEL: None}}}
-    control_plane.api().patch(pods_path(namespace, "unlabelled"), change)
-    assert debug(control_plane, namespace, "unlabelled")[0]["env"] == [VOID]
+    api, pod = control_plane.api(), tenant_pod("hidden")
+    pod["metadata"]["labels"] = {keys.MANAGED_LABEL: "false"}
+    pod["spec"]["containers"][0]["resources"]["limits"] = {keys.seat_resource(1): "1"}
+    with pytest.raises(RefusedError, match=r'managed is "false", but container c asks'):
+        create(api, namespace, pod)
+    create(api, namespace, tenant_pod("hidden"))
+    for said in (None, "false", ""):
+        change = {"metadata": {"labels": {keys.MANAGED_LABEL: said, "mine": "x"}}}
+        for subresource in ("", "/status"):
+            with pytest.raises(RefusedError, match='of a pod with a seat stays "true"'):
+                api.patch(f"{pods_path(namespace, 'hidden')}{subresource}", change)
+    api.patch(pods_path(namespace, "hidden"), {"metadata": {"labels": {"mine": "x"}}})
 
 
 @pytest.fixture

@@ -87,7 +87,7 @@ def read_ask(pod: Json) -> tuple[Ask | None, list[str]]:
 
     For a pod that concerns us there is an Ask or a sentence.
     """
-    problems = [*_init_problems(pod), *_annotation_problems(pod)]
+    problems = [*_init_problems(pod), *_annotation_problems(pod), *_label_problems(pod)]
     found: list[Ask] = []
     for index, container in enumerate(pod["spec"]["containers"]):
         ask, wrong = _read_container(index, container)
@@ -155,6 +155,20 @@ def _annotation_problems(pod: Json) -> list[str]:
             f"{keys.GPUS_ANNOTATION} is {text!r}; write a whole number of GPUs, such as 2."
         )
     return problems
+
+
+def _label_problems(pod: Json) -> list[str]:
+    said = (pod.get("metadata", {}).get("labels") or {}).get(keys.MANAGED_LABEL, "true")
+    asks = next(((one, _ours(one)[0]) for _, one in all_containers(pod) if _ours(one)), None)
+    if said == "true" or asks is None:
+        return []
+    # It isn't written over: a ReplicaSet that selects by it would make pods without end.
+    container, resource = asks
+    problem = (
+        f'The label {keys.MANAGED_LABEL} is "{said}", but container {container["name"]} asks for '
+        f'{resource}; write "true", or leave the label out.'
+    )
+    return [problem]
 
 
 def _init_problems(pod: Json) -> list[str]:

@@ -83,7 +83,8 @@ def hide_from_debuggers(pod: Json, before: Json) -> list[Json]:
 def _change(pod: Json, ask: Ask, cluster: Cluster, settings: WebhookSettings) -> None:
     spec, container = pod["spec"], pod["spec"]["containers"][ask.index]
     original = _record(pod, container, ask, cluster)
-    # By the label policies tell pods with a seat from others without a look at each.
+    # By the label policies tell pods with a seat from others without a look at each. Nobody denies
+    # it here: such a pod is refused.
     labels = pod["metadata"].get("labels") or {}
     pod["metadata"]["labels"] = {keys.MANAGED_LABEL: "true", **labels}
     _set_resources(pod, container, ask, original)

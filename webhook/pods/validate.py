@@ -80,6 +80,7 @@ def unprepared(pod: Json, scheduler: str) -> list[str]:
     container = pod["spec"]["containers"][ask.index]
     gates = [gate.get("conditionType") for gate in pod["spec"].get("readinessGates") or ()]
     checks = {
+        f"the label {keys.MANAGED_LABEL}": asking.is_labelled(pod),
         "spec.schedulerName": pod["spec"].get("schedulerName") == scheduler,
         "spec.readinessGates": keys.WAKEABLE_CONDITION in gates,
         f"the limits of container {container['name']}": asking.amounts(container, "limits").get(

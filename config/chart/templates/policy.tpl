@@ -1477,6 +1477,9 @@ spec:
   - expression: variables.model == variables.before[?'kyb.ai/model'].orValue('') || !variables.model.contains('/')
     reason: Forbidden
     message: kyb.ai/model has a '/', but requests name a model as model or namespace/model; write a name without it
+  - expression: oldObject.metadata.?labels[?'kyb.ai/managed'].orValue('') != 'true' || object.metadata.?labels[?'kyb.ai/managed'].orValue('') == 'true'
+    reason: Forbidden
+    message: 'the label kyb.ai/managed of a pod with a seat stays "true": its seat is found by it; leave it as it is, or delete the pod'
   - expression: size(variables.changed) == 0
     reason: Forbidden
     messageExpression: 'variables.changed.join('', '') + " can''t change once a pod exists: its memory was computed from it; " + ''create a new pod with the value

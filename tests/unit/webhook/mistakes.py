@@ -71,6 +71,7 @@ REFUSED: dict[str, list[tuple[str, Pod]]] = {
         ),
         ("a request that is not the limit", pod({VENDOR: "2"}, {VENDOR: "1"}, notes=VRAM)),
         (f'the label `{keys.MANAGED_LABEL}: "true"` alone', pod(notes=VRAM)),
+        (f'a seat and the label `{keys.MANAGED_LABEL}: "false"`', pod(seat(), label="false")),
         (
             f"`{keys.GPUS_ANNOTATION}` without the label",
             pod(notes={keys.GPUS_ANNOTATION: "1"}, label=None),

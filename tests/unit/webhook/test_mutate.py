@@ -108,8 +108,23 @@ def test_the_short_name_of_a_wish_is_taken_for_the_whole() -> None:
 def test_a_pod_that_only_asks_for_a_seat_gets_the_label_too() -> None:
     labels = admitted(pod(seat(), notes=VRAM, label=None))["metadata"]["labels"]
     assert labels == {keys.MANAGED_LABEL: "true"}
-    said = admitted(pod(seat(), notes=VRAM, label="false"))["metadata"]["labels"]
-    assert said == {keys.MANAGED_LABEL: "false"}
+
+
+@pytest.mark.parametrize("said", ["false", "yes", ""])
+def test_nobody_has_a_seat_and_a_label_that_denies_it(said: str) -> None:
+    with pytest.raises(RefusedError, match=rf'kyb\.ai/managed is "{said}", but container c asks'):
+        admitted(pod(seat(), notes=VRAM, label=said))
+    assert mutate(pod({keys.VENDOR_RESOURCE: "1"}, label=said), CLUSTER, SETTINGS) == []
+
+
+@pytest.mark.parametrize("said", [None, "false"])
+def test_a_seat_without_its_label_after_admission_is_refused(said: str | None) -> None:
+    once = admitted(pod(seat(), notes=VRAM))
+    assert unprepared(once, NAME) == []
+    del once["metadata"]["labels"][keys.MANAGED_LABEL]
+    if said:
+        once["metadata"]["labels"][keys.MANAGED_LABEL] = said
+    assert refusals(once, CLUSTER, NAME) + unprepared(once, NAME)
 
 
 def test_the_pod_gets_what_a_seat_needs() -> None:
