@@ -328,7 +328,7 @@ def _holds(seen: Observed, step: Step) -> bool:
 def _plan(request: Request, found: Plan | NoPlan, now: float) -> Decision[Status, Act]:
     if isinstance(found, NoPlan):
         if found.for_now:
-            pause = min(max(_TROUBLE_S, (now - request.created_at) * _REPLAN_PART), _GLANCE_S)
+            pause = _trouble_s(request, now)
             return _open(request.status, RebalanceReason.PLANNING, found.why, pause)
         return _over(request, RebalanceReason.NO_PLAN, found.why, now)
     status = replace(request.status, plan=found, planned_at=now)
@@ -347,6 +347,11 @@ def _plan(request: Request, found: Plan | NoPlan, now: float) -> Decision[Status
         reason = RebalanceReason.PLAN_CHANGED
     told = f"{found.told} Approve it by spec.approvedPlan: {found.hash}"
     return _open(status, reason, told, _GLANCE_S)
+
+
+def _trouble_s(request: Request, now: float) -> float:
+    """Seconds until a plan is asked for that could not be had, or not be begun."""
+    return min(max(_TROUBLE_S, (now - request.created_at) * _REPLAN_PART), _GLANCE_S)
 
 
 def _unfit(plan: Plan, budget: Budget) -> RebalanceReason | None:
@@ -379,7 +384,9 @@ def _waiting(seen: Observed, step: Step, now: float) -> Decision[Status, Act]:
         # which has not begun, from its creation.
         status = replace(request.status, plan=None, planned_at=0.0, began_at=0.0, ready_at=0.0)
         why = f"pod {step.told} is not where the plan has it; planned again"
-        return _open(status, RebalanceReason.PLAN_CHANGED, why, 0.0)
+        # Not at once: the extender may see the pod there, and make the very same plan again.
+        pause = _trouble_s(request, now)
+        return _open(status, RebalanceReason.PLAN_CHANGED, why, pause)
     return _next(request, replace(step, stage=Stage.SAVING), now)
 
 

@@ -214,6 +214,20 @@ def test_a_pod_that_is_elsewhere_has_the_rest_planned_and_approved_again():
     assert found.status.reason is RebalanceReason.PLAN_CHANGED
 
 
+def test_an_approved_plan_whose_pod_nobody_sees_is_made_again_seldom():
+    one, now, plans = request(approved="h1", created_at=NOW, deadline_s=86_400.0), NOW, []
+    while not one.ended:
+        decision = decide(Observed(one), now)
+        if decision.act is Act.PLAN:
+            plans.append(now)
+            decision = decide(Observed(one, found=plan(step())), now)
+        one = replace(one, status=decision.status)
+        now += decision.again or 1.0
+        assert len(plans) <= 86_400 / 30 + 20
+    assert min(after - before for before, after in pairwise(plans)) >= 5.0
+    assert one.status.reason is RebalanceReason.DEADLINE_EXCEEDED
+
+
 def test_without_an_approval_a_request_ends_at_its_deadline_from_its_creation():
     waits = request(Status(plan=plan(step()), planned_at=NOW), created_at=NOW)
     assert decide(Observed(waits, pods=AT_HOME), NOW + 590).again == 10.0
