@@ -20,6 +20,7 @@ from kybernate.api import pods
 from kybernate.api.lenient import text
 from kybernate.api.rebalances.reading import read_plan
 from kybernate.api.requests import to_evict, to_wake
+from kybernate.core.plans.steps import Kind
 from kybernate.core.requests.checkpoint import Mode
 from kybernate.core.requests.evictions import is_preemption
 from kybernate.core.requests.preempt import (
@@ -198,7 +199,11 @@ class PreemptWorker:
             if isinstance(found, NoPlan):
                 log.info("pod %s waits: %s", seen.waiter.told, found.why)
             else:
-                why = found.told
+                why, known = found.told, self._seen.all()
+                # Whom nobody here sees makes no room: the next plan is another one.
+                asked = (one.uid for one in found.steps if one.kind is Kind.SUSPEND)
+                unseen = (uid for uid in asked if uid not in known)
+                self._refused |= dict.fromkeys(unseen, self._wall())
             # What others began meanwhile is not known to the plan.
             made, others = self._evictions()
             seen = replace(seen, made=made, others=others, found=found)
@@ -234,7 +239,7 @@ class PreemptWorker:
         self._tell(*about, "PreemptedInVain", why)
 
     def _unasked(self) -> set[str]:
-        """Pods, by UID, whose states may not be asked for, such as by their namespace's quota."""
+        """Pods, by UID, whose states can't be asked for, such as by their namespace's quota."""
         least = self._wall() - SPARED_S
         self._refused = {uid: at for uid, at in self._refused.items() if at > least}
         return {*self._refused}

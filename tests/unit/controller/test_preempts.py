@@ -292,6 +292,15 @@ def test_another_makes_room_where_a_state_may_not_be_asked_for(site):
     assert site.asked == ["/preemption/shop/new", "/preemption/shop/new?spare=u-low"]
 
 
+def test_another_makes_room_where_nobody_here_sees_the_pod(site):
+    site.see(pod("other", "lab", node="n1"))
+    site.see(pod("low", "lab", node="n1"), "DELETED")
+    site.worker.look(KEY)
+    assert site.world.posted == []
+    site.worker.look(KEY)
+    assert site.asked == ["/preemption/shop/new", "/preemption/shop/new?spare=u-low"]
+
+
 def test_a_pod_that_was_made_room_for_in_vain_is_told_so(site):
     site.saved()
     site.see(pod("low", "lab", node="n1"), "DELETED")
