@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from prometheus_client import Counter
@@ -167,13 +168,15 @@ class Since:
 
 
 class Evictions:
-    """Answers. `seats` and `requests` say what is known of a pod by namespace and name; `ask` has a
-    request made, and says why it could not be before."""
+    """Answers. `seats` and `requests` say what is known of a pod by namespace and name, and `taken`
+    whether any pod's request has a name there; `ask` has a request made, and says why it could not
+    be before."""
 
     def __init__(
         self,
         seats: Callable[[str, str], tuple[EvictedSeat, ...]],
         requests: Callable[[str, str], Mapping[str, Known]],
+        taken: Callable[[str, str], bool],
         ask: Callable[[Wanted], str],
         *,
         within: float = 300.0,
@@ -183,6 +186,7 @@ class Evictions:
         1970."""
         self._seats = seats
         self._requests = requests
+        self._taken = taken
         self._ask = ask
         self._within = within
         self._wall = wall
@@ -205,8 +209,20 @@ class Evictions:
     def _of_seat(
         self, seat: EvictedSeat, known: tuple[Request, ...], asked: wire.Eviction
     ) -> Answer:
-        found = may_go(seat, known, self._wall())
+        found = self._may_go(seat, known, asked)
         return found if asked.dry_run else self._bounded(found, seat, known, asked)
+
+    def _may_go(
+        self,
+        seat: EvictedSeat,
+        known: tuple[Request, ...],
+        asked: wire.Eviction,
+        *,
+        patient: bool = True,
+    ) -> Answer:
+        # Anybody may give a request for a pod of theirs the name that this one's would have.
+        taken = partial(self._taken, asked.namespace)
+        return may_go(seat, known, self._wall(), patient=patient, taken=taken)
 
     def _bounded(
         self, found: Answer, seat: EvictedSeat, known: tuple[Request, ...], asked: wire.Eviction
@@ -216,7 +232,7 @@ class Evictions:
         if not found.others:
             self._held.over(about)
         elif self._held.seconds(about, now) > OTHERS_S:
-            found = may_go(seat, known, now, patient=False)
+            found = self._may_go(seat, known, asked, patient=False)
         if not found.ask:
             self._asked.over(about)
             return found

@@ -64,6 +64,7 @@ class Service:
         self.evictions = Evictions(
             self.known.seats,
             self._requests.of,
+            self._requests.has,
             self._asker.ask,
             within=settings.evict_within_s,
         )

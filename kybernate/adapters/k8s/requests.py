@@ -40,7 +40,7 @@ class RequestIndex:
         self._told = told
         self._lock = threading.Lock()
         self._found: dict[tuple[str, str], dict[str, Known]] = {}
-        self._keys: dict[tuple[str, str], str] = {}
+        self._keys: dict[tuple[str, str], str | None] = {}
         path = keys.CHECKPOINT_REQUESTS_PATH
         self.watch = Watcher(
             *(api, path, {}, self.on_event, "CheckpointRequests"), names_only=True, page=OF_USERS
@@ -62,8 +62,9 @@ class RequestIndex:
         key = None if request is None else self._about(request)
         with self._lock:
             self._forget(namespace, name)
-            if request is not None and key is not None:
+            if kind != "DELETED":
                 self._keys[namespace, name] = key
+            if request is not None and key is not None:
                 known = request, str(meta["resourceVersion"])
                 self._found.setdefault((namespace, key), {})[name] = known
         self._told(namespace, name, request)
@@ -72,6 +73,11 @@ class RequestIndex:
         """Those under this key by their names, each with its resourceVersion."""
         with self._lock:
             return dict(self._found.get((namespace, key), {}))
+
+    def has(self, namespace: str, name: str) -> bool:
+        """Whether there is one of this name, whatever it is about, and whether it can be read."""
+        with self._lock:
+            return (namespace, name) in self._keys
 
     def _forget(self, namespace: str, name: str) -> None:
         key = self._keys.pop((namespace, name), None)

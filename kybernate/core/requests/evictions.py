@@ -24,7 +24,7 @@ from kybernate.dataclass import dataclass
 from kybernate.types import SeatState, Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from kybernate.core.requests.checkpoint import Request
 
@@ -84,10 +84,16 @@ class Answer:
 
 
 def may_go(
-    seat: EvictedSeat | None, requests: Collection[Request], now: float, *, patient: bool = True
+    seat: EvictedSeat | None,
+    requests: Collection[Request],
+    now: float,
+    *,
+    patient: bool = True,
+    taken: Callable[[str], bool] = lambda _: False,
 ) -> Answer:
     """The answer for the pod with this seat, given the `requests` for pods of its name; `now` in
-    seconds since 1970. `patient`: what others have begun is waited for."""
+    seconds since 1970. `patient`: what others have begun is waited for. `taken`: whether a request
+    of this name is there, for whatever pod."""
     if seat is None or seat.state in _NOTHING_TO_SAVE:
         return Answer(allowed=True)
     mine = [one for one in requests if one.status.pod_uid in ("", seat.uid)]
@@ -103,7 +109,7 @@ def may_go(
         return Answer(allowed=True)
     if not (safe or seat.keeps):
         return _lost("its node has no object store")
-    return _saved_first(seat, mine, made, now)
+    return _saved_first(seat, mine, made, now, taken)
 
 
 def _begun(seat: EvictedSeat, requests: Iterable[Request]) -> str:
@@ -116,7 +122,11 @@ def _begun(seat: EvictedSeat, requests: Iterable[Request]) -> str:
 
 
 def _saved_first(
-    seat: EvictedSeat, mine: Sequence[Request], made: Sequence[Request], now: float
+    seat: EvictedSeat,
+    mine: Sequence[Request],
+    made: Sequence[Request],
+    now: float,
+    taken: Callable[[str], bool],
 ) -> Answer:
     last = max(made, key=lambda one: _number(one, seat), default=None)
     if last is not None and (settled := _settled(last, made, now)):
@@ -124,9 +134,10 @@ def _saved_first(
     if any(continues(one) and now - one.status.ended_at < _NEWS_S for one in mine):
         # Its node is yet to tell that somebody else's request has put it there.
         return _later("its state was just put there")
-    taken = {_number(one, seat) for one in mine}
-    free = next(n for n in count(1 + (_number(last, seat) if last else 0)) if n not in taken)
-    ask = f"{EVICTION}{seat.uid}-{free}"
+    theirs = {one.name for one in mine}
+    numbers = count(1 + (_number(last, seat) if last else 0))
+    names = (f"{EVICTION}{seat.uid}-{number}" for number in numbers)
+    ask = next(one for one in names if one not in theirs and not taken(one))
     # What lies there already is asked for, too: the request names whose successor continues.
     return Answer(allowed=False, sentence=_told("its state is put there now"), ask=ask)
 

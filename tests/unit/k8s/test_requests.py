@@ -30,9 +30,11 @@ def test_requests_are_known_by_what_they_are_about(index: RequestIndex) -> None:
     index.on_event("MODIFIED", item("one", mode="Fly"))
     assert [request.name for request, _ in index.of("shop", "a").values()] == ["two"]
     assert index.of("shop", "b") == index.of("park", "a") == {}
+    assert [index.has("shop", name) for name in ("one", "two", "three")] == [True, True, False]
     index.on_event("DELETED", item("two"))
     index.on_event("DELETED", item("two"))
     assert index.of("shop", "a") == {}
+    assert not index.has("shop", "two")
 
 
 def test_one_that_is_about_something_else_now_is_found_there_alone(index: RequestIndex) -> None:
@@ -46,6 +48,7 @@ def test_what_is_about_nothing_is_not_kept() -> None:
     index = RequestIndex(cast("Any", None), lambda request: request.pod if request.ended else None)
     index.on_event("ADDED", item("one"))
     assert index.of("shop", "a") == {}
+    assert index.has("shop", "one"), "its name is taken all the same"
 
 
 class Refusing:

@@ -63,7 +63,7 @@ class Site:
         self.requests = RequestIndex(Api(), attrgetter("pod"))  # type: ignore[arg-type]
         self.known.on_event("ADDED", NODE)
         answer = Evictions(
-            *(self.known.seats, self.requests.of, self.ask),
+            *(self.known.seats, self.requests.of, self.requests.has, self.ask),
             within=within,
             wall=lambda: self.now,
         ).answer
@@ -105,6 +105,28 @@ def test_a_pod_with_a_state_is_held_back_as_a_disruption_budget_does() -> None:
     site.requests.on_event("DELETED", item("evict-u1-1"))
     assert not site.evict()["allowed"]
     assert len(site.asked) == 2
+
+
+def test_a_name_that_another_pods_request_has_is_passed_over() -> None:
+    site = Site()
+    assert not site.evict()["allowed"]
+    squat = item("evict-u1-1")
+    squat["spec"] |= {"pod": "x", "requestedBy": "ann"}
+    unread = item("evict-u1-2")
+    unread["spec"] = {"mode": "what"}
+    for one in (squat, unread, item("evict-u2-3")):
+        site.requests.on_event("ADDED", one)
+    assert not site.evict()["allowed"]
+    assert site.asked[-1] == Wanted("shop", "a", "evict-u1-3")
+    site.requests.on_event("ADDED", item("evict-u1-3"))
+    site.now += 299.0
+    assert not site.evict()["allowed"]
+    assert len(site.asked) == 2
+    for one in (squat, unread):
+        site.requests.on_event("DELETED", one)
+    site.requests.on_event("DELETED", item("evict-u1-3"))
+    assert not site.evict()["allowed"]
+    assert site.asked[-1].name == "evict-u1-1", "it is free again"
 
 
 @pytest.mark.parametrize(
