@@ -88,7 +88,8 @@ def clear(place: Place) -> None:
         place.objects.delete([info.key for info in place.objects.scan(kind)])
         if place.root is not None:
             # Images, which are no objects, and what a crash left.
-            shutil.rmtree(place.root / kind, ignore_errors=True)
+            with suppress(FileNotFoundError):
+                shutil.rmtree(place.root / kind)
 
 
 def _do(place: Place, swept: Swept) -> None:

@@ -5,6 +5,7 @@ Subcommands are imported when they are asked for, so that `kybernate --help` ans
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 from importlib import metadata
@@ -107,6 +108,14 @@ class _Group(click.Group):
             return super().invoke(ctx)
         except KybernateError as error:
             raise click.ClickException(str(error)) from error
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                # Who reads has read enough; click ends quietly.
+                raise
+            said = error.strerror or str(error)
+            raise click.ClickException(
+                f"{error.filename}: {said}" if error.filename else said
+            ) from error
 
 
 def _say_needs(path: str, command: click.Command) -> None:

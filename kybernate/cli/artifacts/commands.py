@@ -231,14 +231,14 @@ def rm(place: str, artifacts: tuple[str, ...], folder: Path, **flags: Any) -> No
         return
     # All of them are read before the first is deleted: a name that is wrong deletes nothing.
     found = [read_manifest(where, each, own) for each in artifacts]
-    if flags["yes"]:
-        for manifest in found:
+    for manifest in found:
+        if flags["yes"]:
             drop(where, manifest)
+        if not flags["as_json"]:
+            click.echo(f"{manifest.id}: {'deleted' if flags['yes'] else 'would be deleted'}")
     if flags["as_json"]:
         removing.tell([(each.id, each.stored) for each in found], done=flags["yes"])
         return
-    for manifest in found:
-        click.echo(f"{manifest.id}: {'deleted' if flags['yes'] else 'would be deleted'}")
     if not flags["yes"]:
         click.echo("Nothing was changed; say --yes to do it.")
 

@@ -60,12 +60,12 @@ def keys(folder: Path, name: str, *, secret: bool, shared: bool) -> None:
     is stored, and only the registry mounts it: whoever loses it has lost the states.
     """
     made = artifactkeys.make_folder(folder, name)
+    for file in made:
+        # Into a pipe go the Secrets alone; who mistyped the folder sees that these are new.
+        click.echo(f"{file}: made", err=secret)
     if secret:
         click.echo(yaml.safe_dump_all(_secrets(folder, shared=shared), sort_keys=False), nl=False)
-        return
-    for file in made:
-        click.echo(f"{file}: made")
-    if not made:
+    elif not made:
         click.echo("nothing was missing")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from rich.text import Text
 
 from kybernate.checkpoint import catalogue, gc
 from kybernate.cli.output import age, console, human, plain_table
-from kybernate.errors import ConflictError, DeadlineError, NotFoundError
+from kybernate.errors import ConfigError, ConflictError, DeadlineError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 def rm_all(where: Place, own: ArtifactKeys, flags: Mapping[str, Any]) -> None:
     """Delete all that is there, with `yes`; without, say how much. Raises ConflictError while a pod
     may need any of it, DeadlineError if the `registry` doesn't answer; with `force` neither."""
+    if where.root is not None and not os.access(where.root, os.R_OK | os.W_OK | os.X_OK):
+        raise ConfigError("PLACE", f"{where.root} is no folder that you may change; see its path")
     found = list(catalogue.manifests(where, own))
     needs = dict(_asked(found, flags)) if flags["registry"] and not flags["force"] else {}
     done = flags["yes"] and not needs
@@ -42,7 +45,7 @@ def rm_all(where: Place, own: ArtifactKeys, flags: Mapping[str, Any]) -> None:
     else:
         console().print(_table(found, datetime.now(UTC)))
     for name, why in needs.items():
-        click.echo(f"pod {name}: {why}", err=True)
+        click.echo(f"{name}: {why}", err=True)
     if needs and flags["yes"]:
         raise ConflictError(
             f"pods may need what is in {where.name} ({len(needs)}); nothing was deleted. Delete "
@@ -75,9 +78,15 @@ def _table(found: Iterable[Found], now: datetime) -> Table:
     return made
 
 
-def _asked(found: Iterable[Found], flags: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _asked(found: Sequence[Found], flags: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Who may need what was found, and what nobody can say that of, each with a sentence."""
     from kybernate.adapters.registry.client import Registry  # noqa: PLC0415 - slow
 
+    for each in found:
+        if each.manifest is None:
+            # The registry is asked for pods, and who trusts other keys reads whose state it is.
+            why = "so nobody can say whose state it is; give the --keys that it is trusted by"
+            yield each.id, f"it isn't believed ({each.problem}), {why}"
     client = Registry(flags["registry"], flags["tls"], "controller")
     try:
         yield from _needed([each.manifest for each in found if each.manifest], client.pod)
@@ -89,7 +98,7 @@ def _asked(found: Iterable[Found], flags: Mapping[str, Any]) -> Iterator[tuple[s
 
 
 def _needed(manifests: Iterable[Manifest], pod: Pods) -> Iterator[tuple[str, str]]:
-    """Who may need them: each pod once as `namespace/uid`, and why, as a sentence."""
+    """Who may need them: each pod once as `pod namespace/uid`, and why, as a sentence."""
     from kybernate.adapters.registry import wire  # noqa: PLC0415 - slow
 
     known: dict[tuple[str, str], wire.Pod] = {}
@@ -105,7 +114,7 @@ def _needed(manifests: Iterable[Manifest], pod: Pods) -> Iterator[tuple[str, str
     told = set()
     for manifest in manifests:
         for uid, why in _needs(manifest, of):
-            name = f"{manifest.facts.namespace}/{uid}"
+            name = f"pod {manifest.facts.namespace}/{uid}"
             if name not in told:
                 told.add(name)
                 yield name, why

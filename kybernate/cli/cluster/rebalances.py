@@ -152,7 +152,7 @@ def ask(
     if plan_only:
         sys.exit(_looked_at(link, made, until, form))
     planned = REBALANCES.followed(link, made, until, _planned)
-    if read_rebalance(planned).ended:
+    if not _planned(read_rebalance(planned)):
         sys.exit(_end(planned, form))
     if form == "text":
         _show(planned)
@@ -170,12 +170,12 @@ def _looked_at(link: Link, made: Json, until: float, form: str) -> int:
     finally:
         with contextlib.suppress(NotFoundError):
             link.api.delete(f"{link.of(REBALANCES.plural)}/{made['metadata']['name']}")
-    if form == "text":
-        _show(planned)
-    else:
-        REBALANCES.tell(planned, form, "")
     request = read_rebalance(planned)
-    return REBALANCES.outcome(request, quiet=form != "text") if request.ended else 0
+    if form != "text":
+        REBALANCES.tell(planned, form, "")
+    elif request.status.plan is not None:
+        _show(planned)
+    return 0 if _planned(request) else REBALANCES.outcome(request, quiet=form != "text")
 
 
 def _end(item: Json, form: str = "text") -> int:

@@ -28,7 +28,7 @@ from kybernate.cli.cluster.link import link_to
 from kybernate.cli.completing import node_names, pod_names
 from kybernate.cli.output import human, plain
 from kybernate.core.requests.checkpoint import Mode, Request
-from kybernate.errors import NotFoundError, RefusedError
+from kybernate.errors import KybernateError
 from kybernate.types import Tier
 
 if TYPE_CHECKING:
@@ -147,25 +147,22 @@ def drain(node: str, *, tier: str | None, why: str | None, dry_run: bool, **opti
     kubectl kyb drain gpu-7 --tier nvme --why 'new driver'
     """
     limit, link, form = limit_of(options["timeout"]), link_to(options), options["output"]
-    _, status = read_status(link.api.get(f"{keys.GPU_NODES_PATH}/{node}"))
-    below = Tier(tier) if tier else None
-    wanted = [
-        (seat.namespace, because(ask_for(Mode.EVICT, seat.pod, below, limit, KEPT_S), why))
-        for seat in status.seats
-        if seat.state != "gone"
-    ]
     if dry_run:
-        _would(node, wanted, form)
+        _would(node, _to_park(link, node, tier, why, limit), form)
         return
+    # Whoever is told nothing of its seats cordons nothing.
+    _to_park(link, node, tier, why, limit)
     link.api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}})
     # What programs read is the requests alone.
     click.echo(f"node {node} is cordoned: no new pod comes to it", err=form != "text")
     asked, ends = [], [0]
+    # Asked once more, for a pod may have come just before.
+    wanted = _to_park(link, node, tier, why, limit)
     for namespace, body in wanted:
         there = replace(link, namespace=namespace)
         try:
             asked.append((there, there.api.post(there.of(CHECKPOINTS.plural), body)))
-        except (NotFoundError, RefusedError) as error:
+        except KybernateError as error:
             # Such as by a quota of its namespace, which is to hold up no other.
             pod = f"{namespace}/{body['spec']['pod']}"
             click.echo(f"evict of {pod} failed: {plain(str(error))}", err=True)
@@ -173,6 +170,19 @@ def drain(node: str, *, tier: str | None, why: str | None, dry_run: bool, **opti
     found = [_end(*one, time.monotonic() + limit + LATE_S, form) for one in asked]
     CHECKPOINTS.tell_all([item for item, _ in found], form)
     sys.exit(max(ends + [end for _, end in found]))
+
+
+def _to_park(
+    link: Link, node: str, tier: str | None, why: str | None, limit: int
+) -> list[tuple[str, Json]]:
+    """A request for each seat of the node, with its namespace."""
+    _, status = read_status(link.api.get(f"{keys.GPU_NODES_PATH}/{node}"))
+    below = Tier(tier) if tier else None
+    return [
+        (seat.namespace, because(ask_for(Mode.EVICT, seat.pod, below, limit, KEPT_S), why))
+        for seat in status.seats
+        if seat.state != "gone"
+    ]
 
 
 def _would(node: str, wanted: Iterable[tuple[str, Json]], form: str) -> None:

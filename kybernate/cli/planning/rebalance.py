@@ -137,7 +137,9 @@ def _request(
         raise click.UsageError("a dump can only be planned for: say --dry-run")
     if name and options["empty"]:
         raise click.UsageError("name a pod that waits, or --empty a node")
-    budget: Json = {"moves": max(1, options["moves"])}
+    if not options["moves"]:
+        raise click.UsageError("--moves 0 is of plans by --dump and --extender; name one at least")
+    budget: Json = {"moves": options["moves"]}
     if options["seconds"] is not None:
         budget["seconds"] = int(options["seconds"])
     wanted: Json = {"emptyNode": options["empty"]} if options["empty"] else {"defragment": {}}

@@ -114,6 +114,19 @@ def test_rm_of_all_leaves_nothing_and_only_when_told(states):
     assert "All of it is deleted" in run("rm", root, "--all", "--yes"), "also what is empty"
 
 
+def test_rm_of_all_says_nothing_is_gone_of_a_folder_that_is_not_there(states):
+    assert "is no folder that you may change" in run("rm", states[0] / "x", "--all", fails=1)
+
+
+def test_what_a_disk_refuses_is_a_sentence(states, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("kybernate.checkpoint.gc.shutil.rmtree", refuse)
+    said = run("rm", states[0], "--all", "--yes", fails=1)
+    assert said.endswith("artifacts: Permission denied\n"), "it is not told as deleted"
+
+
 @pytest.fixture
 def registry(tmp_path, monkeypatch):
     """One that the commands ask, in process; it is new, so that all claims are known."""
@@ -168,6 +181,19 @@ def test_rm_of_all_is_refused_while_the_registry_knows_who_needs_it(states, regi
     gone = {"proof": "deleted", "why": "gone"}
     assert registry.controller("POST", "/v1/pods/team-a/after/stop", gone).status == 200
     run("rm", root, "--all", "--yes")
+    assert not list(root.rglob("*"))
+
+
+def test_rm_of_all_is_refused_while_nobody_can_say_whose_state_it_is(states, registry):
+    """As where --keys lacks the authority of the nodes that signed it."""
+    root, made = states
+    (root / layout.manifest_key(made.id)).write_bytes(b"forged")
+    before = sorted(root.rglob("*"))
+    said = run("rm", root, "--all", "--yes", fails=1)
+    assert f"{made.id}: it isn't believed (" in said
+    assert "nothing was deleted" in said
+    assert sorted(root.rglob("*")) == before
+    run("rm", root, "--all", "--yes", "--force")
     assert not list(root.rglob("*"))
 
 
@@ -287,6 +313,9 @@ def test_keys_are_made_once_and_printed_as_a_secret(tmp_path):
     }
     wraps = base64.b64decode(data["kyb-wrap-keys"]["wrap-1.key"])
     assert wraps == (tmp_path / "k/wrap-1.key").read_bytes()
+    done = CliRunner().invoke(main, ["artifacts", "keys", "--dir", str(tmp_path / "z"), "--secret"])
+    assert "wrap-1.key: made" in done.stderr, "who mistyped the folder is told"
+    assert len(list(yaml.safe_load_all(done.stdout))) == 3
     shared = next(yaml.safe_load_all(run("keys", "--dir", tmp_path / "k", "--secret", "--shared")))
     assert sorted(shared["data"]) == [
         "sign.key",

@@ -27,7 +27,7 @@ from kybernate.cli.output import Listing, Row, follow, show
 from kybernate.core.doctor.doctor import Finding, Level
 from kybernate.core.requests.asked import Copied
 from kybernate.core.requests.checkpoint import Mode, Status
-from kybernate.errors import RefusedError
+from kybernate.errors import RefusedError, RetryableError
 from kybernate.types import Tier
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -192,6 +192,37 @@ def test_a_namespace_that_takes_no_requests_holds_up_no_other_of_a_drain(monkeyp
     assert "evict of lab/c failed: exceeded quota: requests" in found.stderr
     assert "deleted that of a" in found.stderr
     assert "deleted that of b" in found.stderr
+    assert found.exit_code == 1
+
+
+def test_a_pod_that_comes_just_before_its_node_is_cordoned_is_parked_with_the_others(monkeypatch):
+    api = Refusing()
+    before = json.loads(json.dumps(NODE))
+    del before["status"]["seats"][0]
+    api.get = lambda _path: NODE if api.cordoned else before
+    api.cordoned = False
+    api.patch = lambda _path, _body: setattr(api, "cordoned", True)
+    monkeypatch.setattr(requests, "link_to", lambda _: link.Link(api, None))
+    monkeypatch.setattr(Asking, "followed", lambda *_: {})
+    monkeypatch.setattr(requests, "_end", lambda _link, made, *_: (made, 0))
+    CliRunner().invoke(requests.drain, ["n1", "-o", "json"])
+    assert sorted(api.posted) == ["a", "b"]
+
+
+def test_an_api_server_that_is_away_for_one_request_leaves_no_others_unnamed(monkeypatch):
+    api = Refusing()
+
+    def post(path, body):
+        if "/lab/" in path:
+            raise RetryableError("the API server can't be asked now")
+        return body
+
+    api.post = post
+    monkeypatch.setattr(requests, "link_to", lambda _: link.Link(api, None))
+    monkeypatch.setattr(requests, "_end", lambda _link, made, *_: (made, 0))
+    found = CliRunner().invoke(requests.drain, ["n1", "-o", "json"])
+    assert "evict of lab/c failed: the API server" in found.stderr
+    assert [one["spec"]["pod"] for one in json.loads(found.stdout)] == ["a", "b"]
     assert found.exit_code == 1
 
 

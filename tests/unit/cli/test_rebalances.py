@@ -106,6 +106,34 @@ def test_how_long_the_rest_of_a_plan_takes():
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        ("move", "a", "--to", "n2"),
+        ("move", "a", "--to", "n2", "--approve"),
+        ("rebalance", "--dry-run"),
+    ],
+)
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_without_a_plan_in_time_there_is_none_to_approve(monkeypatch, words, form):
+    queued = waiting("Queued")
+    del queued["status"]["plan"]
+    api = SimpleNamespace(post=lambda _path, _body: queued, delete=lambda _path: None)
+    monkeypatch.setattr(rebalances, "link_to", lambda _: Link(api, "shop"))
+    monkeypatch.setattr(Asking, "followed", lambda *_: queued)
+    done = CliRunner().invoke(main, [*words, "-o", form])
+    assert done.exit_code == 3, done.output
+    assert "Approve it" not in done.output
+    assert "is not done in time: it waits" in done.stderr
+
+
+def test_a_request_that_may_move_nothing_is_none(monkeypatch):
+    monkeypatch.setattr(rebalances, "link_to", lambda _: pytest.fail("it is asked for"))
+    for words in ((), ("--dry-run",)):
+        done = CliRunner().invoke(main, ["rebalance", "--moves", "0", *words])
+        assert (done.exit_code, "--moves 0" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
     ("words", "wanted"),
     [
         (("a", "--to", "n2"), {"pod": "a", "to": {"node": "n2"}}),
