@@ -107,9 +107,19 @@ def may_go(
     safe = (seat.state, seat.tier) == (shown(SeatState.PARKED), Tier.OBJECT.value)
     if safe and any(_put_there(one) and now - one.status.ended_at < _COUNTS_S for one in mine):
         return Answer(allowed=True)
-    if not (safe or seat.keeps):
-        return _lost("its node has no object store")
+    why = "" if safe or seat.keeps else "its node has no object store"
+    if any(_is_anothers(one, seat) for one in requests):
+        why = "another pod has its name"
+    if why:
+        return _lost(why)
     return _saved_first(seat, mine, made, now, taken)
+
+
+def _is_anothers(request: Request, seat: EvictedSeat) -> bool:
+    """Whether it was made for this seat, and the controller found another pod of its name: this one
+    is no more, whatever a node tells of it."""
+    made = request.by == keys.WEBHOOK_USER and _number(request, seat)
+    return bool(made) and request.status.pod_uid not in ("", seat.uid)
 
 
 def _begun(seat: EvictedSeat, requests: Iterable[Request]) -> str:

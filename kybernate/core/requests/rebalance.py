@@ -135,7 +135,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How far a request is. Times in seconds since 1970, 0 for not yet; `planned_at`: of `plan`."""
+    """How far a request is. Times in seconds since 1970, 0 for not yet; `planned_at`: of `plan`,
+    or when one was given up."""
 
     plan: Plan | None = None
     planned_at: float = 0.0
@@ -308,7 +309,12 @@ def _planned_at(seen: Observed, now: float) -> Decision[Status, Act]:
     """Whether a plan is asked for now. One costs the extender seconds in a large cluster: it is
     asked once there is an approval, and when pods are not where the plan has them; seldom then."""
     request, status = seen.request, seen.request.status
-    if status.plan is None or request.approved == status.plan.hash:
+    if status.plan is None:
+        # Not at once: the extender may see a pod there, and make the very plan that was given up.
+        given_up = status.planned_at
+        due = given_up + _trouble_s(request, given_up) if given_up else now
+        return Decision(status, Act.PLAN) if now >= due else Decision(status, again=due - now)
+    if request.approved == status.plan.hash:
         return Decision(status, Act.PLAN)
     age = now - request.created_at
     due = status.planned_at + min(max(_REPLAN_S, age * _REPLAN_PART), _SELDOM_S)
@@ -382,9 +388,8 @@ def _waiting(seen: Observed, step: Step, now: float) -> Decision[Status, Act]:
     if pod is None or pod.leaving or not _is_at(pod, step.source):
         # Whoever approved that plan approved another cluster. The deadline is that of a request
         # which has not begun, from its creation.
-        status = replace(request.status, plan=None, planned_at=0.0, began_at=0.0, ready_at=0.0)
+        status = replace(request.status, plan=None, planned_at=now, began_at=0.0, ready_at=0.0)
         why = f"pod {step.told} is not where the plan has it; planned again"
-        # Not at once: the extender may see the pod there, and make the very same plan again.
         pause = _trouble_s(request, now)
         return _open(status, RebalanceReason.PLAN_CHANGED, why, pause)
     return _next(request, replace(step, stage=Stage.SAVING), now)

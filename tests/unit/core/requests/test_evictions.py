@@ -52,6 +52,17 @@ def test_a_state_that_has_to_be_saved_is_asked_for_once_by_name():
     assert may_go(SAFE, [ended(Reason.EVICTED, outcome=IN_OBJECT)], NOW).allowed
 
 
+def test_a_seat_whose_name_another_pod_has_is_not_asked_for_again_and_again():
+    """As where a node that is gone, or a rogue one, still tells of it."""
+    pinned = replace(ASKED, status=replace(ASKED.status, pod_uid="u2", node="n2", began_at=NOW))
+    found = may_go(SEAT, [pinned], NOW, taken=lambda name: name == pinned.name)
+    assert (found.allowed, found.ask) == (True, "")
+    other = replace(SEAT, uid="u2")
+    assert not may_go(other, [pinned], NOW).allowed, "it is being saved"
+    users = replace(pinned, by="ann")
+    assert may_go(SEAT, [users], NOW, taken=lambda name: name == users.name).ask == "evict-u1-2"
+
+
 def test_what_is_in_the_object_store_already_is_asked_for_as_well():
     """Without a request nothing says in whose place its successor comes, and that begins again."""
     assert may_go(SAFE, (), NOW).ask == "evict-u1-1"
