@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -223,6 +224,8 @@ def test_the_namespace_stays_with_all_in_it_where_the_chart_makes_it_no_more(
         assert bare.api().get(f"{key}/kyb-wrap-keys")
     finally:
         helm("uninstall", "kybernate", "-n", "default")
+        ours = rendered("createNamespace=false")
+        until(lambda: not left(bare, ours), f"left: {left(bare, ours)}", 60)
         bare.kubectl("delete", "namespace", keys.NAMESPACE)
 
 
@@ -230,5 +233,11 @@ def left(bare: Cluster, ours: dict[Key, Any]) -> list[str]:
     """What is still there of all that was installed, and of what came of it."""
     text = "---\n".join(yaml.safe_dump(one) for one in ours.values())
     named = bare.kubectl("get", "--ignore-not-found", "-o", "name", "-f", "-", text=text)
+    api, crds = bare.api(), "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    for one in api.get(crds)["items"]:
+        # See `installation._HANGS_S`.
+        if "deletionTimestamp" in one["metadata"]:
+            with suppress(NotFoundError):
+                api.delete(f"{crds}/{one['metadata']['name']}")
     made = bare.kubectl("-n", keys.NAMESPACE, "get", "-o", "name", "pods,replicasets,leases")
     return [*named.split(), *made.split()]
