@@ -56,9 +56,10 @@ def servers(box: Box, model: str) -> list[int]:
             with contextlib.suppress(OSError):
                 words = (entry / "cmdline").read_bytes().split(b"\0")
                 its = (entry / "environ").read_bytes().split(b"\0")
-                if {b"tests.workloads.toy_server", model.encode()} <= {*words} and mine in its:
+                wanted = {b"tests.workloads.toy_server", model.encode()} <= {*words} and mine in its
+                if wanted and b"--local" not in words:
                     found.append(int(entry.name))
-    return [pid for pid in found if b"--local" not in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return found
 
 
 def artifacts(box: Box) -> list[Path]:

@@ -44,8 +44,11 @@ def wait(condition):
         time.sleep(0.01)
 def uid_of(name):
     for one in filter(str.isdigit, os.listdir("/proc")):
-        if open(f"/proc/{one}/comm").read().strip() == name:
-            return os.stat(f"/proc/{one}").st_uid
+        try:
+            if open(f"/proc/{one}/comm").read().strip() == name:
+                return os.stat(f"/proc/{one}").st_uid
+        except (FileNotFoundError, ProcessLookupError):
+            pass
 """
 """What all scripts begin with."""
 

@@ -65,6 +65,7 @@ def bound(world: World, name: str) -> int:
     return sum(one.node is not None for one in world.gang(name))
 
 
+@pytest.mark.slow
 @given(NODES, SPECS, st.data())
 @settings(max_examples=100, deadline=None)
 def test_whatever_happens_seats_are_held_for_whole_gangs_and_no_gang_waits_for_another(

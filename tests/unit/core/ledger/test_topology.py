@@ -166,6 +166,7 @@ def test_formed_groups_are_named_by_their_indices(members, name):
     assert group_name(members) == name
 
 
+@pytest.mark.slow
 @given(nodes(most=16))
 def test_no_two_groups_of_a_node_have_one_name(node):
     gpus, links = node

@@ -53,6 +53,7 @@ requests = st.lists(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", POLICIES)
 @given(found=requests, gpus=st.integers(1, 3), ram=st.sampled_from([70.0, 90.0, 150.0, 200.0]))
 @settings(max_examples=40, deadline=None)
