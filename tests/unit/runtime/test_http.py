@@ -275,9 +275,9 @@ def test_who_only_connects_holds_up_no_end(alone: Served) -> None:
 
 
 def test_a_slow_caller_is_cut_off(served: Served) -> None:
+    began = time.monotonic()
     connection, _ = heading(served)
     with connection:
-        began = time.monotonic()
         assert connection.recv(100) == b""
         assert REQUEST_S * 0.9 < time.monotonic() - began < PATIENCE_S
 
