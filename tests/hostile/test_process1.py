@@ -284,7 +284,7 @@ def test_a_storm_of_forks_beside_the_gate_keeps_nobody_from_placing_it(
         began = time.monotonic()
         (tree,) = [one for one in children(init) if comm(one) == "kyb-gate"]
         handle = CgroupFreezer().place(tree)
-        assert time.monotonic() - began < 10.0
+        assert time.monotonic() - began < 1.0
         assert CgroupFreezer().pids(handle) == (tree,)
 
     play(scene)
