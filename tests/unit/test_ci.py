@@ -105,9 +105,16 @@ def late(tmp_path: Path, commit: int, seconds: int, part: str = "3") -> list[str
 
 def test_of_the_suites_that_come_last_no_commit_leaves_out_all(tmp_path: Path) -> None:
     """A commit of each turn, all with the same slice."""
-    found = [late(tmp_path, commit, 1801) for commit in range(0, 12, 3)]
+    found = [late(tmp_path, commit, 2300) for commit in range(0, 12, 3)]
     assert sorted(found) == [["bench-smoke"], ["e2e"], ["test-strangers-slice"], ["test-upgrade"]]
     assert len(late(tmp_path, 0, 0)) == 4
+
+
+def test_a_suite_begins_only_where_it_ends_in_time(tmp_path: Path) -> None:
+    """At half an hour the short ones do, the cluster's tests only as the first."""
+    found = [late(tmp_path, commit, 1800) for commit in range(0, 12, 3)]
+    assert sorted(map(len, found)) == [3, 3, 3, 4]
+    assert [one[0] for one in found if "e2e" in one] == ["e2e"]
 
 
 def test_whoever_wants_all_gets_all(tmp_path: Path) -> None:
