@@ -22,7 +22,6 @@ from kybernate.adapters.arrivals import SocketArrivals
 from kybernate.adapters.container.inits import KernelInits
 from kybernate.adapters.container.seatsocket import SeatSockets
 from kybernate.adapters.files.journal import FileJournal
-from kybernate.adapters.kernel.freezer import CgroupFreezer
 from kybernate.adapters.kernel.procfs import Procfs
 from kybernate.runtime.identity import Identity
 from kybernate.types import Gpu, GpuUuid, Group, GroupName, PodRef, PodUid, SeatName
@@ -38,6 +37,7 @@ from nodeagent.seat.record import Seat, SeatIdentity
 from tests.cluster.layout import REPOSITORY
 from tests.kit import machine as fakes
 from tests.kit.node.cable import THERE, lay_cable, take_cable
+from tests.kit.node.parking import OwnFreezer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,19 +136,6 @@ class Pod:
                     group.rmdir()
                 time.sleep(0.01)
         take_cable(self.name)
-
-
-class OwnFreezer(CgroupFreezer):
-    """As on a node where this pod is alone: an agent that starts thaws what is frozen and none of
-    its own, and each test beside this one has pods that are none of its own."""
-
-    def __init__(self, uid: PodUid) -> None:
-        super().__init__()
-        self._uid = uid
-
-    def frozen(self) -> frozenset[str]:
-        """See `CgroupFreezer`."""
-        return frozenset(one for one in super().frozen() if self._uid in one)
 
 
 class Above:

@@ -19,11 +19,25 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from kybernate.ports import Phases
+    from kybernate.types import PodUid
     from tests.kit.node.containers import Container, Node
 
 T = TypeVar("T")
 
 LIMIT = 60.0
+
+
+class OwnFreezer(CgroupFreezer):
+    """As on a node where this pod is alone: an agent that starts thaws all that is frozen and none
+    of its own, and tests beside this one have frozen pods that are none of its own."""
+
+    def __init__(self, uid: PodUid, mount: Path = CGROUPS) -> None:
+        super().__init__(mount)
+        self._uid = uid
+
+    def frozen(self) -> frozenset[str]:
+        """See `CgroupFreezer`."""
+        return frozenset(one for one in super().frozen() if self._uid in one)
 
 
 class Seat:

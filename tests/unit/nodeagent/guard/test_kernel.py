@@ -39,6 +39,7 @@ from nodeagent.seat.node import Inventory, Node, World
 from nodeagent.seat.record import Seat, SeatIdentity
 from tests.kit import machine as fakes
 from tests.kit.inits import EveryInit
+from tests.kit.node.parking import OwnFreezer
 from tests.kit.warden import FakeAnnouncer
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -184,7 +185,7 @@ class Agent:
         world = World(
             gpus=fakes.FakeGpus(machine),
             helpers=fakes.FakeHelpers(machine),
-            freezer=CgroupFreezer(container.mount),
+            freezer=OwnFreezer(container.uid, container.mount),
             procs=procs,
             doors=SeatSockets(container.seats, procs, EveryInit()),
             specs=fakes.FakeSpecs(machine),
