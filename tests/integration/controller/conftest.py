@@ -39,6 +39,7 @@ ACTED_ON = (
     keys.SNAPSHOT_TEMPLATES_PATH,
     keys.SHARES_PATH,
     keys.TIER_PLACEMENTS_PATH,
+    keys.ARTIFACTS_PATH,
     "/api/v1/nodes",
     "/api/v1/pods",
     "/api/v1/events",
