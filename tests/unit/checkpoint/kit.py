@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 import threading
 from contextlib import suppress
@@ -189,3 +190,12 @@ def exists(where: Place, artifact: str) -> bool:
     with suppress(FileNotFoundError):
         return (where.local / layout.manifest_key(artifact)).exists()
     return False
+
+
+def open_below(folder: Path) -> int:
+    """How many files in the folder this process has open; of others any may come meanwhile."""
+    found = 0
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            found += os.readlink(f"/proc/self/fd/{name}").startswith(f"{folder}/")
+    return found

@@ -24,7 +24,7 @@ from kybernate.core.artifacts import manifest as manifests
 from kybernate.errors import CorruptError, DeadlineError, NotFoundError, RefusedError
 from kybernate.lib.deadline import Deadline
 from kybernate.types import PodRef, PodUid
-from tests.unit.checkpoint.kit import KEYS, KilledError, draft, exists, make_dump
+from tests.unit.checkpoint.kit import KEYS, KilledError, draft, exists, make_dump, open_below
 from tests.unit.checkpoint.test_power import Disk
 
 HERE = PodUid("1b2c")
@@ -240,11 +240,11 @@ def test_files_are_counted(sent, monkeypatch):
 
 def test_files_that_are_all_there_are_closed(sent):
     incoming = sent.inbox.receiving(HERE, "")
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_below(sent.there.local)
     for number in range(50):
         incoming.take(Written(f"core-{number}.img", 0, b"x"))
         incoming.take(Whole(f"core-{number}.img", 1))
-    assert len(os.listdir("/proc/self/fd")) < before + 25
+    assert open_below(sent.there.local) < before + 25
     incoming.close()
 
 
@@ -253,10 +253,10 @@ def test_of_files_that_grow_together_a_few_are_open(sent, monkeypatch):
     monkeypatch.setattr(incoming_, "_MOST_OPEN", 4, raising=False)
     names = [f"pages-{number}.img" for number in range(40)]
     staged = sent.inbox.receiving(HERE, "team-a/a@20260131T120000Z-00000001")
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_below(sent.there.local)
     for name in names:
         staged.take(Written(name, 0, name.encode()))
-    assert len(os.listdir("/proc/self/fd")) < before + 25
+    assert before < open_below(sent.there.local) < before + 25
     staged.close()
     incoming = sent.inbox.receiving(HERE, "")
     for at in range(3):
@@ -266,7 +266,7 @@ def test_of_files_that_grow_together_a_few_are_open(sent, monkeypatch):
                 incoming.take(Same(name, size, name, 0, size))
             else:
                 incoming.take(Written(name, at * size, name.encode()))
-    assert len(os.listdir("/proc/self/fd")) < before + 25
+    assert before < open_below(sent.there.local) < before + 25
     for name in names:
         incoming.take(Whole(name, 3 * len(name)))
     incoming.close()
@@ -274,7 +274,7 @@ def test_of_files_that_grow_together_a_few_are_open(sent, monkeypatch):
     assert {path.name: path.read_text() for path in images.iterdir()} == {
         name: 3 * name for name in names
     }
-    assert len(os.listdir("/proc/self/fd")) <= before
+    assert open_below(sent.there.local) <= before
 
 
 def test_a_file_that_can_not_begin_is_closed(sent, monkeypatch):
@@ -282,11 +282,11 @@ def test_a_file_that_can_not_begin_is_closed(sent, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     incoming = sent.inbox.receiving(HERE, "")
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_below(sent.there.local)
     monkeypatch.setattr(os, "ftruncate", full)
     with pytest.raises(OSError, match="No space"):
         incoming.take(Written("core-1.img", 0, b"x"))
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_below(sent.there.local) == before
     incoming.close()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import threading
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -32,7 +31,7 @@ from kybernate.errors import CorruptError, DeadlineError, RefusedError
 from kybernate.lib.deadline import Deadline
 from kybernate.types import PodRef, PodUid
 from tests.kit.criuimages import write_pages
-from tests.unit.checkpoint.kit import KEYS, draft
+from tests.unit.checkpoint.kit import KEYS, draft, open_below
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -274,20 +273,11 @@ def test_a_dump_may_have_more_files_than_a_process_may_have_open(way: Way) -> No
     dumped = threading.Event()
     dumped.set()
     following = Following(images, Base(), dumped, Deadline(LIMIT))
-    most = max(_open_below(images) for _ in following.parts())
+    most = max(open_below(images) for _ in following.parts())
     assert most <= 2
-    assert _open_below(images) == 0
+    assert open_below(images) == 0
     assert following.hashed is not None
     assert len(following.hashed.files) == len(list(images.iterdir()))
-
-
-def _open_below(folder: Path) -> int:
-    """How many files in the folder this process has open."""
-    found = 0
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):
-            found += os.readlink(f"/proc/self/fd/{name}").startswith(f"{folder}/")
-    return found
 
 
 def test_memory_in_flight_is_bounded(way: Way) -> None:
