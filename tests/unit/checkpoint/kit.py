@@ -193,7 +193,7 @@ def exists(where: Place, artifact: str) -> bool:
 
 
 def open_below(folder: Path) -> int:
-    """How many files in the folder this process has open; of others any may come meanwhile."""
+    """How many files in the folder this process has open."""
     found = 0
     for name in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):
