@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import random
 import socket
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
+from functools import cache
+from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+
+_FIRST, _LAST, _BLOCK = 22000, 30000, 250
+"""Ports of servers: above those of tests' clusters, below NodePorts and what the kernel gives to
+connections."""
 
 
 def cpu_seconds(pid: int) -> float:
@@ -70,20 +78,44 @@ def worker(master: int) -> int:
     return int(children[0]) if children else master
 
 
-def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on now."""
+def free_port(count: int = 1) -> int:
+    """The first of so many TCP ports in a row of 127.0.0.1, for servers that begin later: nobody
+    listens on them now, the kernel gives them to no connection meanwhile, and no other process
+    gets them from here while this one lives. Raises SystemExit if there are none."""
+    _, block = _block(os.getpid())
+    row: list[int] = []
+    # Once around and as far as the longest row that has begun before.
+    for port in islice(block, _BLOCK + count):
+        if row and port != row[-1] + 1:
+            row = []
+        row = [] if port_taken(port) else [*row, port]
+        if len(row) == count:
+            return row[0]
+    raise SystemExit(f"of {_BLOCK} TCP ports no {count} in a row are free on 127.0.0.1")
+
+
+def port_taken(port: int) -> bool:
+    """True if nobody can listen on this port of 127.0.0.1 now."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False
 
 
-def first_port(count: int = 16) -> int:
-    """The first of so many in a row on 127.0.0.1 that nobody listens on now, for servers that begin
-    later: below those that the kernel gives to any connection meanwhile."""
-    while True:
-        first = free_port() % 20000 + 10000
-        with ExitStack() as stack, suppress(OSError):
-            for port in range(first, first + count):
-                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            return first
+@cache
+def _block(_process: int) -> tuple[socket.socket, Iterator[int]]:
+    """Ports of this process alone, and what says so: an abstract socket, which ends with it."""
+    firsts = range(_FIRST, _LAST, _BLOCK)
+    for first in random.sample(firsts, len(firsts)):
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0kybernate-ports-{first}")
+        except OSError:
+            claim.close()
+            continue
+        atexit.register(claim.close)
+        return claim, cycle(range(first, first + _BLOCK))
+    raise SystemExit(f"other processes hold all TCP ports from {_FIRST} to {_LAST}; end some")

@@ -12,7 +12,6 @@ import itertools
 import json
 import os
 import random
-import socket
 import subprocess
 import sys
 import tempfile
@@ -30,6 +29,7 @@ import requests
 import yaml
 
 from bench.cluster import fleet
+from bench.processes import free_port
 from bench.report import emit, percentile, say
 from kybernate import keys
 from kybernate.adapters.k8s import Watcher
@@ -69,10 +69,7 @@ class Replica:
     """One extender as a process; ports stay the same over restarts."""
 
     def __init__(self, folder: Path, number: int, kubeconfig: Path) -> None:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            second.bind(("127.0.0.1", 0))
-            self.port, probe = first.getsockname()[1], second.getsockname()[1]
+        self.port, probe = free_port(), free_port()
         self.probe = f"http://127.0.0.1:{probe}"
         self._log = folder / f"extender-{number}.log"
         settings = {

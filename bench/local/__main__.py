@@ -20,7 +20,7 @@ import yaml
 
 from bench import hostmemory
 from bench.local.box import Door, Side, box, command, environment, serving
-from bench.processes import REPOSITORY, first_port, free_port
+from bench.processes import REPOSITORY, free_port
 from bench.report import emit, median, say
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _llama_swap(
 ) -> Iterator[Door]:
     port, file = free_port(), folder / "llama-swap.yaml"
     models = {name: {"cmd": " ".join(words)} for name, words in commands.items()}
-    file.write_text(yaml.safe_dump({"startPort": first_port(), "models": models}))
+    file.write_text(yaml.safe_dump({"startPort": free_port(16), "models": models}))
     words = [program, "-config", str(file), "-listen", f"127.0.0.1:{port}"]
     with serving(words, folder / "llama-swap.log", environment, port) as door:
         yield door

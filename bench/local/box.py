@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import yaml
 
-from bench.processes import REPOSITORY, first_port, free_port
+from bench.processes import REPOSITORY, free_port
 from kybernate.local.folders import native
 from kybernate.local.simgpu.folder import install
 from kybernate.local.simgpu.spec import parse
@@ -96,8 +96,8 @@ def box(
         name: {"cmd": " ".join(words), "vram": f"{mib}MiB", "gpus": 1, **keys}
         for name, words in commands.items()
     }
-    listen = f"127.0.0.1:{port}"
-    file.write_text(yaml.safe_dump({"listen": listen, "startPort": first_port(), "models": models}))
+    ports = {"listen": f"127.0.0.1:{port}", "startPort": free_port(16)}
+    file.write_text(yaml.safe_dump({**ports, "models": models}))
     words = [sys.executable, "-m", "kybernate.cli", "serve", str(file)]
     with serving(words, folder / "box.log", given, port) as door:
         yield door

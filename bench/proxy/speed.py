@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 import yaml
 
-from bench.processes import first_port, free_port, memory_mib
+from bench.processes import free_port, memory_mib
 from bench.proxy.agent import Agent
 from bench.proxy.replicas import Replica
 from bench.report import median, say
@@ -123,7 +123,7 @@ async def _llama_swap(folder: Path, program: str, load: str) -> AsyncIterator[tu
     """llama-swap before a server of its own, with its defaults but for the limit of requests."""
     file, port = folder / "llama-swap.yaml", free_port()
     model = {"cmd": f"{load} serve 127.0.0.1:${{PORT}}", "concurrencyLimit": 256}
-    file.write_text(yaml.safe_dump({"startPort": first_port(), "models": {"m": model}}))
+    file.write_text(yaml.safe_dump({"startPort": free_port(16), "models": {"m": model}}))
     words = [program, "-config", str(file), "-listen", f"127.0.0.1:{port}"]
     url = f"http://127.0.0.1:{port}"
     with _running(words, folder / "llama-swap.log") as process:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import time
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from bench.processes import port_taken
 from images.cache import cache_root, file_lock
 from kybernate.errors import ConfigError, KybernateError, NotFoundError
 from tests.cluster.parts import accounts, services
@@ -293,17 +293,6 @@ class Cluster:
                     teardown.down(self.layout)
                 raise
         progress(f"cluster up in {time.monotonic() - started:.1f} s")
-
-
-def port_taken(port: int) -> bool:
-    """True if nobody can listen on this port of 127.0.0.1 now."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return True
-    return False
 
 
 def layout_of(spec: ClusterSpec) -> Layout:

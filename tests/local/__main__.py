@@ -17,6 +17,8 @@ from typing import Any
 
 import yaml
 
+from bench.processes import free_port
+
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ("llama", "qwen", "mistral")
 ROUNDS = 3
@@ -30,12 +32,6 @@ serving at {box}; Ctrl-C ends it. In another terminal:
   curl {box}/running"""
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
 def _file(port: int) -> dict[str, Any]:
     toy = f"{sys.executable} -m tests.workloads.toy_server --host 127.0.0.1 --port ${{PORT}}"
     models = {
@@ -46,8 +42,7 @@ def _file(port: int) -> dict[str, Any]:
         }
         for name in MODELS
     }
-    first = free_port() % 20000 + 10000  # none that a client's connection may get
-    return {"listen": f"127.0.0.1:{port}", "startPort": first, "models": models}
+    return {"listen": f"127.0.0.1:{port}", "startPort": free_port(16), "models": models}
 
 
 def ask(port: int, model: str) -> dict[str, Any]:

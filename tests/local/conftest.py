@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from bench.processes import first_port
+from bench.processes import free_port
 from kybernate.local.simgpu.folder import install
 from kybernate.local.simgpu.spec import parse
 from tests.kit.browser import chromium
-from tests.local.__main__ import free_port
 from tests.simgpu import build, read_log, violations
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ class Box:
         self, folder: Path, gpus: Path, libraries: Path, user: tuple[str, ...] = AS_USER
     ) -> None:
         self.folder, self.gpus, self.user = folder, gpus, user
-        self.port, self.first = free_port(), first_port()
+        self.port, self.first = free_port(), free_port(16)
         self.file = folder / "models.yaml"
         self.process: subprocess.Popen[bytes] | None = None
         self.models: dict[str, dict[str, Any]] = {}

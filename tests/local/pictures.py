@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+from bench.processes import free_port
 from tests.kit.browser import chromium
-from tests.local.__main__ import ROOT, ask, free_port, until_it_listens
+from tests.local.__main__ import ROOT, ask, until_it_listens
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -69,8 +70,7 @@ def _file(port: int) -> dict[str, object]:
         }
         for name, size in zip(MODELS, (300, 200, 240, 280, 180, 90), strict=True)
     }
-    first = free_port() % 20000 + 10000  # none that a client's connection may get
-    return {"listen": f"127.0.0.1:{port}", "startPort": first, "models": models}
+    return {"listen": f"127.0.0.1:{port}", "startPort": free_port(16), "models": models}
 
 
 def _keep_asking(port: int, over: threading.Event) -> None:

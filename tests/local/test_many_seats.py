@@ -16,12 +16,12 @@ import click
 import pytest
 from playwright.sync_api import expect
 
+from bench.processes import free_port
 from bench.proxy.frames import SEATS, Crowd, frames
 from kybernate.adapters.pki import Folder, Validity
 from kybernate.cli import main
 from kybernate.gen import agent_pb2
 from kybernate.types import SeatState
-from tests.local.__main__ import free_port
 from tests.local.conftest import PATIENCE, ROOT, eventually
 from tests.unit.proxy.stage import FakeAgent
 

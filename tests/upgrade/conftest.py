@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kybernate.errors import KybernateError
-from tests.upgrade.fleet import Fleet, fleet, free_ports
+from tests.upgrade.fleet import Fleet, fleet
 from tests.upgrade.table import Table
 from tests.upgrade.versions import PAIRS
 from tests.upgrade.walk import Walk
@@ -30,7 +30,7 @@ def older(pair: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> It
     """The cluster as the older release has it."""
     release, _ = pair
     try:
-        with fleet(release, tmp_path_factory.mktemp("fleet"), free_ports()) as made:
+        with fleet(release, tmp_path_factory.mktemp("fleet")) as made:
             yield made
     except KybernateError as error:
         pytest.fail(f"no cluster of release {release}: {error}")

@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from bench.processes import free_port
 from kybernate import keys
 from kybernate.adapters.registry.client import Registry
 from tests.cluster import Cluster, ClusterSpec, GpuSpec
-from tests.cluster.cluster import port_taken, running
+from tests.cluster.cluster import running
 from tests.cluster.processes.control import wait_until
 from tests.cluster.processes.supervisor import ProcessSpec
 from tests.cluster.start.readiness import answers
@@ -217,12 +218,11 @@ def _overlay(used: Version) -> Path:
 
 
 @contextmanager
-def fleet(release: str, folder: Path, ports: tuple[int, int, int]) -> Iterator[Fleet]:
-    """A cluster all of whose parts, certificates and keys are of this release.
-
-    `ports` are free ones: the registry's two, and the second proxy's.
-    """
+def fleet(release: str, folder: Path) -> Iterator[Fleet]:
+    """A cluster all of whose parts, certificates and keys are of this release."""
     used = version(release)
+    # The registry's two, and the second proxy's.
+    port = free_port(3)
     (folder / "objects").mkdir()
     used.command("artifacts", "keys", "--dir", str(folder / "keys"))
     (folder / "none").mkdir()
@@ -233,7 +233,7 @@ def fleet(release: str, folder: Path, ports: tuple[int, int, int]) -> Iterator[F
         "KYB_AGENT_OBJECT_STORE": str(folder / "objects"),
         "KYB_AGENT_TIER_RESIDENCY_S": "0",
         "KYB_AGENT_DUMP_RETRY_S": "5",
-        "KYB_AGENT_REGISTRY_URL": f"https://127.0.0.1:{ports[0]}",
+        "KYB_AGENT_REGISTRY_URL": f"https://127.0.0.1:{port}",
         **agent_programs(used, used),
     }
     spec = ClusterSpec(
@@ -252,15 +252,8 @@ def fleet(release: str, folder: Path, ports: tuple[int, int, int]) -> Iterator[F
     )
     with running(spec, print) as up:
         parts = dict.fromkeys(PARTS, release)
-        made = Fleet(up, folder, ports[0], ports[2], own_keys, parts, up.proxy_url)
+        made = Fleet(up, folder, port, port + 2, own_keys, parts, up.proxy_url)
         made._begin("registry")
         tls = up.layout.tls
-        Registry(f"https://127.0.0.1:{ports[0]}", tls, "controller").settle("a new registry")
+        Registry(f"https://127.0.0.1:{port}", tls, "controller").settle("a new registry")
         yield made
-
-
-def free_ports() -> tuple[int, int, int]:
-    """Three ports in a row of 127.0.0.1 that nobody uses."""
-    free = [port for port in range(21440, 22000) if not port_taken(port)]
-    first = next(port for port in free if port + 1 in free and port + 2 in free)
-    return first, first + 1, first + 2

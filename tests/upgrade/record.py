@@ -19,7 +19,7 @@ import click
 from kybernate import keys
 from kybernate.errors import KybernateError
 from tests.cluster.layout import REPOSITORY
-from tests.upgrade.fleet import NODE, fleet, free_ports
+from tests.upgrade.fleet import NODE, fleet
 from tests.upgrade.seats import Seats
 from tests.upgrade.versions import version
 
@@ -82,7 +82,7 @@ def main(release: str) -> None:
     target.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as name:
         _saved_state(release, Path(name), target)
-    with tempfile.TemporaryDirectory() as name, fleet(release, Path(name), free_ports()) as made:
+    with tempfile.TemporaryDirectory() as name, fleet(release, Path(name)) as made:
         seats = Seats(made, "old")
         seats.open()
         _from_node(made, target)

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bench.processes import free_port
+from bench.processes import free_port, port_taken
 from kybernate import keys
-from tests.cluster.cluster import port_taken
 from tests.cluster.fetched.envoy import envoy
 from tests.cluster.layout import REPOSITORY
 from tests.cluster.processes.control import wait_until

@@ -8,7 +8,6 @@ import base64
 import contextlib
 import json
 import os
-import socket
 import stat
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from bench.processes import free_port
 from kybernate import keys
 from kybernate.adapters.pki import AGENTS, Folder, Leaf, issue
 from kybernate.adapters.pki.requests import CSRS, make_request
@@ -540,9 +540,7 @@ class Proxied:
             api.post(keys.GPU_NODES_PATH, {**body, "metadata": {"name": node}})
         status = {"agent": {"address": f"127.0.0.1:{port}", "version": "0.1.0"}}
         api.patch(f"{keys.GPU_NODES_PATH}/{node}/status", {"status": status})
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._port = free.getsockname()[1]
+        self._port = free_port()
         environment = {
             **os.environ,
             "KYB_PROXY_LISTEN": f"127.0.0.1:{self._port}",

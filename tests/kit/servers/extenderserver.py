@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import requests
 import yaml
 
+from bench.processes import free_port
 from kybernate import keys
 from kybernate.adapters.pki import Folder, Validity
 from kybernate.errors import NotFoundError
@@ -54,10 +54,7 @@ class Extender:
         """`settings` are further ones, named as in the environment without their prefix."""
         self.tls = tls
         self._folder = folder
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            second.bind(("127.0.0.1", 0))
-            self.port, self.probe_port = first.getsockname()[1], second.getsockname()[1]
+        self.port, self.probe_port = free_port(), free_port()
         self._environ = {
             **os.environ,
             "KYB_EXTENDER_LISTEN": f"127.0.0.1:{self.port}",

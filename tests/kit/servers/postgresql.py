@@ -9,7 +9,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from bench.processes import free_port
 from images import debs
 from images.cache import silent
 from kybernate.errors import KybernateError
@@ -62,9 +62,7 @@ class Postgresql:
         self._folder, self._data = folder, folder / "data"
         self._password = secrets.token_hex(16)
         self._root = _own_copy(folder)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
+        self._port = free_port()
         self._durable = durable
         self._process: subprocess.Popen[bytes] | None = None
 

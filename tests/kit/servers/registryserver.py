@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from bench.processes import free_port
 from kybernate.adapters.keys.artifactkeys import WrapKeys
 from kybernate.adapters.keys.nodesignatures import NodeSignatures
 from kybernate.adapters.pki import AGENTS, Folder, Validity, agent_leaf, issue
@@ -64,10 +64,7 @@ class Server:
     ) -> None:
         """`program`: the module that runs, and its arguments; `environ`: what else is in its
         environment; `more`: further settings."""
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            second.bind(("127.0.0.1", 0))
-            self.port, probe = first.getsockname()[1], second.getsockname()[1]
+        self.port, probe = free_port(), free_port()
         self.url = f"https://127.0.0.1:{self.port}"
         self.probe = f"http://127.0.0.1:{probe}"
         self.tls, self._log, self._program = tls, log, program

@@ -22,6 +22,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from bench.processes import free_port
 from kybernate.adapters.kernel.freezer import CgroupFreezer
 
 MOUNTS = (Path("/sys/fs/cgroup/freezer"), Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/unified"))
@@ -213,8 +214,7 @@ def test_a_grpc_pair_inside_the_tree_talks_on(start):
 
 def grpc_port(start) -> tuple[Tree, int]:
     """The server's port: the script prints it behind "up"."""
-    with socket.create_server(("127.0.0.1", 0)) as chosen:
-        port = chosen.getsockname()[1]
+    port = free_port()
     return start(GRPC.replace("'127.0.0.1:0'", f"'127.0.0.1:{port}'")), port
 
 

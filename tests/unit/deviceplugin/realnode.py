@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
+from bench.processes import free_port
 from tests.simgpu import Faults, install, make_device_nodes, parse
 from tests.unit.deviceplugin.fakes import ONE, TWO, Kubelet, until
 
@@ -38,9 +38,7 @@ class Node:
         (folder / "kubelet" / "device-plugins").mkdir(parents=True)
         self.kubelet = Kubelet(folder / "kubelet" / "device-plugins")
         self.plugin: subprocess.Popen[bytes] | None = None
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._probes = f"127.0.0.1:{free.getsockname()[1]}"
+        self._probes = f"127.0.0.1:{free_port()}"
 
     def start(self) -> None:
         folder = self.folder

@@ -18,9 +18,10 @@ from urllib.parse import unquote
 import pytest
 import yaml
 
+from bench.processes import free_port
 from images import wheel
 from images.cache import REPOSITORY
-from tests.local.__main__ import ask, free_port, until_it_listens
+from tests.local.__main__ import ask, until_it_listens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -174,8 +175,8 @@ def models(python: Path, port: int) -> str:
         }
         for name in "ab"
     }
-    first = free_port() % 20000 + 10000  # none that a client's connection may get
-    return yaml.safe_dump({"listen": f"127.0.0.1:{port}", "startPort": first, "models": made})
+    ports = {"listen": f"127.0.0.1:{port}", "startPort": free_port(16)}
+    return yaml.safe_dump({**ports, "models": made})
 
 
 @pytest.fixture

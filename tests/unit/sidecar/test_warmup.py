@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import threading
@@ -12,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from bench.processes import free_port
 from sidecar import warmup
 from tests.unit.sidecar.conftest import until
 from tests.unit.sidecar.test_process import listening
@@ -57,8 +57,7 @@ def told(port, ready="", within=5.0, *requests):
 
 def test_it_waits_until_it_is_ready_asks_in_order_and_says_so(model):
     asked = [("POST", "/v1/completions", '{"a": 1}'), ("GET", "/v1/models", "")]
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     wanted = warmup.read(told(model.server_port, "/health", 5.0, *asked))
     threading.Thread(target=warmup.run, args=(wanted, port), daemon=True).start()
     until(lambda: listening(port), "it doesn't say that it is done")
@@ -85,8 +84,7 @@ def test_its_time_is_kept_also_by_an_answer_that_does_not_end(model):
     slow = warmup.read(told(model.server_port, "", 0.3, ("GET", "/slow", "")))
     with pytest.raises(warmup.ColdError, match="GET /slow was not answered"):
         warmup.run(slow)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with pytest.raises(warmup.ColdError, match="its time is over: GET /health was not"):
         warmup.run(warmup.read(told(port, "/health", 0.3)))
     with pytest.raises(warmup.ColdError, match="warm-up="):

@@ -12,7 +12,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.processes import free_port
 from kybernate.adapters.container.seatsocket import SeatSockets
 from kybernate.adapters.kernel.freezer import CgroupFreezer
 from kybernate.adapters.kernel.memory import KernelMemory
@@ -98,9 +98,7 @@ class Container:
         for group in self.groups:
             group.mkdir(parents=True)
         self.base, self.seats = base, tmp / "seats"
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
 
     def enter(self) -> None:
