@@ -265,9 +265,9 @@ async def _sample(cluster: Cluster, soak: Soak) -> None:
     pid = cluster.node("n1").agent.pid
     folder = Path(f"/proc/{pid}")
     while True:
-        await asyncio.sleep(0.5)
         threads = line_of(pid, "Threads")
         soak.sizes.append((memory_mib(pid), len(list((folder / "fd").iterdir())), threads))
+        await asyncio.sleep(0.5)
 
 
 if __name__ == "__main__":
