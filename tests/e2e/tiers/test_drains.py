@@ -354,7 +354,8 @@ def test_a_pod_whose_node_fails_continues_elsewhere_from_its_newest_snapshot(
     assert request["metadata"]["annotations"] == {keys.SUCCESSOR: second["metadata"]["uid"]}
     assert request["status"]["artifact"]["name"] in saved
     assert f"lost-{uid}" in page("kubectl get ckpt")
-    assert f"pod/{second['metadata']['name']}" in page("kubectl get events")
+    told_of = f"pod/{second['metadata']['name']}"
+    wait_until(lambda: told_of in page("kubectl get events"), 30, "no event tells of it")
     known = site.registry.pod("default", uid)
     assert (known.stopped, known.successor) == ("out-of-service", second["metadata"]["uid"])
 

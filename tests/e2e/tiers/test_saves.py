@@ -338,6 +338,11 @@ def test_replicas_of_a_template_start_warm(site: Site, seats: Pods, reader: Kube
     kubectl = site.cluster.kubectl
     cold = SeatPod("toy", bytes_="1GiB", arguments=SLOW)
     page = Page("start-from-a-template", reader)
+
+    def told_of(name: str, artifact: str) -> bool:
+        lines = page("kubectl -n shop get events").splitlines()
+        return any(f"pod/{name} " in line and artifact in line for line in lines)
+
     page.changed("snapshottemplate", template={"spec": cold.manifest()["spec"]})
     try:
         page("kubectl -n shop apply")
@@ -360,9 +365,7 @@ def test_replicas_of_a_template_start_warm(site: Site, seats: Pods, reader: Kube
             # The first answer was the warm-up's.
             assert (answer.counter, answer.intact) == (2, True)
             boots.add(answer.body["kyb"]["boot"])
-            said = page("kubectl -n shop get events")
-            assert f"pod/{name} " in said
-            assert artifact in said
+            wait_until(lambda name=name: told_of(name, artifact), 30, "no event tells of it")
             seats.delete([name])
             seats.gone([name], 30)
         assert len(boots) == 1, "both are the one that was warmed up"
