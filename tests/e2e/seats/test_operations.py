@@ -17,6 +17,7 @@ from kybernate import keys
 from kybernate.gen import agent_pb2
 from kybernate.gen import agent_pb2 as pb
 from kybernate.lib import rpc
+from tests.cluster.processes.control import wait_until
 from tests.kit.clients.kubectl import Kubectl
 from tests.kit.howto import Page
 from tests.kit.pods import SeatPod, ready
@@ -78,8 +79,11 @@ def test_a_seat_is_evicted_woken_parked_and_drained(
         assert evicted.saved.bytes >= 8 << 30
         assert not evicted.saved.outlives_pod
         assert {"checkpoint", "freeze", "all"} <= {phase.name for phase in evicted.phases}
-        told = [event["reason"] for event in events(cluster, NAME)]
-        assert "Evicted" in told
+        wait_until(
+            lambda: "Evicted" in [event["reason"] for event in events(cluster, NAME)],
+            30,
+            "no event tells of it",
+        )
         woken = kybernate(cluster, "wake", NAME)
         assert woken["state"] == "succeeded", woken
         parked = kybernate(cluster, "park", f"default/{NAME}", "--why", "a test")

@@ -129,6 +129,8 @@ def test_training_makes_room_for_an_urgent_pod_and_continues_at_its_step_by_itse
         watched = ("kubectl get ckpt", "kubectl describe pod")
         wait_until(lambda: asked in room(watched[0]), 60, "nobody is to make room")
         wait_until(lambda: "Preempting" in room(watched[1]), 30, "nobody says so")
+    # The last that it says: a killed one says nothing.
+    wait_until(lambda: bool(site.sentence(name, "Preempted")), 30, "the Job isn't told")
     site.cluster.process("controller").kill9()
     seats.wait(["urgent"], ready, 120, "Ready")
     assert Direct.to(seats.get("urgent")).ask().counter == 1

@@ -245,7 +245,7 @@ def test_a_pod_goes_on_on_the_other_node_and_only_once(site: Site, seats: Pods) 
     assert (answer.status, answer.counter, answer.intact) == (200, 3, True), refused
     for what in ("boot", "pid"):
         assert answer.body["kyb"][what] == last.body["kyb"][what]
-    assert artifact in site.sentence("b", "Adopted")
+    wait_until(lambda: artifact in site.sentence("b", "Adopted"), 30, "no event tells of it")
     known = site.registry.pod("default", uid)
     assert (known.successor, known.successor_node) == (successor["metadata"]["uid"], "n2")
     assert ask(seats, "b").counter == 4

@@ -490,9 +490,9 @@ def test_a_spot_instance_is_evacuated_within_30_s_and_a_report_says_what_became_
         wait_until(lambda: notice(site).get("report"), 30, "it is not evacuated in time")
         assert time.monotonic() - began < 30
         saved = "default/a is saved: its state is in the object store."
+        wait_until(lambda: saved in site.told("EvacuationSucceeded"), 30, "no event tells of it")
         with page:
             assert saved in page("kubectl get events")
-        assert saved in site.told("EvacuationSucceeded")
         assert saved in notice(site)["report"]
     finally:
         site.agent("undrain")
