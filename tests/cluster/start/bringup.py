@@ -153,6 +153,7 @@ class Bringup:
             accounts.apply(self._made.binaries.path("kubectl"), layout, objects)
             names = services.accounts_of(self._spec.tree)
             accounts.write_kubeconfigs(api, names, layout, self._server)
+            readiness.kinds(api)
             readiness.policies(api)
             self._progress("configuration applied")
         if not self._spec.control_plane_only:

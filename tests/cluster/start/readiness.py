@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kybernate import keys
-from kybernate.errors import ConflictError, NotFoundError, RefusedError
+from kybernate.errors import ConflictError, NotFoundError, RefusedError, RetryableError
 from tests.cluster.parts.nodes import READY_LIMIT
 from tests.cluster.processes.control import log_tail, wait_until
 from tests.cluster.spec import AGENT_PROBE_PORT
@@ -34,6 +34,24 @@ def apiserver(layout: Layout, server: str) -> None:
         READY_LIMIT,
         lambda: f"the API server isn't ready:\n{log_tail(log)}",
     )
+
+
+def kinds(api: Api) -> None:
+    """Until objects of ours can be listed: the API server makes a kind's storage when it is first
+    asked for one, and refuses lists (429) until that is filled."""
+    crds = api.get("/apis/apiextensions.k8s.io/v1/customresourcedefinitions")["items"]
+    names = {one["spec"]["names"]["plural"] for one in crds if one["spec"]["group"] == keys.GROUP}
+
+    def listed() -> bool:
+        for name in sorted(names):
+            try:
+                api.get(f"/apis/{keys.API_VERSION}/{name}")
+            except (NotFoundError, RetryableError):
+                return False
+            names.remove(name)
+        return True
+
+    wait_until(listed, READY_LIMIT, lambda: f"the API server doesn't serve {sorted(names)}")
 
 
 def policies(api: Api) -> None:

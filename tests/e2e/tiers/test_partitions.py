@@ -241,8 +241,10 @@ def test_while_nobody_says_that_the_node_is_off_the_other_waits_until_it_is_back
         second = missed(site, way, name, other)
         assert workload(uid), "it runs on"
         assert not ready(seats.get(second))
-        of_one = len(client.counters)
         way.heal()
+        # It answers what has waited for it, until its agent hears.
+        wait_until(lambda: not workload(uid), 150, "the old copy runs on")
+        of_one = len(client.counters)
         successor = the_pod(seats, but=uid)
         assert not workload(uid), "both run"
         assert successor["metadata"]["annotations"][keys.RESTORE_FROM] == f"pod/{uid}"

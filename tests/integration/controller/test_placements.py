@@ -204,9 +204,9 @@ CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 CRD = f"{CRDS}/tierplacements.{keys.GROUP}"
 
 
-def serves(api: Api, path: str = keys.TIER_PLACEMENTS_PATH) -> bool:
+def serves(api: Api) -> bool:
     with contextlib.suppress(NotFoundError, RetryableError):
-        return bool(api.get(path))
+        return bool(api.get(keys.TIER_PLACEMENTS_PATH))
     return False
 
 
@@ -221,8 +221,7 @@ def bring(api: Api) -> Iterator[Callable[[], None]]:
 
     def again() -> None:
         api.post(CRDS, made)
-        # The API server makes the storage of the group's other kinds anew, too.
-        until(lambda: serves(api) and serves(api, ARTIFACTS), "it is not served", LIMIT_S)
+        until(lambda: serves(api), "it is not served", LIMIT_S)
 
     yield again
     if not serves(api):
