@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.local.conftest import Box, eventually, lives
+from tests.local.test_acts import act
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -122,6 +123,23 @@ def test_models_are_parked_woken_pinned_and_unloaded_on_it(box: Box, page: Page)
     is_sure(page)
     state_is(page, "a", "waiting")
     eventually(lambda: not lives(first["pid"]))
+
+
+def test_a_button_stays_under_the_pointer_that_is_down(box: Box, page: Page):
+    box.has("a")
+    box.start()
+    box.ask("a")
+    show(page, box)
+    row(page, "a").get_by_role("button", name="Log a", exact=True).hover()
+    page.mouse.down()
+    assert act(box, "park/a")[0] == 200
+    told = "async () => Object.values((await import('/ui/state.js')).state.seats)[0].state"
+    eventually(lambda: page.evaluate(told) == "parked")
+    page.evaluate("() => new Promise(requestAnimationFrame)")
+    page.evaluate("() => new Promise(requestAnimationFrame)")
+    page.mouse.up()
+    expect(page.locator("#log-title")).to_have_text("Log of a")
+    state_is(page, "a", "parked in RAM")
 
 
 def test_it_shows_who_takes_turns_with_which_weight(box: Box, page: Page):

@@ -12,6 +12,10 @@ const link = document.getElementById("link");
 const theme = document.getElementById("theme");
 const ask = document.getElementById("ask-key");
 let due = true;
+// Nothing moves under a pointer that is down: it would come up beside what it was pressed on, which
+// is no click. A press that never ends is forgotten.
+const PRESS_MS = 5000;
+let pressed = 0;
 
 function tell(is, words) {
   if (link.dataset.is === is && link.textContent === words) return;
@@ -43,8 +47,11 @@ theme.addEventListener("click", () => {
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", themed);
 
+addEventListener("pointerdown", () => { pressed = performance.now(); });
+for (const over of ["pointerup", "pointercancel"]) addEventListener(over, () => { pressed = 0; });
+
 function frame(at) {
-  if (due) {
+  if (due && (!pressed || at > pressed + PRESS_MS)) {
     due = false;
     seats.tiles();
     gpus.draw();
