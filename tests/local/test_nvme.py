@@ -63,7 +63,9 @@ def servers(box: Box, model: str) -> list[int]:
 
 
 def artifacts(box: Box) -> list[Path]:
-    return list((box.folder / "nvme").rglob("manifest*"))
+    """Their manifests. Some may be deleted meanwhile, which os.walk, unlike rglob, takes."""
+    found = [Path(at, one) for at, _, names in os.walk(box.folder / "nvme") for one in names]
+    return [path for path in found if path.name.startswith("manifest")]
 
 
 def on_nvme(box: Box, model: str) -> None:

@@ -244,12 +244,15 @@ class LocalObjects(FreeObjects):
                 sync_folder(path.parent)
 
     def leftovers(self, before: float) -> list[Path]:
-        """Files that a crash left half-written, last changed before then (seconds since 1970)."""
-        return [
-            path
-            for path in sorted(self.root.rglob(f"{_BESIDE}*"))
-            if path.is_file() and path.stat().st_mtime < before
-        ]
+        """Files that a crash left half-written, last changed before then (seconds since 1970).
+        Others write and delete meanwhile."""
+        found = []
+        for folder, _, names in os.walk(self.root):
+            for path in (Path(folder, name) for name in names if name.startswith(_BESIDE)):
+                with suppress(FileNotFoundError):
+                    if path.stat().st_mtime < before:
+                        found.append(path)
+        return sorted(found)
 
 
 class PacedObjects:
