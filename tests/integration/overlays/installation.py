@@ -47,8 +47,6 @@ def rolled(bare: Cluster) -> Iterator[None]:
     nvidia = {"metadata": {"name": "nvidia"}, "handler": "nvidia"}
     api.post("/apis/node.k8s.io/v1/runtimeclasses", nvidia)
     api.post("/api/v1/nodes", {"metadata": {"name": NODE}})
-    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
-    api.patch(f"/api/v1/nodes/{NODE}/status", {"status": {"conditions": [ready]}})
     with Rollouts(api, keys.NAMESPACE, NODE):
         yield
     api.delete(f"/api/v1/nodes/{NODE}")
