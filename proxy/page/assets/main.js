@@ -47,7 +47,8 @@ theme.addEventListener("click", () => {
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", themed);
 
-addEventListener("pointerdown", () => { pressed = performance.now(); });
+// After another button a menu may open, and take the release.
+addEventListener("pointerdown", ({ button }) => { if (button === 0) pressed = performance.now(); });
 for (const over of ["pointerup", "pointercancel"]) addEventListener(over, () => { pressed = 0; });
 
 function frame(at) {
