@@ -242,7 +242,7 @@ def test_while_nobody_says_that_the_node_is_off_the_other_waits_until_it_is_back
         assert workload(uid), "it runs on"
         assert not ready(seats.get(second))
         way.heal()
-        # It answers what has waited for it, until its agent hears.
+        # The old copy answers requests that have waited for it, until its agent ends it.
         wait_until(lambda: not workload(uid), 150, "the old copy runs on")
         of_one = len(client.counters)
         successor = the_pod(seats, but=uid)
