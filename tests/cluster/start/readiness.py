@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import ssl
 import urllib.error
 import urllib.request
@@ -83,6 +84,37 @@ def policies(api: Api) -> None:
         return False
 
     wait_until(refused, READY_LIMIT, lambda: "the API server takes in no admission policy")
+
+
+def rights(api: Api, user: str, rules: Sequence[dict[str, Any]], namespace: str = "") -> None:
+    """Until the API server grants the user these rules of a role, in the namespace, or in every
+    one if none is named: what it decides by learns of roles and bindings some ms after they are
+    written."""
+    names = ("apiGroups", "resources", "verbs", "resourceNames")
+    asked = [
+        {"namespace": namespace, "group": group, "resource": kind, "subresource": sub}
+        | {"verb": verb, "name": name}
+        for rule in rules
+        for group, what, verb, name in itertools.product(*(rule.get(one) or [""] for one in names))
+        for kind, _, sub in (what.partition("/"),)
+    ]
+
+    def granted() -> bool:
+        while asked and may(api, user, asked[-1]):
+            asked.pop()
+        return not asked
+
+    wait_until(granted, READY_LIMIT, lambda: f"the API server doesn't let {user} {asked[-1]}")
+
+
+def may(api: Api, user: str, what: dict[str, str]) -> bool:
+    """Whether the API server lets the user, who has logged in, do this (resource attributes of
+    authorization.k8s.io/v1)."""
+    account = user.startswith("system:serviceaccount:")
+    groups = ["system:authenticated", *["system:serviceaccounts"] * account]
+    spec = {"user": user, "groups": groups, "resourceAttributes": what}
+    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    return bool(api.post(path, {"spec": spec})["status"]["allowed"])
 
 
 def nodes(api: Api, layout: Layout, names: Sequence[str]) -> None:

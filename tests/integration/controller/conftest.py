@@ -12,6 +12,7 @@ from kybernate import keys
 from kybernate.adapters.k8s import Api
 from kybernate.errors import ConflictError, NotFoundError, RetryableError
 from tests.cluster.parts import accounts, pki
+from tests.cluster.start import readiness
 from tests.kit.servers.agentdoor import Door, serve
 from tests.kit.servers.controllerserver import Controller
 from tests.kit.servers.registryserver import Server
@@ -179,6 +180,7 @@ def users(
         admin.post(f"{rbac}/{namespace}/roles", {"metadata": meta, "rules": rules})
         binding = {"metadata": meta, "subjects": [subject], "roleRef": reference}
         admin.post(f"{rbac}/{namespace}/rolebindings", binding)
+        readiness.rights(admin, f"system:serviceaccount:{namespace}:{name}", rules, namespace)
         file = tmp_path / f"{name}.conf"
         authority = control_plane.layout.pki / "ca.crt"
         accounts.write_secret(

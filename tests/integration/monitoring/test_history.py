@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from kybernate import keys
 from kybernate.cli import main
 from tests.cluster.parts import accounts, pki
+from tests.cluster.start import readiness
 from tests.kit.servers import prometheus
 
 if TYPE_CHECKING:
@@ -153,6 +154,7 @@ def reader(control_plane: Cluster, tmp_path_factory: pytest.TempPathFactory) -> 
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "plans"}
     binding = {"metadata": {"name": "plans"}, "subjects": [subject], "roleRef": role}
     api.post(f"{RBAC}/clusterrolebindings", binding)
+    readiness.rights(api, "system:serviceaccount:team:reader", rules)
     asked = {"spec": {"expirationSeconds": 3600}}
     token = api.post(f"{TEAM}/serviceaccounts/reader/token", asked)["status"]["token"]
     file = tmp_path_factory.mktemp("reader") / "reader.conf"

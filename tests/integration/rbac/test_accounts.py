@@ -19,6 +19,7 @@ from kybernate.adapters.pki.requests import CSRS as CSR_PATH
 from kybernate.adapters.pki.requests import make_request
 from kybernate.errors import ConflictError, RefusedError
 from tests.cluster.parts import accounts, pki
+from tests.cluster.start import readiness
 from tests.integration.hooks import until
 
 if TYPE_CHECKING:
@@ -168,10 +169,7 @@ def may(cluster: Cluster, account: str, verb: str, what: str) -> bool:
         "name": name,
     }
     user = f"system:serviceaccount:{keys.NAMESPACE}:kyb-{account}"
-    groups = ["system:serviceaccounts", "system:authenticated"]
-    spec = {"user": user, "groups": groups, "resourceAttributes": attributes}
-    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-    return bool(cluster.api().post(path, {"spec": spec})["status"]["allowed"])
+    return readiness.may(cluster.api(), user, attributes)
 
 
 @pytest.mark.parametrize("account", sorted(ALLOWED))

@@ -10,6 +10,7 @@ import pytest
 
 from kybernate import keys
 from kybernate.errors import ConflictError
+from tests.cluster.start import readiness
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -56,8 +57,11 @@ def bind(cluster: Cluster, user: str, role: str, path: str) -> None:
         "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role},
         "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
     }
+    api = cluster.api()
     with contextlib.suppress(ConflictError):
-        cluster.api().post(f"{RBAC}{path}", body)
+        api.post(f"{RBAC}{path}", body)
+    rules = api.get(f"{RBAC}/clusterroles/{role}")["rules"]
+    readiness.rights(api, user, rules, NAMESPACE if kind == "RoleBinding" else "")
 
 
 def rights(cluster: Cluster, user: str, namespace: str = NAMESPACE) -> dict[str, set[str]]:
@@ -77,9 +81,7 @@ def may(cluster: Cluster, user: str, verb: str, what: str, namespace: str) -> bo
     kind, _, sub = what.partition("/")
     asked = {"namespace": namespace, "verb": verb, "group": keys.GROUP, "resource": kind}
     asked["subresource"] = sub
-    spec = {"user": user, "groups": ["system:authenticated"], "resourceAttributes": asked}
-    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-    return bool(cluster.api().post(path, {"spec": spec})["status"]["allowed"])
+    return readiness.may(cluster.api(), user, asked)
 
 
 @pytest.mark.usefixtures("people")
