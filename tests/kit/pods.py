@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from dataclasses import dataclass, field
@@ -20,6 +21,18 @@ if TYPE_CHECKING:
 PODS = "/api/v1/namespaces/default/pods"
 IMAGE = "localhost/toy:1"
 PORT = 8000
+
+
+def take_away(api: Api, path: str, but: str = "") -> None:
+    """Delete, at once, all objects of a kind that others left on this API server, in all
+    namespaces, or in all but one. `path` is that of the kind, as /api/v1/pods."""
+    head, plural = path.rsplit("/", 1)
+    for one in api.get(path)["items"]:
+        name, namespace = one["metadata"]["name"], one["metadata"].get("namespace")
+        if namespace != but:
+            within = f"/namespaces/{namespace}" if namespace else ""
+            with contextlib.suppress(NotFoundError):
+                api.delete(f"{head}{within}/{plural}/{name}", {"gracePeriodSeconds": 0})
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from kybernate.adapters.k8s import Api
 from kybernate.errors import ConflictError, NotFoundError, RetryableError
 from tests.cluster.parts import accounts, pki
 from tests.cluster.start import readiness
+from tests.kit.pods import take_away
 from tests.kit.servers.agentdoor import Door, serve
 from tests.kit.servers.controllerserver import Controller
 from tests.kit.servers.registryserver import Server
@@ -60,12 +61,7 @@ def alone(control_plane: Cluster) -> None:
 
     for path in ACTED_ON:
         until(partial(served, path), f"{path} is not served", LIMIT_S)
-        for one in api.get(path)["items"]:
-            meta = one["metadata"]
-            head, plural = path.rsplit("/", 1)
-            within = f"/namespaces/{meta['namespace']}" if "namespace" in meta else ""
-            with contextlib.suppress(NotFoundError):
-                api.delete(f"{head}{within}/{plural}/{meta['name']}", {"gracePeriodSeconds": 0})
+        take_away(api, path)
 
 
 @pytest.fixture(scope="session")

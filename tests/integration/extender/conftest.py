@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kybernate.errors import ConflictError, NotFoundError
+from kybernate.errors import ConflictError
 from tests.integration.extender.upstream import Scheduler
+from tests.kit.pods import take_away
 from tests.kit.servers.extenderserver import NAMESPACE, Extender, Extenders, World
 
 if TYPE_CHECKING:
@@ -61,12 +62,7 @@ def scheduler(
 @pytest.fixture
 def world(admin: Api) -> Iterator[World]:
     """Pods that other folders' tests left on the same API server would take these tests' seats."""
-    for pod in admin.get("/api/v1/pods")["items"]:
-        meta = pod["metadata"]
-        if meta["namespace"] != NAMESPACE:
-            path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
-            with suppress(NotFoundError):
-                admin.delete(path, {"gracePeriodSeconds": 0})
+    take_away(admin, "/api/v1/pods", but=NAMESPACE)
     made = World(admin)
     yield made
     made.clear()

@@ -14,6 +14,7 @@ from kybernate import keys
 from kybernate.cli import main
 from tests.cluster.parts import accounts, pki
 from tests.cluster.start import readiness
+from tests.kit.pods import take_away
 from tests.kit.servers import prometheus
 
 if TYPE_CHECKING:
@@ -124,10 +125,8 @@ def reader(control_plane: Cluster, tmp_path_factory: pytest.TempPathFactory) -> 
     """The kubeconfig of an account that may list what a plan reads, and do nothing else; and
     workloads of all kinds."""
     api = control_plane.api()
-    # A plan is of all pods: what tests of other folders left there isn't part of it.
-    for one in api.get("/api/v1/pods")["items"]:
-        path = f"/api/v1/namespaces/{one['metadata']['namespace']}/pods"
-        api.delete(f"{path}/{one['metadata']['name']}", {"gracePeriodSeconds": 0})
+    # A plan is of all pods that it finds.
+    take_away(api, "/api/v1/pods")
     api.post("/api/v1/namespaces", {"metadata": {"name": "team"}})
     for name in ("default", "reader"):
         api.post(f"{TEAM}/serviceaccounts", {"metadata": {"name": name}})
